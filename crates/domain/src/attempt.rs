@@ -1,0 +1,102 @@
+//! States of a trial and of its attempts, with their names in the database and the API.
+//! Which state follows which is decided in [`crate::decide`].
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+macro_rules! named_states {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// `None` when the text names no state.
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|state| state.as_str() == text)
+            }
+        }
+    };
+}
+
+named_states! {
+    /// A trial: one candidate under one purchase option, one repeat.
+    TrialState {
+        /// Cannot run as configured; nothing was or will be started.
+        Refused = "refused",
+        /// Waiting for its turn, its budget, or a retry.
+        Queued = "queued",
+        /// An attempt is committed; CreateTrainingJob is being or may have been sent.
+        Submitting = "submitting",
+        /// The job exists.
+        Running = "running",
+        /// A stop is wanted or under way.
+        Stopping = "stopping",
+        Completed = "completed",
+        Failed = "failed",
+        /// Ended early: cancelled, or at its runtime or wait limit.
+        Stopped = "stopped",
+    }
+}
+
+named_states! {
+    /// An attempt: one SageMaker job of a trial.
+    AttemptState {
+        /// Committed with its name and reservation; CreateTrainingJob may have been sent.
+        Planned = "planned",
+        Running = "running",
+        /// Cancelled while a create may have been under way: the reservation is kept until it is certain that no job exists.
+        Quarantined = "quarantined",
+        Completed = "completed",
+        Failed = "failed",
+        Stopped = "stopped",
+        /// SageMaker refused it, or it was cancelled before it was sent: no job, no cost.
+        NeverCreated = "never_created",
+    }
+}
+
+named_states! {
+    /// An experiment.
+    ExperimentState {
+        Running = "running",
+        /// A cancel was asked for; trials are being stopped.
+        Cancelling = "cancelling",
+        Completed = "completed",
+        Cancelled = "cancelled",
+    }
+}
+
+impl TrialState {
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Refused | Self::Completed | Self::Failed | Self::Stopped)
+    }
+}
+
+impl AttemptState {
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Stopped | Self::NeverCreated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for state in TrialState::ALL {
+            assert_eq!(TrialState::parse(state.as_str()), Some(*state));
+        }
+        for state in AttemptState::ALL {
+            assert_eq!(AttemptState::parse(state.as_str()), Some(*state));
+        }
+        assert_eq!(TrialState::parse("lost"), None);
+    }
+}

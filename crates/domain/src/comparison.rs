@@ -1,0 +1,137 @@
+//! What may be ranked with what. Within an experiment model, data, code, sequence length and optimiser are one by
+//! construction (one workload); what a profile can change is the global batch and the optimiser's hyperparameters.
+//! Strategy, micro-batch, accumulation, offload and checkpointing may differ.
+
+use std::collections::BTreeMap;
+
+use crate::finding::{Finding, Severity};
+use crate::spec::ProfileSpec;
+
+/// What must be equal for two candidates to be ranked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub candidate: String,
+    /// Sequences per optimiser step.
+    pub global_batch: u64,
+    /// Hyperparameters of this candidate only: a difference here may be a different optimiser.
+    pub hyperparameters: BTreeMap<String, String>,
+}
+
+/// One finding (or none) for each candidate, in order. The reference is what most candidates share; the first wins a tie.
+pub fn incomparable(identities: &[Identity], profiles: &[ProfileSpec], accelerators: &[u32]) -> Vec<Option<Finding>> {
+    let Some(reference) = reference(identities) else { return Vec::new() };
+    let mut findings = Vec::with_capacity(identities.len());
+    for (index, identity) in identities.iter().enumerate() {
+        let profile = profiles.get(index);
+        let gpus = accelerators.get(index).copied().unwrap_or(1);
+        findings.push(difference(index, identity, reference, profile, gpus));
+    }
+    findings
+}
+
+fn reference(identities: &[Identity]) -> Option<&Identity> {
+    let same = |left: &Identity, right: &Identity| {
+        left.global_batch == right.global_batch && left.hyperparameters == right.hyperparameters
+    };
+    let supporters = |identity: &Identity| identities.iter().filter(|other| same(identity, other)).count();
+    // max_by_key keeps the last of equals: reversed, that is the first.
+    identities.iter().rev().max_by_key(|identity| supporters(identity))
+}
+
+fn difference(
+    index: usize,
+    identity: &Identity,
+    reference: &Identity,
+    profile: Option<&ProfileSpec>,
+    accelerators: u32,
+) -> Option<Finding> {
+    if identity.global_batch != reference.global_batch {
+        let message = format!(
+            "{} trains {} sequences a step, the others {}: loss per step, and with it quality per dollar, cannot be compared",
+            identity.candidate, identity.global_batch, reference.global_batch
+        );
+        return Some(
+            Finding::new("global-batch-differs", Severity::Warning, format!("/candidates/{index}/profile"))
+                .says(message)
+                .fix(batch_fix(profile, accelerators, reference.global_batch))
+                .source("invariant 3: comparable means the same global batch"),
+        );
+    }
+    let (key, here) = first_difference(&identity.hyperparameters, &reference.hyperparameters)?;
+    let there = reference.hyperparameters.get(&key).map_or("nothing", String::as_str);
+    Some(
+        Finding::new("hyperparameters-differ", Severity::Warning, format!("/candidates/{index}/profile/hyperparameters"))
+            .says(format!("{} sets {key} to {here}, the others to {there}: it trains something else", identity.candidate))
+            .fix(format!("move {key} to the workload's hyperparameters, so that every candidate has the same"))
+            .source("invariant 3: comparable means the same optimiser and learning-rate schedule"),
+    )
+}
+
+fn first_difference(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> Option<(String, String)> {
+    let keys = here.keys().chain(there.keys());
+    let key = keys.into_iter().find(|key| here.get(*key) != there.get(*key))?;
+    Some((key.clone(), here.get(key).cloned().unwrap_or_else(|| "nothing".to_owned())))
+}
+
+/// The settings that would reach the reference: keep the micro-batch where accumulation can make up the rest.
+fn batch_fix(profile: Option<&ProfileSpec>, accelerators: u32, wanted: u64) -> String {
+    let fallback = format!("choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step");
+    let Some(profile) = profile else { return fallback };
+    let split = profile.tensor_parallel_degree.max(1) * profile.pipeline_parallel_degree.max(1);
+    let replicas = u64::from((accelerators / split).max(1));
+    if !wanted.is_multiple_of(replicas) {
+        return fallback;
+    }
+    let per_gpu = wanted / replicas;
+    // The largest micro-batch that divides and is no more than the user's, else the smallest above it.
+    let micro = u64::from(profile.micro_batch_per_gpu.max(1));
+    let below = (1..=micro.min(per_gpu)).rev().find(|batch| per_gpu.is_multiple_of(*batch)).unwrap_or(1);
+    let above = (micro..=per_gpu).find(|batch| per_gpu.is_multiple_of(*batch)).unwrap_or(per_gpu);
+    format!(
+        "set micro_batch_per_gpu {below} × gradient_accumulation_steps {}, or {above} × {} if it fits: {wanted} sequences a step",
+        per_gpu / below,
+        per_gpu / above
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(micro: u32, accumulation: u32) -> ProfileSpec {
+        serde_json::from_value(
+            serde_json::json!({"micro_batch_per_gpu": micro, "gradient_accumulation_steps": accumulation}),
+        )
+        .unwrap()
+    }
+
+    fn identities(profiles: &[ProfileSpec]) -> Vec<Identity> {
+        let named = |(index, profile): (usize, &ProfileSpec)| Identity {
+            candidate: format!("c{index}"),
+            global_batch: profile.global_batch(8),
+            hyperparameters: profile.hyperparameters.clone(),
+        };
+        profiles.iter().enumerate().map(named).collect()
+    }
+
+    /// Document 001: P4d 2 × 4, P4de 4 × 2, P5 6 × 1 on eight GPUs: 64, 64, 48.
+    #[test]
+    fn the_documents_p5_profile_is_named_with_its_way_out() {
+        let profiles = [profile(2, 4), profile(4, 2), profile(6, 1)];
+        let findings = incomparable(&identities(&profiles), &profiles, &[8, 8, 8]);
+        assert_eq!(findings[0], None);
+        assert_eq!(findings[1], None);
+        let p5 = findings[2].as_ref().unwrap();
+        assert!(p5.message.contains("48 sequences a step, the others 64"), "{}", p5.message);
+        assert!(p5.fix.contains("4 × gradient_accumulation_steps 2, or 8 × 1"), "{}", p5.fix);
+    }
+
+    #[test]
+    fn another_learning_rate_is_another_experiment() {
+        let mut profiles = [profile(8, 1), profile(8, 1), profile(8, 1)];
+        profiles[1].hyperparameters.insert("learning_rate".into(), "1e-3".into());
+        let findings = incomparable(&identities(&profiles), &profiles, &[8, 8, 8]);
+        assert!(findings[0].is_none() && findings[2].is_none());
+        assert_eq!(findings[1].as_ref().unwrap().rule, "hyperparameters-differ");
+    }
+}

@@ -1,0 +1,80 @@
+//! Dollars: what a job may cost at most, has cost so far, and did cost. Decimal throughout.
+//! Spot is never discounted twice: BillableTimeInSeconds already carries the discount, and is priced on demand.
+
+use rust_decimal::Decimal;
+use rust_decimal::prelude::FromPrimitive;
+
+use crate::money::Usd;
+
+/// SIGTERM to SIGKILL after StopTrainingJob (SageMaker developer guide).
+pub const STOP_GRACE_SECONDS: u64 = 120;
+/// Uploading the artefacts after training is billed too; ours is a generous allowance, not a rule of AWS's.
+pub const UPLOAD_ALLOWANCE_SECONDS: u64 = 900;
+/// CloudWatch GetMetricData: $0.01 for 1,000 metrics requested.
+const USD_PER_METRIC_REQUESTED: Decimal = Decimal::from_parts(1, 0, 0, false, 5);
+const SECONDS_PER_HOUR: Decimal = Decimal::from_parts(3600, 0, 0, false, 0);
+
+/// Cost of `billable_seconds` on `count` instances at an hourly rate, to a millionth of a dollar.
+pub fn training(billable_seconds: u64, count: u32, usd_per_hour: Usd) -> Usd {
+    let instance_hours = Decimal::from(billable_seconds) * Decimal::from(count) / SECONDS_PER_HOUR;
+    (usd_per_hour * instance_hours).rounded()
+}
+
+/// The most a job can be billed for: its longest training, the stop grace, the upload allowance.
+pub fn worst_case_training(max_runtime_seconds: u32, count: u32, ceiling: Usd) -> Usd {
+    let seconds = u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + UPLOAD_ALLOWANCE_SECONDS;
+    training(seconds, count, ceiling)
+}
+
+/// Cost of reading metrics: each metric of each GetMetricData call counts once.
+pub fn metrics(requested: u64) -> Usd {
+    Usd(Decimal::from(requested) * USD_PER_METRIC_REQUESTED)
+}
+
+/// The most that watching a job can cost: every series at every read of its longest life, with reads repeated
+/// after faults (a quarter more, and ten).
+pub fn worst_case_metrics(series: u64, span_seconds: u64, interval_seconds: u64) -> Usd {
+    let reads = span_seconds / interval_seconds.max(1);
+    metrics(series * (reads + reads / 4 + 10))
+}
+
+/// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the time that is billed.
+pub fn usd_per_million_tokens(usd_per_hour: Usd, count: u32, tokens_per_second: f64, billed_share: f64) -> Option<Usd> {
+    let rate = Decimal::from_f64(tokens_per_second)?;
+    let share = Decimal::from_f64(billed_share)?;
+    if rate <= Decimal::ZERO {
+        return None;
+    }
+    let million = Decimal::from(1_000_000u32);
+    Some((usd_per_hour * (Decimal::from(count) * million * share / (SECONDS_PER_HOUR * rate))).rounded())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_arithmetic_is_reproduced() {
+        // Document 000: 20 hours at $8.64, 25 hours at $5.76.
+        assert_eq!(training(20 * 3600, 1, Usd(Decimal::new(864, 2))).to_string(), "$172.80");
+        assert_eq!(training(25 * 3600, 1, Usd(Decimal::new(576, 2))).to_string(), "$144.00");
+    }
+
+    #[test]
+    fn a_thousand_metrics_cost_a_cent() {
+        assert_eq!(metrics(1000), Usd(Decimal::new(1, 2)));
+    }
+
+    #[test]
+    fn usd_per_million_tokens_follows_the_formula() {
+        let usd = usd_per_million_tokens(Usd(Decimal::from(36)), 1, 10_000.0, 1.0).unwrap();
+        assert_eq!(usd, Usd(Decimal::ONE));
+        assert!(usd_per_million_tokens(Usd(Decimal::from(36)), 1, 0.0, 1.0).is_none());
+    }
+
+    #[test]
+    fn the_worst_case_covers_grace_and_upload() {
+        let rate = Usd(Decimal::from(3600));
+        assert_eq!(worst_case_training(100, 1, rate), Usd(Decimal::from(100 + 120 + 900)));
+    }
+}

@@ -1,0 +1,341 @@
+//! The scheduler's mind: from what is stored and what was seen, the next action of one trial. Pure, and without a
+//! wildcard arm: a new state does not compile until somebody has thought about it.
+//!
+//! It performs nothing. `tasks::scheduler` in the service claims, looks, calls [`decide`], acts and applies.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::attempt::{AttemptState, TrialState};
+use crate::job::{JobStatus, ObservedJob};
+use crate::ports::AwsError;
+
+/// Intervals and bounds of the scheduler, on the domain clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Between two looks at a running job.
+    pub poll: TimeDelta,
+    /// How long a cancelled attempt that may have been sent is held before we believe that no job exists.
+    pub quarantine: TimeDelta,
+    /// First wait after a throttle or a failure; doubles up to 64 times.
+    pub backoff: TimeDelta,
+    /// Attempts of one trial, in all.
+    pub attempts_max: u32,
+    /// Looks in a row at which a running job may be absent before it counts as vanished.
+    pub absent_max: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            poll: TimeDelta::seconds(30),
+            quarantine: TimeDelta::minutes(10),
+            backoff: TimeDelta::seconds(15),
+            attempts_max: 4,
+            absent_max: 5,
+        }
+    }
+}
+
+impl Policy {
+    /// Exponential, capped. `tries` counts from 0.
+    pub fn backoff_after(&self, tries: u32) -> TimeDelta {
+        self.backoff * (1i32 << tries.min(6))
+    }
+}
+
+/// What is stored of the attempt in hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptFacts {
+    pub number: u32,
+    pub state: AttemptState,
+    /// Value of the marker that its job must carry.
+    pub marker: String,
+    pub quarantine_until: Option<DateTime<Utc>>,
+    /// Looks in a row that found no job.
+    pub absent: u32,
+    /// Creates or stops in a row that were put off.
+    pub postponed: u32,
+}
+
+/// What a look at AWS showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    NotLooked,
+    Absent,
+    Job(Box<ObservedJob>),
+    /// Throttled or no answer: the job's state is unknown, never failed.
+    NoAnswer(String),
+}
+
+/// Everything the decision rests on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Situation {
+    pub trial: TrialState,
+    pub stop_requested: bool,
+    pub attempt: Option<AttemptFacts>,
+    pub seen: Seen,
+    pub now: DateTime<Utc>,
+}
+
+/// Why an attempt failed; each class has its policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// No capacity: try again later.
+    Capacity,
+    /// AWS's own fault: try again.
+    Internal,
+    /// The training code: a retry would fail the same way.
+    Algorithm,
+    /// The request or its data: likewise.
+    Client,
+}
+
+impl FailureClass {
+    /// By the prefix of FailureReason.
+    pub fn of(reason: &str) -> Self {
+        if reason.contains("CapacityError") {
+            Self::Capacity
+        } else if reason.starts_with("InternalServerError") {
+            Self::Internal
+        } else if reason.starts_with("AlgorithmError") {
+            Self::Algorithm
+        } else {
+            Self::Client
+        }
+    }
+
+    pub fn is_worth_a_retry(self) -> bool {
+        match self {
+            Self::Capacity | Self::Internal => true,
+            Self::Algorithm | Self::Client => false,
+        }
+    }
+}
+
+/// How an attempt and its trial ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    pub trial: TrialState,
+    pub attempt: AttemptState,
+    pub reason: String,
+    /// Seconds to bill; `None` when no job existed.
+    pub billable_seconds: Option<u64>,
+    /// True when AWS did not say and the seconds are our own estimate.
+    pub estimated: bool,
+}
+
+/// The next action. It carries all that the executor needs; the executor has no choices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing to do: the trial is over.
+    Nothing,
+    /// Reserve the worst case and commit a new attempt.
+    Plan,
+    /// Send CreateTrainingJob for the planned attempt.
+    Create,
+    /// The job exists and is ours: record it as running.
+    Adopt,
+    /// Send StopTrainingJob.
+    Stop,
+    /// Record what was seen and look again.
+    LookAgain { at: DateTime<Utc> },
+    /// Hold the cancelled attempt until it is certain that no job exists.
+    Quarantine { until: DateTime<Utc> },
+    /// Settle the attempt and end the trial.
+    End(Ending),
+    /// Settle the attempt and queue the trial again.
+    Retry { ending: Ending, at: DateTime<Utc> },
+    /// Cancelled before any attempt: end the trial, nothing to settle.
+    EndUnstarted { reason: String },
+}
+
+/// Whether the decision needs a look at AWS first.
+pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTime<Utc>) -> bool {
+    let Some(attempt) = attempt else { return false };
+    match (trial.is_terminal(), attempt.state) {
+        (true, _) => false,
+        (false, AttemptState::Running) => true,
+        (false, AttemptState::Quarantined) => attempt.quarantine_until.is_none_or(|until| until <= now),
+        (
+            false,
+            AttemptState::Planned
+            | AttemptState::Completed
+            | AttemptState::Failed
+            | AttemptState::Stopped
+            | AttemptState::NeverCreated,
+        ) => false,
+    }
+}
+
+/// The next action of one trial.
+pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
+    match situation.trial {
+        TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => Decision::Nothing,
+        TrialState::Queued | TrialState::Submitting | TrialState::Running | TrialState::Stopping => {
+            match &situation.attempt {
+                Some(attempt) => with_attempt(situation, attempt, policy),
+                None if situation.stop_requested => Decision::EndUnstarted { reason: "cancelled".to_owned() },
+                None => Decision::Plan,
+            }
+        }
+    }
+}
+
+fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) -> Decision {
+    match attempt.state {
+        AttemptState::Planned => match &situation.seen {
+            // A look happens here only after AWS said that the name is taken.
+            Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) if situation.stop_requested => {
+                Decision::Quarantine { until: situation.now + policy.quarantine }
+            }
+            Seen::NotLooked | Seen::Absent => Decision::Create,
+            Seen::NoAnswer(_) => Decision::LookAgain { at: situation.now + policy.backoff_after(attempt.postponed) },
+        },
+        AttemptState::Quarantined => match &situation.seen {
+            Seen::NotLooked => {
+                Decision::LookAgain { at: attempt.quarantine_until.unwrap_or(situation.now + policy.quarantine) }
+            }
+            Seen::Absent => Decision::End(never_created(TrialState::Stopped, "cancelled before it was created")),
+            Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+            Seen::NoAnswer(_) => Decision::LookAgain { at: situation.now + policy.poll },
+        },
+        AttemptState::Running => match &situation.seen {
+            Seen::Job(job) => with_job(situation, attempt, job, policy),
+            Seen::Absent if attempt.absent >= policy.absent_max => Decision::End(vanished()),
+            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => {
+                Decision::LookAgain { at: situation.now + policy.poll }
+            }
+        },
+        // The attempt in hand is over and the trial is not: its next one is due.
+        AttemptState::Completed | AttemptState::Failed | AttemptState::Stopped | AttemptState::NeverCreated => {
+            if situation.stop_requested {
+                Decision::EndUnstarted { reason: "cancelled".to_owned() }
+            } else {
+                Decision::Plan
+            }
+        }
+    }
+}
+
+/// A job with our name: ours if it carries our marker, else somebody made it by hand and we take another name.
+fn adopt_or_step_aside(
+    situation: &Situation,
+    attempt: &AttemptFacts,
+    job: &ObservedJob,
+    policy: &Policy,
+) -> Decision {
+    if job.marker.as_deref() == Some(attempt.marker.as_str()) {
+        return Decision::Adopt;
+    }
+    let reason = format!("a job named {} exists that Bakeoff did not create", job.job_name);
+    if situation.stop_requested || attempt.number >= policy.attempts_max {
+        let trial = if situation.stop_requested { TrialState::Stopped } else { TrialState::Failed };
+        return Decision::End(never_created(trial, &reason));
+    }
+    Decision::Retry { ending: never_created(TrialState::Queued, &reason), at: situation.now }
+}
+
+fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
+    match &job.status {
+        JobStatus::InProgress if situation.stop_requested => Decision::Stop,
+        JobStatus::InProgress | JobStatus::Stopping | JobStatus::Unknown(_) => {
+            Decision::LookAgain { at: situation.now + policy.poll }
+        }
+        JobStatus::Completed => Decision::End(ended(job, TrialState::Completed, AttemptState::Completed, "completed")),
+        JobStatus::Stopped => {
+            let reason = match job.secondary_status.as_str() {
+                "MaxRuntimeExceeded" => "stopped at its maximum runtime",
+                "MaxWaitTimeExceeded" => "stopped at its maximum wait for spot capacity",
+                _ if situation.stop_requested => "cancelled",
+                _ => "stopped in SageMaker by somebody else",
+            };
+            Decision::End(ended(job, TrialState::Stopped, AttemptState::Stopped, reason))
+        }
+        JobStatus::Failed => failed(situation, attempt, job, policy),
+    }
+}
+
+fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
+    let reason = job.failure_reason.as_deref().unwrap_or("no reason given");
+    let again = FailureClass::of(reason).is_worth_a_retry() && attempt.number < policy.attempts_max;
+    if situation.stop_requested {
+        return Decision::End(ended(job, TrialState::Stopped, AttemptState::Failed, reason));
+    }
+    if again {
+        let at = situation.now + policy.backoff_after(attempt.number + 1);
+        return Decision::Retry { ending: ended(job, TrialState::Queued, AttemptState::Failed, reason), at };
+    }
+    Decision::End(ended(job, TrialState::Failed, AttemptState::Failed, reason))
+}
+
+fn ended(job: &ObservedJob, trial: TrialState, attempt: AttemptState, reason: &str) -> Ending {
+    let span = job.started_at.zip(job.ended_at).map(|(start, end)| (end - start).num_seconds());
+    let measured = job.billable_seconds;
+    let estimate = span.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+    Ending {
+        trial,
+        attempt,
+        reason: reason.to_owned(),
+        billable_seconds: Some(measured.unwrap_or(estimate)),
+        // A job that never started is billed nothing, and that is certain.
+        estimated: measured.is_none() && job.started_at.is_some(),
+    }
+}
+
+fn never_created(trial: TrialState, reason: &str) -> Ending {
+    Ending {
+        trial,
+        attempt: AttemptState::NeverCreated,
+        reason: reason.to_owned(),
+        billable_seconds: None,
+        estimated: false,
+    }
+}
+
+fn vanished() -> Ending {
+    Ending {
+        trial: TrialState::Failed,
+        attempt: AttemptState::Failed,
+        reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate".to_owned(),
+        billable_seconds: Some(0),
+        estimated: true,
+    }
+}
+
+/// What a reply to CreateTrainingJob means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AfterCreate {
+    /// The job is there and ours.
+    Running,
+    /// The name is taken: look whether by us.
+    LookFirst,
+    /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is sent again later.
+    Postpone { at: DateTime<Utc>, why: String },
+    /// A definite no: there is no job and there will be none.
+    Rejected(Ending),
+}
+
+/// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered by asking again.
+pub fn after_create(
+    reply: Result<(), AwsError>,
+    attempt: &AttemptFacts,
+    now: DateTime<Utc>,
+    policy: &Policy,
+) -> AfterCreate {
+    let later = now + policy.backoff_after(attempt.postponed);
+    match reply {
+        Ok(()) => AfterCreate::Running,
+        Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
+        Err(AwsError::Throttled(why) | AwsError::LimitExceeded(why) | AwsError::Unknown(why)) => {
+            AfterCreate::Postpone { at: later, why }
+        }
+        Err(error @ (AwsError::NotFound(_) | AwsError::Rejected { .. })) => {
+            AfterCreate::Rejected(never_created(TrialState::Failed, &error.to_string()))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

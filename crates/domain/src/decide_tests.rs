@@ -1,0 +1,174 @@
+//! What the scheduler decides, case by case, and two properties that hold for every case.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MARKER: &str = "att_1";
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_800_000_000, 0).unwrap()
+}
+
+fn attempt(state: AttemptState) -> AttemptFacts {
+    AttemptFacts { number: 1, state, marker: MARKER.into(), quarantine_until: None, absent: 0, postponed: 0 }
+}
+
+fn job(status: JobStatus, secondary: &str) -> ObservedJob {
+    ObservedJob {
+        job_name: "bakeoff-x-1".into(),
+        marker: Some(MARKER.into()),
+        status,
+        secondary_status: secondary.into(),
+        failure_reason: None,
+        created_at: Some(now()),
+        started_at: Some(now()),
+        ended_at: Some(now() + TimeDelta::seconds(100)),
+        training_seconds: Some(100),
+        billable_seconds: Some(40),
+        transitions: vec![],
+    }
+}
+
+fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Situation {
+    Situation { trial, stop_requested: false, attempt, seen, now: now() }
+}
+
+fn seen(job: ObservedJob) -> Seen {
+    Seen::Job(Box::new(job))
+}
+
+#[test]
+fn a_fresh_trial_reserves_before_it_creates() {
+    let policy = Policy::default();
+    assert_eq!(decide(&situation(TrialState::Queued, None, Seen::NotLooked), &policy), Decision::Plan);
+    let planned = Some(attempt(AttemptState::Planned));
+    assert_eq!(decide(&situation(TrialState::Submitting, planned, Seen::NotLooked), &policy), Decision::Create);
+}
+
+#[test]
+fn a_taken_name_is_adopted_only_with_our_marker() {
+    let policy = Policy::default();
+    let planned = Some(attempt(AttemptState::Planned));
+    let mut found = job(JobStatus::InProgress, "Training");
+    let ours = situation(TrialState::Submitting, planned.clone(), seen(found.clone()));
+    assert_eq!(decide(&ours, &policy), Decision::Adopt);
+    found.marker = None;
+    let foreign = situation(TrialState::Submitting, planned, seen(found));
+    assert!(matches!(decide(&foreign, &policy), Decision::Retry { ending, .. } if ending.billable_seconds.is_none()));
+}
+
+#[test]
+fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
+    let policy = Policy::default();
+    let mut case = situation(TrialState::Stopping, Some(attempt(AttemptState::Planned)), Seen::NotLooked);
+    case.stop_requested = true;
+    assert_eq!(decide(&case, &policy), Decision::Quarantine { until: now() + policy.quarantine });
+
+    let held = AttemptFacts { quarantine_until: Some(now()), ..attempt(AttemptState::Quarantined) };
+    assert!(needs_look(TrialState::Stopping, Some(&held), now()));
+    case.attempt = Some(held);
+    case.seen = Seen::Absent;
+    assert!(matches!(decide(&case, &policy), Decision::End(end) if end.attempt == AttemptState::NeverCreated));
+    case.seen = seen(job(JobStatus::InProgress, "Starting"));
+    assert_eq!(decide(&case, &policy), Decision::Adopt);
+}
+
+#[test]
+fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
+    let policy = Policy::default();
+    for sight in [
+        Seen::NoAnswer("timeout".into()),
+        Seen::Absent,
+        seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming")),
+    ] {
+        let case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), sight);
+        assert_eq!(decide(&case, &policy), Decision::LookAgain { at: now() + policy.poll });
+    }
+}
+
+#[test]
+fn spot_bills_the_billable_seconds_and_not_the_training_time() {
+    let case = situation(
+        TrialState::Running,
+        Some(attempt(AttemptState::Running)),
+        seen(job(JobStatus::Completed, "Completed")),
+    );
+    let Decision::End(ending) = decide(&case, &Policy::default()) else { panic!("not ended") };
+    assert_eq!((ending.billable_seconds, ending.estimated, ending.trial), (Some(40), false, TrialState::Completed));
+}
+
+#[test]
+fn capacity_is_retried_and_the_users_code_is_not() {
+    let policy = Policy::default();
+    let mut broken = job(JobStatus::Failed, "Failed");
+    broken.failure_reason = Some("CapacityError: Unable to provision requested ML compute capacity.".into());
+    let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(broken.clone()));
+    assert!(matches!(decide(&case, &policy), Decision::Retry { .. }));
+    case.attempt = Some(AttemptFacts { number: policy.attempts_max, ..attempt(AttemptState::Running) });
+    assert!(matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed));
+    broken.failure_reason = Some("AlgorithmError: ExecuteUserScriptError: exit code 1".into());
+    case.attempt = Some(attempt(AttemptState::Running));
+    case.seen = seen(broken);
+    assert!(matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed));
+}
+
+#[test]
+fn only_a_definite_no_ends_an_attempt_that_was_sent() {
+    let policy = Policy::default();
+    let facts = attempt(AttemptState::Planned);
+    let reply = |error| after_create(Err(error), &facts, now(), &policy);
+    assert!(matches!(reply(AwsError::Unknown("timeout".into())), AfterCreate::Postpone { .. }));
+    assert!(matches!(reply(AwsError::Throttled("Rate exceeded".into())), AfterCreate::Postpone { .. }));
+    assert_eq!(reply(AwsError::AlreadyExists("name".into())), AfterCreate::LookFirst);
+    let no = AwsError::Rejected { code: "ValidationException".into(), message: "bad".into() };
+    assert!(matches!(reply(no), AfterCreate::Rejected(_)));
+}
+
+fn any_seen() -> impl Strategy<Value = Seen> {
+    let statuses = prop_oneof![
+        Just(JobStatus::InProgress),
+        Just(JobStatus::Stopping),
+        Just(JobStatus::Completed),
+        Just(JobStatus::Stopped),
+        Just(JobStatus::Failed),
+        Just(JobStatus::Unknown("New".into())),
+    ];
+    prop_oneof![
+        Just(Seen::NotLooked),
+        Just(Seen::Absent),
+        Just(Seen::NoAnswer("x".into())),
+        (statuses, any::<bool>()).prop_map(|(status, ours)| {
+            let mut found = job(status, "Whatever");
+            if !ours {
+                found.marker = None;
+            }
+            seen(found)
+        }),
+    ]
+}
+
+proptest! {
+    /// No decision ever creates a second job while one may exist: Plan comes only without a live attempt, Create only for a
+    /// planned one that nobody wants stopped.
+    #[test]
+    fn never_two_live_jobs_for_a_trial(
+        trial in prop::sample::select(TrialState::ALL),
+        state in prop::option::of(prop::sample::select(AttemptState::ALL)),
+        stop_requested in any::<bool>(),
+        sight in any_seen(),
+    ) {
+        let case = Situation { trial, stop_requested, attempt: state.map(attempt), seen: sight, now: now() };
+        match decide(&case, &Policy::default()) {
+            Decision::Plan => prop_assert!(!stop_requested && state.is_none_or(AttemptState::is_terminal)),
+            Decision::Create => prop_assert!(!stop_requested && state == Some(AttemptState::Planned)),
+            Decision::End(_) | Decision::Retry { .. } | Decision::Stop | Decision::Adopt =>
+                prop_assert!(state.is_some_and(|state| !state.is_terminal()) && !trial.is_terminal()),
+            Decision::Nothing => prop_assert!(trial.is_terminal()),
+            Decision::LookAgain { at } => prop_assert!(at >= now()),
+            Decision::Quarantine { .. } => prop_assert!(stop_requested),
+            Decision::EndUnstarted { .. } =>
+                prop_assert!(stop_requested && state.is_none_or(AttemptState::is_terminal)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A finding: one result of the linter. What the rules are is in [`crate::lint`]; how a finding becomes an HTTP
+//! error is the service's business.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// Probably not what was meant; it runs all the same.
+    Warning,
+    /// This candidate cannot run as it is configured: its trials are refused, the others go on.
+    Refused,
+    /// The request makes no sense: nothing is started.
+    Error,
+}
+
+/// One result of the linter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    /// Stable rule id, `spot-max-wait-below-max-runtime`.
+    pub rule: String,
+    pub severity: Severity,
+    /// JSON pointer (RFC 6901) into the document that was checked.
+    pub pointer: String,
+    pub message: String,
+    /// What to change.
+    pub fix: String,
+    /// Where the rule comes from.
+    pub source: String,
+}
+
+impl Finding {
+    pub fn new(rule: &str, severity: Severity, pointer: impl Into<String>) -> Self {
+        Self {
+            rule: rule.to_owned(),
+            severity,
+            pointer: pointer.into(),
+            message: String::new(),
+            fix: String::new(),
+            source: String::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn says(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
+        self
+    }
+
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        source.clone_into(&mut self.source);
+        self
+    }
+}
+
+/// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest first.
+pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+    let limit = (word.chars().count() / 3).max(2);
+    let mut scored: Vec<(usize, &str)> =
+        names.map(|name| (distance(word, name), name)).filter(|(edits, _)| *edits <= limit).collect();
+    scored.sort_unstable();
+    scored.dedup();
+    scored.into_iter().take(most).map(|(_, name)| name).collect()
+}
+
+/// Levenshtein distance, one row at a time.
+fn distance(left: &str, right: &str) -> usize {
+    let mut row: Vec<usize> = (0..=right.chars().count()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = i;
+        let mut west = i + 1;
+        let mut next = Vec::with_capacity(row.len());
+        next.push(west);
+        for (b, north) in right.chars().zip(row.iter().skip(1)) {
+            let here = (diagonal + usize::from(a != b)).min(north + 1).min(west + 1);
+            diagonal = *north;
+            west = here;
+            next.push(here);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_edits() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+
+    #[test]
+    fn what_is_far_is_not_offered() {
+        assert_eq!(nearest("budget_us", ["budget_usd", "name"].into_iter(), 3), ["budget_usd"]);
+        assert!(nearest("zebra", ["budget_usd"].into_iter(), 3).is_empty());
+    }
+}

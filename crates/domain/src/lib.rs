@@ -1,0 +1,25 @@
+//! Bakeoff's nouns and rules.
+//!
+//! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS type. Time and ids are parameters; what
+//! must reach AWS goes through the port traits in [`ports`]. Money is [`money::Usd`], a decimal.
+
+pub mod attempt;
+pub mod catalog;
+pub mod clock;
+pub mod comparison;
+pub mod cost;
+pub mod decide;
+pub mod finding;
+pub mod fit;
+pub mod ids;
+pub mod job;
+pub mod lint;
+pub mod metric;
+pub mod model;
+pub mod money;
+pub mod plan;
+pub mod ports;
+pub mod price;
+pub mod recommend;
+pub mod spec;
+pub mod steady;

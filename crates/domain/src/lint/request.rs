@@ -1,0 +1,292 @@
+//! Rules on the whole request: limits of SageMaker's API, money, spot.
+
+use regex::Regex;
+use rust_decimal::Decimal;
+
+use crate::finding::{Finding, Severity};
+use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
+
+/// 28 days, StoppingCondition.MaxRuntimeInSeconds.
+const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
+const CANDIDATES_MAX: usize = 50;
+const REPEATS_MAX: u32 = 20;
+const TRIALS_MAX: u64 = 200;
+const NAME_CHARS_MAX: usize = 100;
+/// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100 each); we add our own.
+const USER_ENTRIES_MAX: usize = 80;
+const API: &str = "CreateTrainingJob API reference (botocore 1.44.5)";
+const OURS: &str = "Bakeoff";
+
+fn error(rule: &str, pointer: impl Into<String>) -> Finding {
+    Finding::new(rule, Severity::Error, pointer).source(OURS)
+}
+
+pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if spec.name.trim().is_empty() || spec.name.chars().count() > NAME_CHARS_MAX {
+        findings.push(
+            error("name-length", "/name")
+                .says("the name is empty or too long")
+                .fix(format!("give it 1 to {NAME_CHARS_MAX} characters")),
+        );
+    }
+    if spec.candidates.is_empty() || spec.candidates.len() > CANDIDATES_MAX {
+        findings.push(
+            error("candidate-count", "/candidates")
+                .says(format!("{} candidates", spec.candidates.len()))
+                .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
+        );
+    }
+    let trials: u64 =
+        spec.candidates.iter().map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64).sum();
+    if trials > TRIALS_MAX {
+        findings.push(
+            error("trial-count", "/candidates")
+                .says(format!("candidates × purchase options × repeats make {trials} trials"))
+                .fix(format!("keep it at {TRIALS_MAX} or fewer")),
+        );
+    }
+    for (index, candidate) in spec.candidates.iter().enumerate() {
+        if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
+            findings.push(
+                error("repeats", format!("/candidates/{index}/repeats"))
+                    .says(format!("{} repeats", candidate.repeats))
+                    .fix(format!("choose 1 to {REPEATS_MAX}")),
+            );
+        }
+        if spec.candidates.iter().take(index).any(|earlier| earlier.name == candidate.name) {
+            findings.push(
+                error("candidate-name-twice", format!("/candidates/{index}/name"))
+                    .says(format!("two candidates are called {}", candidate.name))
+                    .fix("give each its own name"),
+            );
+        }
+        let options = &candidate.purchase_options;
+        if options.is_empty() || options.iter().enumerate().any(|(i, o)| options.iter().take(i).any(|e| e == o)) {
+            findings.push(
+                error("purchase-options", format!("/candidates/{index}/purchase_options"))
+                    .says("the list is empty or names an option twice")
+                    .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
+            );
+        }
+        match (&candidate.profile, candidate.profile_id) {
+            (Some(profile), None) => profile_bounds(profile, index, findings),
+            (Some(_), Some(_)) => findings.push(
+                error("profile-twice", format!("/candidates/{index}/profile"))
+                    .says("both profile and profile_id are given")
+                    .fix("keep one of them"),
+            ),
+            (None, _) => findings.push(
+                error("profile-missing", format!("/candidates/{index}/profile"))
+                    .says("this candidate has no profile, or its profile_id is not one of this project's")
+                    .fix("give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id"),
+            ),
+        }
+    }
+}
+
+fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Finding>) {
+    let counts = [
+        ("micro_batch_per_gpu", profile.micro_batch_per_gpu),
+        ("gradient_accumulation_steps", profile.gradient_accumulation_steps),
+        ("tensor_parallel_degree", profile.tensor_parallel_degree),
+        ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
+    ];
+    for (field, value) in counts {
+        if !(1..=65_536).contains(&value) {
+            findings.push(
+                error("profile-count", format!("/candidates/{index}/profile/{field}"))
+                    .says(format!("{field} is {value}"))
+                    .fix("use a whole number from 1 to 65536"),
+            );
+        }
+    }
+    if profile.zero_stage > 3 {
+        findings.push(
+            error("zero-stage", format!("/candidates/{index}/profile/zero_stage"))
+                .says(format!("ZeRO has no stage {}", profile.zero_stage))
+                .fix("use 0, 1, 2 or 3")
+                .source("Rajbhandari et al., arXiv 1910.02054"),
+        );
+    }
+    for (field, entries) in [("environment", &profile.environment), ("hyperparameters", &profile.hyperparameters)] {
+        if entries.len() > USER_ENTRIES_MAX {
+            findings.push(
+                error("too-many-entries", format!("/candidates/{index}/profile/{field}"))
+                    .says(format!("{} entries", entries.len()))
+                    .fix(format!("keep it at {USER_ENTRIES_MAX}"))
+                    .source(API),
+            );
+        }
+    }
+}
+
+pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if spec.budget_usd.0 <= Decimal::ZERO {
+        findings.push(
+            error("budget-not-positive", "/budget_usd")
+                .says(format!("the budget is {}", spec.budget_usd))
+                .fix("give a positive amount in US dollars: it is a hard cap on what the experiment may spend"),
+        );
+    }
+    if spec.max_runtime_seconds == 0 || spec.max_runtime_seconds > MAX_RUNTIME_SECONDS {
+        findings.push(
+            error("max-runtime", "/max_runtime_seconds")
+                .says(format!("{} seconds", spec.max_runtime_seconds))
+                .fix(format!("choose 1 to {MAX_RUNTIME_SECONDS} (28 days)"))
+                .source(API),
+        );
+    }
+    let objective = &spec.objective;
+    if objective.full_run_budget_usd.is_some_and(|budget| budget.0 <= Decimal::ZERO) {
+        findings.push(
+            error("full-run-budget", "/objective/full_run_budget_usd").says("it is not positive").fix("raise it, or leave it out"),
+        );
+    }
+    if objective.full_run_deadline_hours.is_some_and(|hours| !(hours.is_finite() && hours > 0.0)) {
+        findings.push(
+            error("full-run-deadline", "/objective/full_run_deadline_hours")
+                .says("it is not positive")
+                .fix("raise it, or leave it out"),
+        );
+    }
+}
+
+pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    let wants_spot = spec.candidates.iter().any(|c| c.purchase_options.contains(&PurchaseOption::Spot));
+    match (wants_spot, spec.max_wait_seconds) {
+        (true, Some(wait)) if wait < spec.max_runtime_seconds => findings.push(
+            error("spot-max-wait-below-max-runtime", "/max_wait_seconds")
+                .says(format!(
+                    "a spot trial may wait and train {wait} s in all, but is allowed {} s of training: it could never finish",
+                    spec.max_runtime_seconds
+                ))
+                .fix(format!("set max_wait_seconds to at least {}", spec.max_runtime_seconds))
+                .source("StoppingCondition: MaxWaitTimeInSeconds must be equal to or greater than MaxRuntimeInSeconds"),
+        ),
+        (true, None) => findings.push(
+            error("spot-needs-max-wait", "/max_wait_seconds")
+                .says("a candidate uses spot, and max_wait_seconds is missing")
+                .fix(format!("set max_wait_seconds, for example {}", u64::from(spec.max_runtime_seconds) * 2))
+                .source(API),
+        ),
+        (false, Some(_)) => findings.push(
+            error("max-wait-without-spot", "/max_wait_seconds")
+                .says("no candidate uses spot; SageMaker refuses a maximum wait without it")
+                .fix("leave max_wait_seconds out, or add \"spot\" to a candidate's purchase_options")
+                .source("\"Invalid MaxWaitTimeInSeconds. It is only supported when EnableManagedSpotTraining is set to true\""),
+        ),
+        _ => {}
+    }
+    if wants_spot && spec.checkpoint.is_none() {
+        findings.push(
+            error("spot-needs-checkpoint", "/checkpoint")
+                .says("a spot trial without checkpoints starts over at every interruption")
+                .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself")
+                .source("SageMaker developer guide, managed spot training: only the S3 sync is automatic"),
+        );
+    }
+    if let Some(checkpoint) = &spec.checkpoint
+        && !is_s3(&checkpoint.s3_uri)
+    {
+        findings.push(not_s3("/checkpoint/s3_uri", &checkpoint.s3_uri));
+    }
+}
+
+pub(super) fn workload_missing() -> Finding {
+    error("workload-missing", "/workload")
+        .says("there is no workload, or its workload_id is not one of this project's")
+        .fix("give an inline workload, or the workload_id of a stored one")
+}
+
+pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    let role = Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$");
+    if role.is_ok_and(|pattern| !pattern.is_match(&workload.role_arn)) {
+        findings.push(
+            error("role-arn", "/workload/role_arn")
+                .says(format!("`{}` is not the ARN of an IAM role", workload.role_arn))
+                .fix("use arn:aws:iam::<12 digits>:role/<name>, the role that the training jobs assume")
+                .source(API),
+        );
+    }
+    if workload.image.is_empty() || workload.image.len() > 255 {
+        findings.push(
+            error("image", "/workload/image").says("the image is empty or longer than 255").fix("give its ECR URI").source(API),
+        );
+    }
+    if workload.channels.is_empty() || workload.channels.len() > 20 {
+        findings.push(
+            error("channels", "/workload/channels")
+                .says(format!("{} channels", workload.channels.len()))
+                .fix("give 1 to 20 input channels")
+                .source(API),
+        );
+    }
+    for (index, channel) in workload.channels.iter().enumerate() {
+        if !is_s3(&channel.s3_uri) {
+            findings.push(not_s3(&format!("/workload/channels/{index}/s3_uri"), &channel.s3_uri));
+        }
+    }
+    if !is_s3(&workload.output_s3_uri) {
+        findings.push(not_s3("/workload/output_s3_uri", &workload.output_s3_uri));
+    }
+    if workload.trial_tokens == 0 || workload.trial_tokens > workload.total_tokens {
+        findings.push(
+            error("trial-tokens", "/workload/trial_tokens")
+                .says(format!("a trial trains {} of {} tokens", workload.trial_tokens, workload.total_tokens))
+                .fix("choose at least one token and no more than total_tokens"),
+        );
+    }
+    let shape = &workload.model;
+    for (field, value) in [
+        ("layers", shape.layers),
+        ("hidden", shape.hidden),
+        ("heads", shape.heads),
+        ("vocabulary", shape.vocabulary),
+        ("sequence_length", shape.sequence_length),
+    ] {
+        if value == 0 {
+            findings.push(
+                error("model-shape", format!("/workload/model/{field}")).says(format!("{field} is 0")).fix("give the model's own figure"),
+            );
+        }
+    }
+    metric_definitions(workload, findings);
+}
+
+fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    use crate::metric::Meaning;
+    if workload.metrics.len() > 40 {
+        findings.push(
+            error("metric-count", "/workload/metrics")
+                .says(format!("{} metric definitions", workload.metrics.len()))
+                .fix("SageMaker takes at most 40")
+                .source(API),
+        );
+    }
+    for (index, metric) in workload.metrics.iter().enumerate() {
+        let groups = Regex::new(&metric.regex).map(|regex| regex.captures_len());
+        if metric.regex.len() > 500 || !matches!(groups, Ok(2..)) {
+            findings.push(
+                error("metric-regex", format!("/workload/metrics/{index}/regex"))
+                    .says(format!("`{}` is not a regular expression with one group around the number", metric.regex))
+                    .fix(r"write something like tokens_per_second=([0-9.]+)")
+                    .source(API),
+            );
+        }
+    }
+    if !workload.metrics.iter().any(|metric| metric.meaning == Meaning::TokensPerSecond) {
+        findings.push(
+            error("no-speed-metric", "/workload/metrics")
+                .says("no metric means tokens_per_second: nothing could be ranked")
+                .fix("add a definition with \"meaning\": \"tokens_per_second\""),
+        );
+    }
+}
+
+fn is_s3(uri: &str) -> bool {
+    uri.strip_prefix("s3://").is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && uri.len() <= 1024)
+}
+
+fn not_s3(pointer: &str, uri: &str) -> Finding {
+    error("s3-uri", pointer).says(format!("`{uri}` is not an S3 URI")).fix("write s3://bucket/prefix").source(API)
+}

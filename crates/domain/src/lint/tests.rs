@@ -1,0 +1,105 @@
+//! The linter on the documents' own mistakes.
+
+use serde_json::json;
+
+use super::*;
+use crate::finding::Severity;
+
+fn spec(change: impl FnOnce(&mut serde_json::Value)) -> ExperimentSpec {
+    let mut value = json!({
+        "name": "legal", "region": "us-east-1", "budget_usd": 500, "max_runtime_seconds": 90_000,
+        "objective": {"minimize": "cost"},
+        "workload": {
+            "name": "w", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
+            "role_arn": "arn:aws:iam::111122223333:role/train",
+            "channels": [{"name": "train", "s3_uri": "s3://b/train"}], "output_s3_uri": "s3://b/out",
+            "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+                      "vocabulary": 152_064, "sequence_length": 2048},
+            "precision": "bf16", "data_version": "1", "code_version": "1",
+            "total_tokens": 1000, "trial_tokens": 100,
+            "metrics": [{"name": "tps", "regex": "tps=([0-9.]+)", "meaning": "tokens_per_second"}]
+        },
+        "candidates": [{"name": "a", "instance_type": "ml.p4de.24xlarge", "profile": {
+            "micro_batch_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_stage": 2, "activation_checkpointing": true}}]
+    });
+    change(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
+fn prices() -> Vec<Price> {
+    let to_price = |row: &crate::price::CatalogPrice| Price {
+        id: crate::ids::PriceId(uuid::Uuid::nil()),
+        instance_type: row.instance_type.clone(),
+        region: row.region.clone(),
+        usd_per_hour: crate::money::Usd(row.usd_per_hour),
+        usd_per_hour_max: row.usd_per_hour_max.map(crate::money::Usd),
+        effective_from: row.effective_from,
+        source: row.source.clone(),
+        status: row.status,
+        note: row.note.clone(),
+    };
+    crate::price::catalog().iter().map(to_price).collect()
+}
+
+fn rules(spec: &ExperimentSpec, least: Severity) -> Vec<String> {
+    lint(spec, &prices()).into_iter().filter(|f| f.severity >= least).map(|f| f.rule).collect()
+}
+
+#[test]
+fn a_sound_experiment_has_nothing_against_it() {
+    assert_eq!(rules(&spec(|_| {}), Severity::Warning), Vec::<String>::new());
+}
+
+/// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on one A10G.
+#[test]
+fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
+    let document = spec(|value| {
+        value["candidates"][0]["instance_type"] = json!("ml.g5.8xlarge");
+        value["candidates"][0]["profile"] = json!({
+            "micro_batch_per_gpu": 1, "gradient_accumulation_steps": 16, "zero_stage": 3, "library": "smp_v1",
+            "cpu_offload": "optimizer_and_parameters", "tensor_parallel_degree": 2, "activation_checkpointing": true});
+    });
+    let found = lint(&document, &prices());
+    let refused: Vec<&str> =
+        found.iter().filter(|f| f.severity == Severity::Refused).map(|f| f.rule.as_str()).collect();
+    assert_eq!(refused, ["parallelism-exceeds-gpus", "library-not-on-type", "two-engines"]);
+}
+
+/// Document 000 without the split: 18 bytes a parameter × 1.5 is 191.6 GiB of host memory, and the host has 128.
+#[test]
+fn full_offload_of_seven_billion_outgrows_the_g5_host() {
+    let document = spec(|value| {
+        value["candidates"][0]["instance_type"] = json!("ml.g5.8xlarge");
+        value["candidates"][0]["profile"] = json!({
+            "micro_batch_per_gpu": 1, "gradient_accumulation_steps": 16, "zero_stage": 3,
+            "cpu_offload": "optimizer_and_parameters", "activation_checkpointing": true});
+    });
+    let found = lint(&document, &prices());
+    let memory = found.iter().find(|f| f.rule == "does-not-fit").unwrap();
+    assert!(memory.message.contains("191 GiB of host memory of 128") || memory.message.contains("192 GiB of host memory of 128"), "{}", memory.message);
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_with_its_place() {
+    let broken = spec(|value| {
+        value["budget_usd"] = json!(-5);
+        value["max_wait_seconds"] = json!(36_000);
+        value["candidates"][0]["purchase_options"] = json!(["spot"]);
+        value["candidates"][0]["instance_type"] = json!("ml.p4ed.24xlarge");
+    });
+    let found = lint(&broken, &prices());
+    let pointers: Vec<&str> =
+        found.iter().filter(|f| f.severity == Severity::Error).map(|f| f.pointer.as_str()).collect();
+    assert_eq!(pointers, ["/budget_usd", "/max_wait_seconds", "/checkpoint", "/candidates/0/instance_type"]);
+    let kind = found.iter().find(|f| f.rule == "unknown-instance-type").unwrap();
+    assert!(kind.fix.contains("ml.p4de.24xlarge"), "{}", kind.fix);
+}
+
+#[test]
+fn what_has_no_price_is_refused_with_the_way_out() {
+    let p5e = spec(|value| value["candidates"][0]["instance_type"] = json!("ml.p5e.48xlarge"));
+    let found = lint(&p5e, &prices());
+    let price = found.iter().find(|f| f.rule == "price-unknown").unwrap();
+    assert_eq!(price.severity, Severity::Refused);
+    assert!(price.fix.contains("PUT /v1/prices/ml.p5e.48xlarge"));
+}

@@ -1,0 +1,119 @@
+//! The recommendation on small hand-made experiments.
+
+use rust_decimal::Decimal;
+
+use super::*;
+use crate::finding::Severity;
+use crate::ids::PriceId;
+
+fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
+    Price {
+        id: PriceId(uuid::Uuid::nil()),
+        instance_type: "ml.x".into(),
+        region: "us-east-1".into(),
+        usd_per_hour: Usd(Decimal::from(usd)),
+        usd_per_hour_max: max.map(|usd| Usd(Decimal::from(usd))),
+        effective_from: chrono::DateTime::UNIX_EPOCH,
+        source: "test".into(),
+        status,
+        note: String::new(),
+    }
+}
+
+fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    let trial = 36_000_000.0 / tokens_per_second;
+    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test's small numbers")]
+    let seconds = trial as u64;
+    Outcome {
+        trial_id: TrialId(uuid::Uuid::from_u128(u128::from(candidate.len() as u64 * 1000) + u128::from(seconds))),
+        candidate: candidate.into(),
+        instance_type: format!("ml.{candidate}"),
+        instance_count: 1,
+        purchase_option: PurchaseOption::OnDemand,
+        state: TrialState::Completed,
+        reason: None,
+        refusals: vec![],
+        incomparable: None,
+        price: Some(price(usd, None, PriceStatus::Listed)),
+        tokens_per_second: Some(Steady {
+            mean: tokens_per_second,
+            half_width: tokens_per_second / 100.0,
+            points: 100,
+            buckets: 20,
+            buckets_dropped: 1,
+            from_at: chrono::DateTime::UNIX_EPOCH,
+            until_at: chrono::DateTime::UNIX_EPOCH,
+        }),
+        training_seconds: seconds,
+        billable_seconds: seconds,
+        wall_seconds: seconds,
+    }
+}
+
+const TOKENS: Tokens = Tokens { trial: 36_000_000, total: 3_600_000_000 };
+
+fn cheapest() -> ObjectiveSpec {
+    ObjectiveSpec { minimize: Minimize::Cost, full_run_budget_usd: None, full_run_deadline_hours: None }
+}
+
+#[test]
+fn the_dearer_hour_can_be_the_cheaper_run() {
+    let got = recommend(&[outcome("slow", 30, 10_000.0), outcome("fast", 60, 30_000.0)], &cheapest(), TOKENS);
+    assert_eq!(got.conclusion, Conclusion::Clear);
+    assert_eq!(got.ranked[0].candidate, "fast");
+    // 3.6e9 tokens at 30,000/s is 33.3 hours at $60.
+    assert_eq!(got.ranked[0].projected_cost_usd.to_string(), "$2000.00");
+    assert!(got.ranked[0].pareto && !got.ranked[1].pareto);
+}
+
+#[test]
+fn a_deadline_excludes_the_cheap_and_slow() {
+    let outcomes = [outcome("slow", 10, 10_000.0), outcome("fast", 60, 30_000.0)];
+    let within = |hours| ObjectiveSpec { full_run_deadline_hours: Some(hours), ..cheapest() };
+    assert_eq!(recommend(&outcomes, &cheapest(), TOKENS).ranked[0].candidate, "slow");
+    assert_eq!(recommend(&outcomes, &within(50.0), TOKENS).ranked[0].candidate, "fast");
+    assert_eq!(recommend(&outcomes, &within(1.0), TOKENS).conclusion, Conclusion::Infeasible);
+}
+
+#[test]
+fn what_is_incomparable_is_in_the_table_and_never_in_the_rank() {
+    let mut odd = outcome("odd", 1, 90_000.0);
+    odd.incomparable =
+        Some(Finding::new("global-batch-differs", Severity::Warning, "/candidates/1").says("48 against 64").fix("use 64"));
+    let got = recommend(&[outcome("fine", 30, 10_000.0), odd], &cheapest(), TOKENS);
+    assert_eq!(got.ranked.len(), 1);
+    assert_eq!(got.not_ranked[0].reason, "48 against 64");
+    assert_eq!(got.not_ranked[0].fix.as_deref(), Some("use 64"));
+}
+
+#[test]
+fn an_estimated_price_that_could_turn_the_order_is_not_called_clear() {
+    let mut guess = outcome("guess", 50, 30_000.0);
+    guess.price = Some(price(50, Some(90), PriceStatus::Estimated));
+    let got = recommend(&[outcome("known", 60, 30_000.0), guess], &cheapest(), TOKENS);
+    assert_eq!(got.ranked[0].candidate, "guess");
+    assert_eq!(got.conclusion, Conclusion::Leading);
+}
+
+#[test]
+fn spot_is_priced_by_what_was_billed() {
+    let mut spot = outcome("spot", 36, 10_000.0);
+    spot.purchase_option = PurchaseOption::Spot;
+    spot.billable_seconds /= 4;
+    let got = recommend(&[spot.clone()], &cheapest(), TOKENS);
+    // 100 hours at $36, a quarter billed.
+    assert_eq!(got.ranked[0].projected_cost_usd.to_string(), "$900.00");
+    spot.state = TrialState::Running;
+    assert_eq!(recommend(&[spot], &cheapest(), TOKENS).conclusion, Conclusion::NotEnoughEvidence);
+}
+
+#[test]
+fn silence_is_not_ranked() {
+    let mut quiet = outcome("quiet", 36, 10_000.0);
+    quiet.tokens_per_second = None;
+    let mut unpriced = outcome("unpriced", 36, 10_000.0);
+    unpriced.price = None;
+    let got = recommend(&[quiet, unpriced], &cheapest(), TOKENS);
+    assert_eq!(got.conclusion, Conclusion::NotEnoughEvidence);
+    assert!(got.not_ranked[1].fix.as_deref().unwrap().contains("PUT /v1/prices"));
+}

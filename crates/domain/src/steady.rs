@@ -1,0 +1,114 @@
+//! One steady figure from a series of bucket means: drop the warm-up (MSER), then a mean with an interval.
+//! It does not rank and does not decide when to stop a trial.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One bucket of a metric: what the store keeps instead of every point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Bucket {
+    pub start_at: DateTime<Utc>,
+    pub points: u32,
+    pub mean: f64,
+    pub min: f64,
+    pub max: f64,
+    pub last: f64,
+}
+
+/// A measured figure with its window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Steady {
+    pub mean: f64,
+    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are taken as independent.
+    pub half_width: f64,
+    pub points: u32,
+    pub buckets: u32,
+    /// Buckets left out at the start as warm-up.
+    pub buckets_dropped: u32,
+    pub from_at: DateTime<Utc>,
+    pub until_at: DateTime<Utc>,
+}
+
+/// Below this many buckets there is no figure.
+pub const BUCKETS_MIN: usize = 4;
+/// Width of a bucket, seconds on the domain clock.
+pub const BUCKET_SECONDS: i64 = 300;
+
+/// The steady mean of a series, oldest bucket first; `None` is "not enough evidence".
+///
+/// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is least, with d at most half of the series (MSER, White 1997).
+/// The last bucket is left out: it may hold the tail of the run.
+pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
+    let (_, body) = buckets.split_last()?;
+    if body.len() < BUCKETS_MIN {
+        return None;
+    }
+    let dropped = (0..=body.len() / 2)
+        .filter(|cut| body.len() - cut >= BUCKETS_MIN)
+        .min_by(|a, b| mser(body, *a).total_cmp(&mser(body, *b)))
+        .unwrap_or(0);
+    let kept = body.get(dropped..)?;
+    let (mean, variance) = moments(kept);
+    let first = kept.first()?;
+    let last = kept.last()?;
+    Some(Steady {
+        mean,
+        half_width: 1.96 * (variance / count(kept)).sqrt(),
+        points: kept.iter().map(|bucket| bucket.points).sum(),
+        buckets: u32::try_from(kept.len()).ok()?,
+        buckets_dropped: u32::try_from(dropped).ok()?,
+        from_at: first.start_at,
+        until_at: last.start_at + chrono::TimeDelta::seconds(BUCKET_SECONDS),
+    })
+}
+
+fn mser(buckets: &[Bucket], cut: usize) -> f64 {
+    let kept = buckets.get(cut..).unwrap_or_default();
+    moments(kept).1 / count(kept)
+}
+
+fn count(buckets: &[Bucket]) -> f64 {
+    f64::from(u32::try_from(buckets.len()).unwrap_or(u32::MAX))
+}
+
+/// Mean and sample variance of the bucket means.
+fn moments(buckets: &[Bucket]) -> (f64, f64) {
+    let n = count(buckets);
+    let mean = buckets.iter().map(|bucket| bucket.mean).sum::<f64>() / n;
+    let squares: f64 = buckets.iter().map(|bucket| (bucket.mean - mean).powi(2)).sum();
+    (mean, squares / (n - 1.0).max(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(means: &[f64]) -> Vec<Bucket> {
+        (0i64..)
+            .zip(means)
+            .map(|(i, mean)| Bucket {
+                start_at: DateTime::from_timestamp(i * BUCKET_SECONDS, 0).unwrap(),
+                points: 5,
+                mean: *mean,
+                min: *mean,
+                max: *mean,
+                last: *mean,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn warm_up_is_cut_and_the_tail_is_not_counted() {
+        let figure = steady(&series(&[10.0, 60.0, 100.0, 101.0, 99.0, 100.0, 100.0, 3.0])).unwrap();
+        assert_eq!(figure.buckets_dropped, 2);
+        assert!((figure.mean - 100.0).abs() < 0.01, "{}", figure.mean);
+        assert!(figure.half_width < 1.0);
+    }
+
+    #[test]
+    fn four_buckets_and_a_tail_are_the_least() {
+        assert!(steady(&series(&[1.0, 1.0, 1.0, 1.0])).is_none());
+        assert!(steady(&series(&[1.0, 1.0, 1.0, 1.0, 1.0])).is_some());
+    }
+}

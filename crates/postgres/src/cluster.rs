@@ -1,0 +1,297 @@
+//! One cluster in one data directory: initialise, start or adopt, restart, stop.
+//!
+//! The server runs in a process group of its own, so that Ctrl-C reaches its parent first and the parent stops it
+//! in order. If the parent is killed, the server lives on; the next start adopts it through `postmaster.pid`.
+
+use std::fmt;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use crate::binaries::{Binaries, NotFound};
+use crate::owner::Owner;
+
+const START_SECONDS_MAX: u64 = 60;
+const STOP_SECONDS_MAX: u64 = 30;
+const USER: &str = "postgres";
+
+/// Where the cluster lives and how careful it is.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    /// `false` turns fsync off: for clusters that tests throw away.
+    pub durable: bool,
+}
+
+/// Why there is no running cluster.
+#[derive(Debug)]
+pub enum Error {
+    NotFound(NotFound),
+    Io { what: String, source: std::io::Error },
+    Failed { what: String, log: String },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(error) => error.fmt(f),
+            Self::Io { what, source } => write!(f, "{what}: {source}"),
+            Self::Failed { what, log } => write!(f, "{what}\n{log}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// A running server. Dropping it does not stop it: call [`Cluster::stop`].
+#[derive(Debug)]
+pub struct Cluster {
+    config: Config,
+    binaries: Binaries,
+    owner: Owner,
+    pgdata: PathBuf,
+    password: String,
+    port: u16,
+    pid: i32,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// Initialises the data directory if it is new, then adopts the server that runs in it or starts one.
+    ///
+    /// # Errors
+    /// No server binaries, a directory that cannot be written, or a server that does not come up (with its log).
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let binaries = Binaries::find().map_err(Error::NotFound)?;
+        let owner = Owner::current();
+        fs::create_dir_all(&config.data_dir).map_err(io(config.data_dir.display().to_string()))?;
+        let data_dir = fs::canonicalize(&config.data_dir).map_err(io("data directory"))?;
+        let config = Config { data_dir, ..config };
+        let pgdata = owner.reachable(&config.data_dir.join("postgres"));
+        let password = password(&config.data_dir)?;
+        let mut cluster =
+            Self { config, binaries, owner, pgdata, password, port: 0, pid: 0, child: None };
+        if !cluster.pgdata.join("PG_VERSION").exists() {
+            cluster.initdb()?;
+        }
+        cluster.restart()?;
+        Ok(cluster)
+    }
+
+    /// A connection URL for `database`.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{USER}:{}@127.0.0.1:{}/{database}", self.password, self.port)
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Where the server binaries came from: `given`, `pip`, `npm` or `installed`.
+    pub fn source(&self) -> &'static str {
+        self.binaries.source
+    }
+
+    /// Whether the server process is there. Reaps it when it has died.
+    pub fn is_alive(&mut self) -> bool {
+        if let Some(child) = &mut self.child {
+            return matches!(child.try_wait(), Ok(None));
+        }
+        is_running(self.pid)
+    }
+
+    /// Brings the server up: adopts one that runs in the directory, else starts one. The port is kept where it can be.
+    ///
+    /// # Errors
+    /// When it is not up after a minute; the error carries the end of its log.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
+        while Instant::now() < deadline {
+            if let Some((pid, port)) = running(&self.pgdata)
+                && answers(port)
+            {
+                (self.pid, self.port) = (pid, port);
+                self.save_url()?;
+                return Ok(());
+            }
+            // A killed postmaster leaves children that hold its shared memory for a moment: try again until they are gone.
+            if !self.is_alive() {
+                self.spawn()?;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(self.failed("PostgreSQL did not start"))
+    }
+
+    /// Fast shutdown: open transactions are rolled back, everything committed is on disk.
+    ///
+    /// # Errors
+    /// When the process is still there after half a minute.
+    pub fn stop(mut self) -> Result<(), Error> {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // An error means that it is gone already.
+            drop(kill_process(pid, Signal::INT));
+        }
+        let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS_MAX);
+        while self.is_alive() {
+            if Instant::now() > deadline {
+                return Err(self.failed("PostgreSQL did not stop"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(fs::remove_file(self.config.data_dir.join(URL_FILE)));
+        Ok(())
+    }
+
+    fn initdb(&self) -> Result<(), Error> {
+        fs::create_dir_all(&self.pgdata).map_err(io(self.pgdata.display().to_string()))?;
+        fs::set_permissions(&self.pgdata, Permissions::from_mode(0o700)).map_err(io("chmod"))?;
+        self.owner.own(&self.pgdata).map_err(io("chown"))?;
+        let pwfile = std::env::temp_dir().join(format!("bakeoff-pw-{}", std::process::id()));
+        write_secret(&pwfile, &self.password)?;
+        self.owner.own(&pwfile).map_err(io("chown"))?;
+        let mut command = Command::new(self.binaries.dir.join("initdb"));
+        command
+            .arg("-D")
+            .arg(&self.pgdata)
+            .args(["-U", USER, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
+            .arg(format!("--pwfile={}", pwfile.display()));
+        self.owner.apply(&mut command);
+        let output = command.output().map_err(io("initdb"));
+        drop(fs::remove_file(&pwfile));
+        let output = output?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Error::Failed {
+            what: format!("initdb failed ({})", output.status),
+            log: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    fn spawn(&mut self) -> Result<(), Error> {
+        if self.port == 0 || TcpListener::bind(("127.0.0.1", self.port)).is_err() {
+            self.port = free_port()?;
+        }
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).map_err(io("postgres.log"))?;
+        let mut command = Command::new(self.binaries.dir.join("postgres"));
+        command
+            .arg("-D")
+            .arg(&self.pgdata)
+            .args(["-p", &self.port.to_string()])
+            .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
+            .args(["-c", "jit=off", "-c", "max_connections=200"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(io("postgres.log"))?)
+            .stderr(log)
+            .process_group(0);
+        if !self.config.durable {
+            command.args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off"]);
+        }
+        self.owner.apply(&mut command);
+        let child = command.spawn().map_err(io("postgres"))?;
+        self.pid = i32::try_from(child.id()).unwrap_or_default();
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn save_url(&self) -> Result<(), Error> {
+        write_secret(&self.config.data_dir.join(URL_FILE), &self.url("postgres"))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.config.data_dir.join("postgres.log")
+    }
+
+    fn failed(&self, what: &str) -> Error {
+        let text = fs::read_to_string(self.log_path()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(12).collect();
+        let log = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+        Error::Failed { what: format!("{what}; the end of {}:", self.log_path().display()), log }
+    }
+}
+
+const URL_FILE: &str = "postgres-url";
+
+/// The URL of the cluster that runs in `data_dir`, for a second process on the same machine (`bakeoff keys create`).
+pub fn saved_url(data_dir: &Path) -> Option<String> {
+    fs::read_to_string(data_dir.join(URL_FILE)).ok()
+}
+
+fn password(data_dir: &Path) -> Result<String, Error> {
+    let path = data_dir.join("postgres-password");
+    if let Ok(saved) = fs::read_to_string(&path) {
+        return Ok(saved);
+    }
+    let mut bytes = [0u8; 24];
+    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(io("/dev/urandom"))?;
+    let fresh: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_secret(&path, &fresh)?;
+    Ok(fresh)
+}
+
+/// Written beside and renamed, so that a reader never sees half of it.
+fn write_secret(path: &Path, text: &str) -> Result<(), Error> {
+    let name = path.display().to_string();
+    let scratch = path.with_extension(format!("{}.new", std::process::id()));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&scratch)
+        .map_err(io(name.clone()))?;
+    file.write_all(text.as_bytes()).map_err(io(name.clone()))?;
+    fs::rename(&scratch, path).map_err(io(name))
+}
+
+fn free_port() -> Result<u16, Error> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io("a free port"))?;
+    Ok(listener.local_addr().map_err(io("a free port"))?.port())
+}
+
+/// Process id and port from `postmaster.pid` (its lines 1 and 4), when that process exists.
+fn running(pgdata: &Path) -> Option<(i32, u16)> {
+    let text = fs::read_to_string(pgdata.join("postmaster.pid")).ok()?;
+    let mut lines = text.lines();
+    let pid = lines.next()?.trim().parse().ok()?;
+    let port = lines.nth(2)?.trim().parse().ok()?;
+    is_running(pid).then_some((pid, port))
+}
+
+fn is_running(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else { return false };
+    // A zombie still answers to signal 0, but nobody is at home.
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let is_zombie = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
+    !is_zombie && test_kill_process(pid).is_ok()
+}
+
+/// Sends a start-up packet: `R` (an authentication request) means that the server takes connections.
+fn answers(port: u16) -> bool {
+    let body = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
+    let mut packet = u32::try_from(body.len() + 4).unwrap_or_default().to_be_bytes().to_vec();
+    packet.extend_from_slice(body);
+    let ask = || -> std::io::Result<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(&packet)?;
+        let mut first = [0u8; 1];
+        stream.read_exact(&mut first)?;
+        Ok(first[0])
+    };
+    matches!(ask(), Ok(b'R'))
+}
