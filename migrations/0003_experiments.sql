@@ -19,6 +19,7 @@ CREATE TABLE experiments (
     ended_at            timestamptz,
     CHECK ((ended_at IS NOT NULL) = (state IN ('completed', 'cancelled')))
 );
+CREATE INDEX experiments_alive ON experiments (id) WHERE state IN ('running', 'cancelling');
 CREATE INDEX experiments_by_project ON experiments (project_id, created_at DESC, id DESC);
 
 CREATE TABLE trials (
@@ -31,8 +32,9 @@ CREATE TABLE trials (
     instance_count    integer NOT NULL CHECK (instance_count > 0),
     purchase_option   text NOT NULL CHECK (purchase_option IN ('on_demand', 'spot')),
     plan              jsonb NOT NULL,
-    -- Of the plan; the budget bounds it when an attempt is reserved.
-    worst_case_usd    numeric(18, 6) CHECK (worst_case_usd > 0),
+    -- Of the plan: what each attempt reserves.
+    worst_case_training_usd numeric(18, 6) CHECK (worst_case_training_usd > 0),
+    worst_case_metrics_usd  numeric(18, 6) CHECK (worst_case_metrics_usd >= 0),
     price_id          uuid REFERENCES prices,
     state             text NOT NULL CHECK (state IN
                           ('refused', 'queued', 'submitting', 'running', 'stopping', 'completed', 'failed', 'stopped')),
@@ -50,7 +52,8 @@ CREATE TABLE trials (
     CONSTRAINT trials_ordinal_key UNIQUE (experiment_id, ordinal),
     CHECK ((lease_owner IS NULL) = (lease_expires_at IS NULL)),
     CHECK ((ended_at IS NOT NULL) = (state IN ('refused', 'completed', 'failed', 'stopped'))),
-    CHECK (state = 'refused' OR worst_case_usd IS NOT NULL)
+    CHECK (state = 'refused' OR
+           (worst_case_training_usd IS NOT NULL AND worst_case_metrics_usd IS NOT NULL AND price_id IS NOT NULL))
 );
 -- Only what is still alive: claiming does not grow with history.
 CREATE INDEX trials_due ON trials (due_at) WHERE state IN ('queued', 'submitting', 'running', 'stopping');
@@ -66,7 +69,9 @@ CREATE TABLE attempts (
                           ('planned', 'running', 'quarantined', 'completed', 'failed', 'stopped', 'never_created')),
     price_id          uuid NOT NULL REFERENCES prices,
     usd_per_hour      numeric(18, 7) NOT NULL CHECK (usd_per_hour > 0),
-    reserved_usd      numeric(18, 6) NOT NULL CHECK (reserved_usd > 0),
+    -- Held from the transaction that commits the attempt: the job's part until it is settled, the metrics' until the last read.
+    reserved_training_usd numeric(18, 6) NOT NULL CHECK (reserved_training_usd > 0),
+    reserved_metrics_usd  numeric(18, 6) NOT NULL CHECK (reserved_metrics_usd >= 0),
     quarantine_until  timestamptz,
     absent            integer NOT NULL DEFAULT 0 CHECK (absent >= 0),
     postponed         integer NOT NULL DEFAULT 0 CHECK (postponed >= 0),

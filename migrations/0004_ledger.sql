@@ -8,7 +8,7 @@ CREATE TABLE ledger (
     attempt_id    uuid NOT NULL REFERENCES attempts,
     -- reserved and released bound the budget; accrued is an estimate of a running job, replaced as it grows; settled is final.
     kind          text NOT NULL CHECK (kind IN ('reserved', 'released', 'accrued', 'settled')),
-    component     text NOT NULL CHECK (component IN ('all', 'training', 'cloudwatch')),
+    component     text NOT NULL CHECK (component IN ('training', 'cloudwatch')),
     usd           numeric(18, 6) NOT NULL CHECK (usd >= 0),
     quantity      bigint NOT NULL CHECK (quantity >= 0),
     unit          text NOT NULL CHECK (unit IN ('instance_seconds', 'metrics_requested', 'worst_case')),

@@ -1,1 +1,10 @@
-//! x
+//! Bakeoff, the service: HTTP, store, tasks, command line. A library so that the integration tests can drive it; its
+//! rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
+
+pub mod app;
+pub mod clock;
+pub mod ids;
+pub mod read;
+pub mod store;
+pub mod tasks;
+pub mod view;

@@ -41,10 +41,19 @@ pub struct TrialPlan {
     /// The finding that keeps the trial out of the ranking.
     pub incomparable: Option<Finding>,
     pub price: Option<Price>,
-    /// The most it can cost; empty when its price is unknown.
-    pub worst_case_usd: Option<Usd>,
+    /// The most one attempt can cost; empty when its price is unknown.
+    pub worst_case: Option<WorstCase>,
     /// The request without name, marker and checkpoint folder: each attempt adds its own.
     pub request: Option<TrainingJobRequest>,
+}
+
+/// The most one attempt can cost, by component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorstCase {
+    pub training_usd: Usd,
+    /// Reading its metrics from CloudWatch.
+    pub metrics_usd: Usd,
+    pub total_usd: Usd,
 }
 
 /// Metric series that watching one trial reads: the hosts' and the script's.
@@ -103,13 +112,14 @@ fn trial(
     });
     let price = price::in_force(prices, &candidate.instance_type, &spec.region, now);
     let span = span_seconds(spec, purchase_option);
-    let worst_case_usd = price.as_ref().zip(workload).map(|(price, workload)| {
+    let worst_case = price.as_ref().zip(workload).map(|(price, workload)| {
         let until = now + TimeDelta::seconds(i64::from(span));
         let ceiling = price::ceiling_over(prices, price, now, until);
         let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
         let series = series_count(candidate.instance_count, workload);
-        cost::worst_case_training(spec.max_runtime_seconds, candidate.instance_count, ceiling)
-            + cost::worst_case_metrics(series, u64::from(span), interval)
+        let training_usd = cost::worst_case_training(spec.max_runtime_seconds, candidate.instance_count, ceiling);
+        let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
+        WorstCase { training_usd, metrics_usd, total_usd: training_usd + metrics_usd }
     });
     TrialPlan {
         candidate: candidate.name.clone(),
@@ -126,7 +136,7 @@ fn trial(
         refused: false,
         incomparable: None,
         price,
-        worst_case_usd,
+        worst_case,
         request: workload
             .zip(profile)
             .map(|(workload, profile)| request(spec, workload, candidate, profile, purchase_option, steps)),

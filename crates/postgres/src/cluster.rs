@@ -74,6 +74,13 @@ impl Cluster {
     /// # Errors
     /// No server binaries, a directory that cannot be written, or a server that does not come up (with its log).
     pub fn start(config: Config) -> Result<Self, Error> {
+        let mut cluster = Self::prepare(config)?;
+        cluster.restart()?;
+        Ok(cluster)
+    }
+
+    /// Finds the binaries and initialises the data directory if it is new; starts nothing.
+    fn prepare(config: Config) -> Result<Self, Error> {
         let binaries = Binaries::find().map_err(Error::NotFound)?;
         let owner = Owner::current();
         fs::create_dir_all(&config.data_dir).map_err(io(config.data_dir.display().to_string()))?;
@@ -81,13 +88,39 @@ impl Cluster {
         let config = Config { data_dir, ..config };
         let pgdata = owner.reachable(&config.data_dir.join("postgres"));
         let password = password(&config.data_dir)?;
-        let mut cluster =
-            Self { config, binaries, owner, pgdata, password, port: 0, pid: 0, child: None };
+        let cluster = Self { config, binaries, owner, pgdata, password, port: 0, pid: 0, child: None };
         if !cluster.pgdata.join("PG_VERSION").exists() {
             cluster.initdb()?;
         }
-        cluster.restart()?;
         Ok(cluster)
+    }
+
+    /// `-j`: a command ends at a semicolon and an empty line, so a whole file is one command.
+    fn single_user(&self, sql: &str) -> Result<(), String> {
+        let mut command = Command::new(self.binaries.dir.join("postgres"));
+        command.args(["--single", "-j", "-D"]).arg(&self.pgdata).arg("postgres");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        self.owner.apply(&mut command);
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        if let Some(mut stdin) = child.stdin.take() {
+            write!(stdin, "{sql}\n\n").map_err(|error| error.to_string())?;
+        }
+        let output = child.wait_with_output().map_err(|error| error.to_string())?;
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() && !log.contains("ERROR:") { Ok(()) } else { Err(log) }
+    }
+
+    /// Feeds SQL files to a data directory whose server is not running (single-user mode): a schema without any client.
+    ///
+    /// # Errors
+    /// A directory that cannot be initialised, or the first error that the server reports.
+    pub fn load_offline(config: &Config, files: &[PathBuf]) -> Result<(), Error> {
+        let cluster = Self::prepare(config.clone())?;
+        for file in files {
+            let sql = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
+            cluster.single_user(&sql).map_err(|log| Error::Failed { what: file.display().to_string(), log })?;
+        }
+        Ok(())
     }
 
     /// A connection URL for `database`.
@@ -143,7 +176,7 @@ impl Cluster {
     pub fn stop(mut self) -> Result<(), Error> {
         if let Some(pid) = Pid::from_raw(self.pid) {
             // An error means that it is gone already.
-            drop(kill_process(pid, Signal::INT));
+            kill_process(pid, Signal::INT).ok();
         }
         let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS_MAX);
         while self.is_alive() {

@@ -1,2 +1,134 @@
-//! x
-fn main() {}
+//! `bakeoff-sim`: a simulated AWS region on loopback, speaking AWS's wire protocols.
+//!
+//! A pure world (seed and virtual clock in, same history out) behind thin wire layers: SageMaker (awsJson1_1), CloudWatch
+//! (rpc-v2-cbor and awsJson1_0) and S3. It is never a dependency of the product, which reaches it as it reaches AWS.
+//! It is not AWS: what it promises is in the tests, what it leaves out answers with an error.
+
+mod billing;
+mod faults;
+mod metrics;
+mod physics;
+mod rules;
+mod timeline;
+mod wire;
+mod world;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use bakeoff_domain::clock::Timescale;
+use chrono::{DateTime, Utc};
+use clap::Parser;
+use tokio::net::TcpListener;
+
+use crate::faults::Faults;
+use crate::world::World;
+
+/// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// SageMaker and CloudWatch.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// S3.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    s3_listen: SocketAddr,
+    /// Folder that holds the buckets.
+    #[arg(long)]
+    s3_root: PathBuf,
+    /// Same seed, same world.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// `<virtual origin>,<real origin>,<factor>`; the service must be given the same.
+    #[arg(long)]
+    clock: Option<Timescale>,
+    /// Where to write the two addresses once both listen: `{"api": "http://…", "s3": "http://…"}`.
+    #[arg(long)]
+    ready_file: Option<PathBuf>,
+    #[command(flatten)]
+    faults: Faults,
+    /// Instances of one type that the account may use at once, for training.
+    #[arg(long, default_value_t = 20)]
+    quota: u32,
+}
+
+/// The region as the wire layers see it: the world behind a lock, and the time.
+#[derive(Clone)]
+pub(crate) struct Region {
+    world: Arc<Mutex<World>>,
+    scale: Timescale,
+    s3_root: Arc<PathBuf>,
+}
+
+impl Region {
+    /// The virtual moment.
+    #[expect(clippy::disallowed_methods, reason = "the region's one look at real time")]
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        self.scale.at(Utc::now())
+    }
+
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
+        let mut world = self.world.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        act(&mut world)
+    }
+
+    /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
+    pub(crate) fn has_object(&self, uri: &str) -> bool {
+        let Some((bucket, prefix)) = uri.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")))
+        else {
+            return false;
+        };
+        let root = self.s3_root.join(bucket);
+        let is_safe = !bucket.is_empty() && !uri.contains("..");
+        is_safe && wire::s3::any_file(&root, &root, prefix)
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| "warn".into()))
+        .with_writer(std::io::stderr)
+        .init();
+    let options = Options::parse();
+    anyhow::ensure!(
+        options.listen.ip().is_loopback() && options.s3_listen.ip().is_loopback(),
+        "the simulated region listens on loopback only"
+    );
+    std::fs::create_dir_all(&options.s3_root)?;
+    let world = World::new(options.seed, options.faults.clone(), options.quota);
+    let region = Region {
+        world: Arc::new(Mutex::new(world)),
+        scale: options.clock.unwrap_or(Timescale::REAL),
+        s3_root: Arc::new(options.s3_root.clone()),
+    };
+    let api = TcpListener::bind(options.listen).await?;
+    let s3 = TcpListener::bind(options.s3_listen).await?;
+    let addresses = serde_json::json!({
+        "api": format!("http://{}", api.local_addr()?),
+        "s3": format!("http://{}", s3.local_addr()?),
+    });
+    if let Some(path) = &options.ready_file {
+        let scratch = path.with_extension("new");
+        std::fs::write(&scratch, addresses.to_string())?;
+        std::fs::rename(&scratch, path)?;
+    }
+    println!("{addresses}");
+    tokio::select! {
+        served = axum::serve(api, wire::router(region)) => served?,
+        served = wire::s3::serve(s3, &options.s3_root) => served?,
+        () = stop_asked() => {}
+    }
+    Ok(())
+}
+
+async fn stop_asked() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

@@ -1,0 +1,109 @@
+//! Between SDK types and the domain's. A value AWS adds later must not crash anything: it is kept as text.
+
+use aws_sdk_sagemaker::error::BuildError;
+use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
+use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
+use aws_sdk_sagemaker::types::{
+    AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricDefinition, OutputDataConfig, ResourceConfig,
+    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
+};
+use aws_smithy_types::DateTime as SdkDateTime;
+use bakeoff_domain::job::{JobStatus, MARKER, ObservedJob, TrainingJobRequest, Transition};
+use chrono::{DateTime, Utc};
+
+pub(crate) fn moment(at: &SdkDateTime) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp(at.secs(), at.subsec_nanos())
+}
+
+pub(crate) fn sdk_moment(at: DateTime<Utc>) -> SdkDateTime {
+    SdkDateTime::from_secs_and_nanos(at.timestamp(), at.timestamp_subsec_nanos())
+}
+
+fn int(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+/// Fills a CreateTrainingJob call.
+pub(crate) fn fill(
+    call: CreateTrainingJobFluentBuilder,
+    request: &TrainingJobRequest,
+) -> Result<CreateTrainingJobFluentBuilder, BuildError> {
+    let mut algorithm = AlgorithmSpecification::builder()
+        .training_image(&request.image)
+        .training_input_mode(TrainingInputMode::File);
+    for metric in &request.metrics {
+        algorithm = algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
+    }
+    let resources = ResourceConfig::builder()
+        .instance_type(TrainingInstanceType::from(request.instance_type.as_str()))
+        .instance_count(int(request.instance_count))
+        .volume_size_in_gb(int(request.volume_size_gb))
+        .build();
+    let stopping = StoppingCondition::builder()
+        .max_runtime_in_seconds(int(request.max_runtime_seconds))
+        .set_max_wait_time_in_seconds(request.max_wait_seconds.map(int))
+        .build();
+    let mut call = call
+        .training_job_name(&request.job_name)
+        .role_arn(&request.role_arn)
+        .algorithm_specification(algorithm.build())
+        .output_data_config(OutputDataConfig::builder().s3_output_path(&request.output_s3_uri).build())
+        .resource_config(resources)
+        .stopping_condition(stopping)
+        .enable_managed_spot_training(request.max_wait_seconds.is_some());
+    for channel in &request.channels {
+        call = call.input_data_config(input(&channel.name, &channel.s3_uri));
+    }
+    for (key, value) in &request.hyperparameters {
+        call = call.hyper_parameters(key, value);
+    }
+    for (key, value) in &request.environment {
+        call = call.environment(key, value);
+    }
+    for (key, value) in &request.tags {
+        call = call.tags(Tag::builder().key(key).value(value).build());
+    }
+    if let Some(checkpoint) = &request.checkpoint {
+        let config = CheckpointConfig::builder().s3_uri(&checkpoint.s3_uri).local_path(&checkpoint.local_path);
+        call = call.checkpoint_config(config.build());
+    }
+    Ok(call)
+}
+
+fn input(name: &str, s3_uri: &str) -> Channel {
+    let source = S3DataSource::builder()
+        .s3_data_type(S3DataType::S3Prefix)
+        .s3_uri(s3_uri)
+        .s3_data_distribution_type(S3DataDistribution::FullyReplicated)
+        .build();
+    Channel::builder().channel_name(name).data_source(DataSource::builder().s3_data_source(source).build()).build()
+}
+
+fn seconds(value: Option<i32>) -> Option<u64> {
+    value.and_then(|seconds| u64::try_from(seconds).ok())
+}
+
+/// What DescribeTrainingJob said.
+pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> ObservedJob {
+    let transitions = output.secondary_status_transitions().iter().filter_map(|transition| {
+        Some(Transition {
+            status: transition.status().map(|status| status.as_str().to_owned())?,
+            started_at: transition.start_time().and_then(moment)?,
+            ended_at: transition.end_time().and_then(moment),
+            message: transition.status_message().unwrap_or_default().to_owned(),
+        })
+    });
+    ObservedJob {
+        job_name: job_name.to_owned(),
+        marker: output.environment().and_then(|environment| environment.get(MARKER).cloned()),
+        status: output.training_job_status().map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
+        secondary_status: output.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
+        failure_reason: output.failure_reason().map(str::to_owned),
+        created_at: output.creation_time().and_then(moment),
+        started_at: output.training_start_time().and_then(moment),
+        ended_at: output.training_end_time().and_then(moment),
+        training_seconds: seconds(output.training_time_in_seconds()),
+        billable_seconds: seconds(output.billable_time_in_seconds()),
+        transitions: transitions.collect(),
+    }
+}

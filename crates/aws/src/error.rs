@@ -1,0 +1,33 @@
+//! What an SDK error means: a definite no, a throttle, or no certain answer.
+
+use aws_sdk_sagemaker::config::http::HttpResponse;
+use aws_sdk_sagemaker::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use bakeoff_domain::ports::AwsError;
+
+/// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this text
+/// (aws/aws-sdk#165; boto3#2808).
+const NOT_FOUND_TEXT: &str = "Requested resource not found";
+
+/// Only an answer with a status below 500 and a modelled or known code is certain. Everything else may have happened.
+pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
+where
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+{
+    let SdkError::ServiceError(context) = &error else {
+        return AwsError::Unknown(DisplayErrorContext(&error).to_string());
+    };
+    let code = context.err().code().unwrap_or_default().to_owned();
+    let message = context.err().message().unwrap_or_default().to_owned();
+    let is_server_fault = context.raw().status().as_u16() >= 500;
+    match code.as_str() {
+        "ThrottlingException" | "Throttling" | "ThrottledException" | "RequestLimitExceeded" | "TooManyRequestsException"
+        | "LimitExceededException" => AwsError::Throttled(message),
+        _ if is_server_fault => AwsError::Unknown(format!("{code}: {message}")),
+        "ResourceInUse" => AwsError::AlreadyExists(message),
+        "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
+        "ResourceNotFound" => AwsError::NotFound(message),
+        "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
+        "" => AwsError::Unknown(DisplayErrorContext(&error).to_string()),
+        _ => AwsError::Rejected { code, message },
+    }
+}

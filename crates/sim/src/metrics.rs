@@ -1,0 +1,122 @@
+//! What CloudWatch knows of a job: the script's log lines matched by its metric definitions, and its hosts' utilisation,
+//! as one-minute points. GPU and CPU percentages are sums over devices, as SageMaker publishes them.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use regex::Regex;
+
+use crate::timeline::{WARM_UP_SECONDS, WARM_UP_SHARE, work_in};
+use crate::world::{Job, World};
+
+/// A minute's metrics are visible this long after it has ended.
+const DELAY_SECONDS: i64 = 60;
+
+/// One requested series.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) metric: String,
+    pub(crate) dimension: String,
+    pub(crate) value: String,
+    pub(crate) period_seconds: i64,
+    pub(crate) start: DateTime<Utc>,
+    pub(crate) end: DateTime<Utc>,
+}
+
+/// Points of a series, oldest first. Counts the request on the job it names: CloudWatch bills by metric requested.
+pub(crate) fn series(world: &mut World, request: &Request, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, f64)> {
+    let job_name = request.value.split("/algo-").next().unwrap_or_default().to_owned();
+    let Some(job) = world.job(&job_name) else { return Vec::new() };
+    let regex = definition(job, &request.metric);
+    let period = TimeDelta::seconds(request.period_seconds.max(60));
+    let visible = now - TimeDelta::seconds(DELAY_SECONDS);
+    let mut at = floor(request.start.max(job.created_at), period);
+    let mut points = Vec::new();
+    while at < request.end && at + period <= visible {
+        if let Some(value) = bucket(job, request, regex.as_ref(), at, period) {
+            points.push((at, value));
+        }
+        at += period;
+    }
+    *world.metrics_requested.entry(job_name).or_default() += 1;
+    points
+}
+
+fn floor(at: DateTime<Utc>, period: TimeDelta) -> DateTime<Utc> {
+    let seconds = at.timestamp().div_euclid(period.num_seconds()) * period.num_seconds();
+    DateTime::from_timestamp(seconds, 0).unwrap_or(at)
+}
+
+/// The average over the minutes of a period.
+fn bucket(job: &Job, request: &Request, regex: Option<&Regex>, at: DateTime<Utc>, period: TimeDelta) -> Option<f64> {
+    let minutes = period.num_minutes();
+    let value_at = |minute: i64| {
+        let moment = at + TimeDelta::minutes(minute);
+        match request.dimension.as_str() {
+            "Host" => host(job, &request.metric, moment),
+            _ => regex?.captures(&log_line(job, moment)?)?.get(1)?.as_str().parse().ok(),
+        }
+    };
+    let values: Vec<f64> = (0..minutes).filter_map(value_at).collect();
+    let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
+    Some(values.iter().sum::<f64>() / f64::from(count))
+}
+
+fn definition(job: &Job, metric: &str) -> Option<Regex> {
+    let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array()?;
+    let found = definitions.iter().find(|definition| definition["Name"] == metric)?;
+    Regex::new(found["Regex"].as_str()?).ok()
+}
+
+/// Seconds into the training phase that covers a whole minute, and the work done by its end.
+fn in_training(job: &Job, at: DateTime<Utc>) -> Option<(f64, f64)> {
+    let end = at + TimeDelta::minutes(1);
+    let phase = job.timeline.phases.iter().find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
+    let elapsed = (end - phase.start).as_seconds_f64();
+    Some((elapsed, phase.work_before + work_in(elapsed)))
+}
+
+fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
+    let minute = at.timestamp().unsigned_abs() / 60;
+    StdRng::seed_from_u64(job.seed ^ minute.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt).random_range(-1.0..1.0)
+}
+
+/// What the training script prints in a minute.
+fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
+    let training = job.training.as_ref()?;
+    let (elapsed, work) = in_training(job, at)?;
+    let warm = if elapsed <= WARM_UP_SECONDS { WARM_UP_SHARE } else { 1.0 };
+    let speed = training.tokens_per_second * warm * (1.0 + 0.008 * noise(job, at, 1));
+    let tokens = work * training.tokens_per_second;
+    let step = (tokens / training.tokens_per_step).floor();
+    let loss = 1.35 + 14.0 * (tokens / 1e4 + 10.0).powf(-0.25) + 0.01 * noise(job, at, 2);
+    let samples = speed / 2048.0;
+    Some(format!(
+        "step={step} loss={loss:.4} eval_loss={:.4} tokens_per_second={speed:.1} samples_per_second={samples:.2}",
+        loss + 0.03
+    ))
+}
+
+/// Utilisation of one host, summed over its devices where SageMaker does so.
+fn host(job: &Job, metric: &str, at: DateTime<Utc>) -> Option<f64> {
+    let is_running = job.timeline.phases.iter().any(|phase| {
+        matches!(phase.status, "Downloading" | "Training" | "Uploading") && phase.start <= at && at < phase.end
+    });
+    if !is_running {
+        return None;
+    }
+    let busy = if in_training(job, at).is_some() { 1.0 } else { 0.03 };
+    let wobble = 1.0 + 0.02 * noise(job, at, 3);
+    let gpus = f64::from(job.instance.accelerator_count);
+    let cores = f64::from(job.instance.vcpus.unwrap_or(8));
+    let parameters = job.training.as_ref().map_or(1e9, |training| training.parameters);
+    let memory = (parameters / 1e8).clamp(20.0, 90.0);
+    Some(match metric {
+        "GPUUtilization" if gpus > 0.0 => 94.0 * gpus * busy * wobble,
+        "GPUMemoryUtilization" if gpus > 0.0 => memory * gpus * busy * wobble,
+        "CPUUtilization" => 12.0 * cores * wobble,
+        "MemoryUtilization" => 31.0 * wobble,
+        "DiskUtilization" => 9.0,
+        _ => return None,
+    })
+}

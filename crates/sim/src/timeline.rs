@@ -1,0 +1,259 @@
+//! The life of one job, laid out in advance: from its request and a seed, every phase with its times. A stop cuts it short.
+//! Pure: what a job looks like at a moment is a question to its timeline.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use bakeoff_domain::clock::seconds;
+
+/// How long the training script takes to reach its full speed, and at what share of it until then.
+pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
+pub(crate) const WARM_UP_SHARE: f64 = 0.6;
+/// Work since the last checkpoint is lost at an interruption.
+const CHECKPOINT_SECONDS: f64 = 1800.0;
+const STOP_GRACE_SECONDS: f64 = 30.0;
+
+/// What decides the life of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct Life {
+    pub(crate) created_at: DateTime<Utc>,
+    /// Seconds of training at full speed that the script needs.
+    pub(crate) work_seconds: f64,
+    pub(crate) max_runtime_seconds: f64,
+    pub(crate) spot: Option<Spot>,
+    pub(crate) fails_for_capacity: bool,
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Spot {
+    pub(crate) max_wait_seconds: f64,
+    pub(crate) mean_hours_between_interruptions: f64,
+    pub(crate) saves_progress: bool,
+}
+
+/// One phase: a SecondaryStatus with its times. Training phases know how much work was done before them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Phase {
+    pub(crate) status: &'static str,
+    pub(crate) message: &'static str,
+    pub(crate) start: DateTime<Utc>,
+    pub(crate) end: DateTime<Utc>,
+    pub(crate) work_before: f64,
+}
+
+/// The whole life and how it ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Timeline {
+    pub(crate) phases: Vec<Phase>,
+    /// TrainingJobStatus after the last phase.
+    pub(crate) end_status: &'static str,
+    pub(crate) end_secondary: &'static str,
+    pub(crate) failure_reason: Option<&'static str>,
+}
+
+struct Drawing {
+    rng: StdRng,
+    at: DateTime<Utc>,
+    phases: Vec<Phase>,
+}
+
+impl Drawing {
+    fn phase(&mut self, status: &'static str, message: &'static str, duration: f64, work_before: f64) {
+        let end = self.at + whole_seconds(duration);
+        self.phases.push(Phase { status, message, start: self.at, end, work_before });
+        self.at = end;
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        self.rng.random_range(low..high)
+    }
+}
+
+fn whole_seconds(duration: f64) -> TimeDelta {
+    seconds(duration.max(0.0).round())
+}
+
+/// Draws the life of a job.
+pub(crate) fn draw(life: &Life) -> Timeline {
+    let rng = StdRng::seed_from_u64(life.seed);
+    let mut drawing = Drawing { rng, at: life.created_at, phases: Vec::new() };
+    let launch = drawing.between(120.0, 420.0);
+    drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
+    if life.fails_for_capacity {
+        let wait = drawing.between(300.0, 1200.0);
+        drawing.phase("Starting", "Insufficient capacity error from EC2 while launching instances, retrying!", wait, 0.0);
+        return Timeline {
+            phases: drawing.phases,
+            end_status: "Failed",
+            end_secondary: "Failed",
+            failure_reason: Some(
+                "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type.",
+            ),
+        };
+    }
+    let download = drawing.between(60.0, 200.0);
+    drawing.phase("Downloading", "Downloading input data and training image", download, 0.0);
+    let (status, secondary) = train(life, &mut drawing);
+    let upload = drawing.between(40.0, 120.0);
+    drawing.phase("Uploading", "Uploading generated training model", upload, life.work_seconds);
+    Timeline { phases: drawing.phases, end_status: status, end_secondary: secondary, failure_reason: None }
+}
+
+/// Training, with interruptions on spot, until the work is done or a limit is reached.
+fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
+    let mut done = 0.0;
+    let mut trained = 0.0;
+    loop {
+        let needed = wall_for(life.work_seconds - done);
+        let allowed = life.max_runtime_seconds - trained;
+        let interruption = life.spot.as_ref().map_or(f64::INFINITY, |spot| {
+            let draw: f64 = drawing.rng.random_range(f64::EPSILON..1.0);
+            -draw.ln() * spot.mean_hours_between_interruptions * 3600.0
+        });
+        let wait_left = life.spot.as_ref().map_or(f64::INFINITY, |spot| {
+            spot.max_wait_seconds - (drawing.at - life.created_at).as_seconds_f64()
+        });
+        let run = needed.min(allowed).min(interruption).min(wait_left).max(1.0);
+        drawing.phase("Training", "Training image download completed. Training in progress.", run, done);
+        trained += run;
+        if run >= needed {
+            return ("Completed", "Completed");
+        }
+        if run >= allowed || run >= wait_left {
+            drawing.phase("Stopping", "Stopping the training job", STOP_GRACE_SECONDS, done + work_in(run));
+            let why = if run >= allowed { "MaxRuntimeExceeded" } else { "MaxWaitTimeExceeded" };
+            return ("Stopped", why);
+        }
+        let reached = done + work_in(run);
+        let saves = life.spot.as_ref().is_some_and(|spot| spot.saves_progress);
+        done = if saves { (reached / CHECKPOINT_SECONDS).floor() * CHECKPOINT_SECONDS } else { 0.0 };
+        interrupted(drawing, done);
+    }
+}
+
+/// Capacity is taken away and comes back after a while.
+fn interrupted(drawing: &mut Drawing, done: f64) {
+    let wait = drawing.between(300.0, 2400.0);
+    drawing.phase("Interrupted", "Interrupted by spot capacity; waiting for capacity", wait, done);
+    let launch = drawing.between(120.0, 300.0);
+    drawing.phase("Starting", "Launching requested ML instances", launch, done);
+    let download = drawing.between(60.0, 200.0);
+    drawing.phase("Downloading", "Downloading input data and training image", download, done);
+}
+
+/// Work done in a stretch of training, in seconds at full speed.
+pub(crate) fn work_in(elapsed: f64) -> f64 {
+    elapsed - (1.0 - WARM_UP_SHARE) * elapsed.min(WARM_UP_SECONDS)
+}
+
+fn wall_for(work: f64) -> f64 {
+    let at_warm_up = work_in(WARM_UP_SECONDS);
+    if work <= at_warm_up { work / WARM_UP_SHARE } else { WARM_UP_SECONDS + work - at_warm_up }
+}
+
+impl Timeline {
+    pub(crate) fn end(&self) -> Option<DateTime<Utc>> {
+        self.phases.last().map(|phase| phase.end)
+    }
+
+    pub(crate) fn is_over(&self, now: DateTime<Utc>) -> bool {
+        self.end().is_some_and(|end| end <= now)
+    }
+
+    /// The phase at a moment; `None` after the end.
+    pub(crate) fn phase_at(&self, now: DateTime<Utc>) -> Option<&Phase> {
+        self.phases.iter().find(|phase| now < phase.end)
+    }
+
+    /// Stops the job: what is under way ends now, then the grace, the upload of what there is, Stopped.
+    pub(crate) fn stop(&mut self, now: DateTime<Utc>) {
+        if self.is_over(now) || self.end_status == "Stopped" {
+            return;
+        }
+        let was_launched = self.phases.iter().any(|phase| phase.status == "Downloading" && phase.start <= now);
+        self.phases.retain(|phase| phase.start <= now);
+        if let Some(last) = self.phases.last_mut() {
+            last.end = now.max(last.start);
+        }
+        let mut push = |status, message, start, duration| {
+            let end = start + whole_seconds(duration);
+            self.phases.push(Phase { status, message, start, end, work_before: 0.0 });
+            end
+        };
+        let grace = if was_launched { STOP_GRACE_SECONDS } else { 5.0 };
+        let stopped = push("Stopping", "Stopping the training job", now, grace);
+        if was_launched {
+            push("Uploading", "Uploading generated training model", stopped, 45.0);
+        }
+        (self.end_status, self.end_secondary, self.failure_reason) = ("Stopped", "Stopped", None);
+    }
+
+    /// TrainingStartTime: the instances are there.
+    pub(crate) fn billing_start(&self) -> Option<DateTime<Utc>> {
+        self.phases.iter().find(|phase| phase.status == "Downloading").map(|phase| phase.start)
+    }
+
+    /// Seconds with instances up to a moment: downloading, training, stopping, uploading, but not waiting.
+    pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
+        let Some(begin) = self.billing_start() else { return 0 };
+        let is_billed = |phase: &&Phase| {
+            matches!(phase.status, "Downloading" | "Training" | "Stopping" | "Uploading") && phase.start >= begin
+        };
+        self.phases
+            .iter()
+            .filter(is_billed)
+            .map(|phase| (phase.end.min(now) - phase.start).num_seconds().max(0))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(spot: Option<Spot>) -> Life {
+        Life {
+            created_at: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
+            work_seconds: 40_000.0,
+            max_runtime_seconds: 90_000.0,
+            spot,
+            fails_for_capacity: false,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_life() {
+        let spot = Spot { max_wait_seconds: 180_000.0, mean_hours_between_interruptions: 3.0, saves_progress: true };
+        assert_eq!(draw(&life(Some(spot.clone()))), draw(&life(Some(spot))));
+    }
+
+    #[test]
+    fn interrupted_work_resumes_from_the_checkpoint_and_costs_more_training() {
+        let spot = Spot { max_wait_seconds: 500_000.0, mean_hours_between_interruptions: 2.0, saves_progress: true };
+        let timeline = draw(&Life { max_runtime_seconds: 400_000.0, ..life(Some(spot)) });
+        assert_eq!(timeline.end_secondary, "Completed");
+        assert!(timeline.phases.iter().any(|phase| phase.status == "Interrupted"));
+        let end = timeline.end().unwrap();
+        assert!(timeline.training_seconds(end) > draw(&life(None)).training_seconds(end));
+    }
+
+    #[test]
+    fn limits_stop_a_job_with_their_own_status() {
+        let capped = draw(&Life { max_runtime_seconds: 600.0, ..life(None) });
+        assert_eq!((capped.end_status, capped.end_secondary), ("Stopped", "MaxRuntimeExceeded"));
+        let spot = Spot { max_wait_seconds: 2000.0, mean_hours_between_interruptions: 1000.0, saves_progress: true };
+        assert_eq!(draw(&life(Some(spot))).end_secondary, "MaxWaitTimeExceeded");
+    }
+
+    #[test]
+    fn a_stop_before_launch_is_never_billed() {
+        let mut timeline = draw(&life(None));
+        let now = life(None).created_at + TimeDelta::seconds(30);
+        timeline.stop(now);
+        assert_eq!((timeline.end_status, timeline.billing_start()), ("Stopped", None));
+        assert!(timeline.end().unwrap() < now + TimeDelta::seconds(10));
+    }
+}

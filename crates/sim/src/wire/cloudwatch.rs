@@ -1,0 +1,177 @@
+//! CloudWatch: GetMetricData and ListMetrics, once as JSON values; CBOR is turned into them and back. The Rust SDK speaks
+//! rpc-v2-cbor only, boto3 awsJson1_0.
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use ciborium::Value as Cbor;
+use serde_json::{Map, Value, json};
+
+use super::describe::epoch;
+use crate::Region;
+use crate::metrics::{self, Request};
+use crate::rules::{Refusal, invalid};
+use crate::world::World;
+
+const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
+const QUERIES_MAX: usize = 500;
+
+pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
+    let now = region.now();
+    region.with(|world| {
+        if world.throttles(operation, now) {
+            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+        }
+        match operation {
+            "GetMetricData" => get_metric_data(world, body, now),
+            "ListMetrics" => Ok(list_metrics(world, body)),
+            other => Err(invalid(format!("the simulated region does not know {other}"))),
+        }
+    })
+}
+
+fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let queries = body["MetricDataQueries"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if queries.is_empty() || queries.len() > QUERIES_MAX {
+        return Err(Refusal {
+            code: "ValidationError",
+            message: format!("The collection MetricDataQueries must contain between 1 and {QUERIES_MAX} members."),
+        });
+    }
+    let (start, end) = (moment(&body["StartTime"])?, moment(&body["EndTime"])?);
+    if start >= end {
+        return Err(Refusal {
+            code: "ValidationError",
+            message: "The parameter StartTime must be less than the parameter EndTime.".to_owned(),
+        });
+    }
+    let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
+    let mut results = Vec::with_capacity(queries.len());
+    for query in queries {
+        let mut points = metrics::series(world, &request(query, start, end), now);
+        if newest_first {
+            points.reverse();
+        }
+        results.push(json!({
+            "Id": query["Id"],
+            "Label": query["MetricStat"]["Metric"]["MetricName"],
+            "StatusCode": "Complete",
+            "Timestamps": points.iter().map(|(at, _)| epoch(*at)).collect::<Vec<_>>(),
+            "Values": points.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
+        }));
+    }
+    Ok(json!({ "MetricDataResults": results, "Messages": [] }))
+}
+
+fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
+    let stat = &query["MetricStat"];
+    let dimension = &stat["Metric"]["Dimensions"][0];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    // Another namespace is another metric, and this region publishes only one.
+    let metric = if stat["Metric"]["Namespace"] == NAMESPACE { text(&stat["Metric"]["MetricName"]) } else { String::new() };
+    Request {
+        metric,
+        dimension: text(&dimension["Name"]),
+        value: text(&dimension["Value"]),
+        period_seconds: stat["Period"].as_i64().unwrap_or(60),
+        start,
+        end,
+    }
+}
+
+fn moment(value: &Value) -> Result<DateTime<Utc>, Refusal> {
+    let parsed = match value {
+        Value::Number(number) => number.as_f64().and_then(|seconds| {
+            let scale = DateTime::UNIX_EPOCH.checked_add_signed(bakeoff_domain::clock::seconds(seconds));
+            scale.filter(|_| seconds > 0.0)
+        }),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    parsed.ok_or_else(|| Refusal { code: "ValidationError", message: "StartTime and EndTime are required".to_owned() })
+}
+
+fn list_metrics(world: &World, body: &Value) -> Value {
+    let wanted = body["MetricName"].as_str();
+    let filters = body["Dimensions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut found = Vec::new();
+    for job in &world.jobs {
+        let hosts = (1..=job.count).map(|n| ("Host", format!("{}/algo-{n}", job.name)));
+        for (dimension, value) in hosts.chain([("TrainingJobName", job.name.clone())]) {
+            let names: Vec<&str> = if dimension == "Host" {
+                bakeoff_domain::metric::HOST_METRICS.to_vec()
+            } else {
+                let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
+                definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str()).collect()
+            };
+            let matches = filters.iter().all(|filter| {
+                filter["Name"] == dimension && (filter["Value"].is_null() || filter["Value"] == value.as_str())
+            });
+            for name in names.into_iter().filter(|name| matches && wanted.is_none_or(|wanted| wanted == *name)) {
+                found.push(json!({
+                    "Namespace": NAMESPACE, "MetricName": name, "Dimensions": [{ "Name": dimension, "Value": value }],
+                }));
+            }
+        }
+    }
+    json!({ "Metrics": found })
+}
+
+/// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible mode.
+pub(super) async fn cbor(State(region): State<Region>, Path(operation): Path<String>, body: Bytes) -> Response {
+    let answer = match ciborium::from_reader::<Cbor, _>(body.as_ref()) {
+        Ok(value) => call(&region, &operation, &to_json(value)),
+        Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
+    };
+    let protocol = [("smithy-protocol", "rpc-v2-cbor"), (header::CONTENT_TYPE.as_str(), "application/cbor")];
+    match answer {
+        Ok(value) => (protocol, encode(&value)).into_response(),
+        Err(refusal) => {
+            let body = json!({ "__type": refusal.code, "message": refusal.message });
+            let code = format!("{};Sender", refusal.code);
+            (StatusCode::BAD_REQUEST, protocol, [("x-amzn-query-error", code)], encode(&body)).into_response()
+        }
+    }
+}
+
+fn to_json(value: Cbor) -> Value {
+    match value {
+        Cbor::Text(text) => Value::String(text),
+        Cbor::Bool(flag) => Value::Bool(flag),
+        Cbor::Float(number) => json!(number),
+        Cbor::Integer(number) => i64::try_from(number).map_or(Value::Null, |number| json!(number)),
+        // Tag 1 is a timestamp in seconds.
+        Cbor::Tag(_, inner) => to_json(*inner),
+        Cbor::Array(items) => Value::Array(items.into_iter().map(to_json).collect()),
+        Cbor::Map(entries) => {
+            let text = |key: Cbor| key.into_text().unwrap_or_default();
+            Value::Object(entries.into_iter().map(|(key, value)| (text(key), to_json(value))).collect::<Map<_, _>>())
+        }
+        _ => Value::Null,
+    }
+}
+
+fn encode(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Writing to memory cannot fail.
+    drop(ciborium::into_writer(&from_json(value, ""), &mut bytes));
+    bytes
+}
+
+fn from_json(value: &Value, key: &str) -> Cbor {
+    match value {
+        Value::Null => Cbor::Null,
+        Value::Bool(flag) => Cbor::Bool(*flag),
+        Value::Number(number) if key == "Timestamps" => {
+            Cbor::Tag(1, Box::new(Cbor::Float(number.as_f64().unwrap_or_default())))
+        }
+        Value::Number(number) => Cbor::Float(number.as_f64().unwrap_or_default()),
+        Value::String(text) => Cbor::Text(text.clone()),
+        Value::Array(items) => Cbor::Array(items.iter().map(|item| from_json(item, key)).collect()),
+        Value::Object(entries) => Cbor::Map(
+            entries.iter().map(|(key, value)| (Cbor::Text(key.clone()), from_json(value, key))).collect(),
+        ),
+    }
+}

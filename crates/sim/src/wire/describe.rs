@@ -1,0 +1,96 @@
+//! What DescribeTrainingJob and ListTrainingJobs say of a job at a moment.
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value, json};
+
+use crate::world::Job;
+
+/// awsJson timestamps: seconds since 1970, with fractions.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 lie far below 2^53")]
+pub(super) fn epoch(at: DateTime<Utc>) -> f64 {
+    at.timestamp_millis() as f64 / 1000.0
+}
+
+pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
+    let mut value = json!({
+        "TrainingJobName": job.name,
+        "TrainingJobArn": job.arn,
+        "CreationTime": epoch(job.created_at),
+        "LastModifiedTime": epoch(last_modified(job, now)),
+        "TrainingJobStatus": job.status(now),
+        "SecondaryStatus": job.secondary_status(now),
+    });
+    if let Some(end) = job.timeline.end().filter(|end| *end <= now) {
+        value["TrainingEndTime"] = json!(epoch(end));
+    }
+    value
+}
+
+fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
+    let begun = job.timeline.phases.iter().map(|phase| phase.start).filter(|start| *start <= now);
+    begun.max().unwrap_or(job.created_at).max(job.timeline.end().filter(|end| *end <= now).unwrap_or(job.created_at))
+}
+
+/// Fields of the request that Describe returns as they came.
+const ECHOED: [&str; 14] = [
+    "HyperParameters",
+    "AlgorithmSpecification",
+    "RoleArn",
+    "InputDataConfig",
+    "OutputDataConfig",
+    "ResourceConfig",
+    "VpcConfig",
+    "StoppingCondition",
+    "EnableManagedSpotTraining",
+    "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption",
+    "CheckpointConfig",
+    "Environment",
+    "RetryStrategy",
+];
+
+pub(super) fn describe(job: &Job, now: DateTime<Utc>) -> Value {
+    let mut value = summary(job, now);
+    let Some(fields) = value.as_object_mut() else { return value };
+    for key in ECHOED {
+        if !job.request[key].is_null() {
+            fields.insert(key.to_owned(), job.request[key].clone());
+        }
+    }
+    fields.insert("SecondaryStatusTransitions".to_owned(), transitions(job, now));
+    timing(job, now, fields);
+    if let Some(reason) = job.timeline.failure_reason.filter(|_| job.timeline.is_over(now)) {
+        fields.insert("FailureReason".to_owned(), json!(reason));
+    }
+    value
+}
+
+fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
+    let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) else { return };
+    fields.insert("TrainingStartTime".to_owned(), json!(epoch(start)));
+    if job.timeline.is_over(now) {
+        fields.insert("TrainingTimeInSeconds".to_owned(), json!(job.timeline.training_seconds(now)));
+        fields.insert("BillableTimeInSeconds".to_owned(), json!(job.billable_seconds(now)));
+    } else {
+        fields.remove("TrainingEndTime");
+    }
+}
+
+fn transitions(job: &Job, now: DateTime<Utc>) -> Value {
+    let mut entries: Vec<Value> = Vec::new();
+    for phase in job.timeline.phases.iter().filter(|phase| phase.start <= now) {
+        let mut entry =
+            json!({ "Status": phase.status, "StartTime": epoch(phase.start), "StatusMessage": phase.message });
+        if phase.end <= now {
+            entry["EndTime"] = json!(epoch(phase.end));
+        }
+        entries.push(entry);
+    }
+    if let Some(end) = job.timeline.end().filter(|end| *end <= now) {
+        entries.push(json!({
+            "Status": job.timeline.end_secondary, "StartTime": epoch(end), "EndTime": epoch(end),
+            "StatusMessage": format!("Training job {}", job.timeline.end_secondary.to_lowercase()),
+        }));
+    }
+    Value::Array(entries)
+}

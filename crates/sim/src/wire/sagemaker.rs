@@ -1,0 +1,120 @@
+//! SageMaker's operations on training jobs and tags. What is not here answers with an error.
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use super::describe::{describe, epoch, summary};
+use crate::Region;
+use crate::rules::{self, Refusal, invalid};
+use crate::world::{Job, World, tags};
+
+pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
+    let now = region.now();
+    region.with(|world| {
+        if world.throttles(operation, now) {
+            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+        }
+        match operation {
+            "CreateTrainingJob" => create(region, world, body, now),
+            "DescribeTrainingJob" => Ok(describe(find(world, &body)?, now)),
+            "StopTrainingJob" => stop(world, &body, now),
+            "ListTrainingJobs" => list(world, &body, now),
+            "AddTags" => add_tags(world, &body),
+            "ListTags" => list_tags(world, &body),
+            other => Err(Refusal {
+                code: "UnknownOperationException",
+                message: format!("the simulated region does not know {other}"),
+            }),
+        }
+    })
+}
+
+fn create(region: &Region, world: &mut World, body: Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    rules::check_create(region, world, &body, now)?;
+    let created = world.create(body, now).map(|job| json!({ "TrainingJobArn": job.arn }));
+    if world.loses_reply() {
+        return Err(Refusal { code: "InternalFailure", message: "An internal failure occurred".to_owned() });
+    }
+    created.ok_or_else(|| invalid("the request is not one that this region can carry out"))
+}
+
+fn find<'a>(world: &'a World, body: &Value) -> Result<&'a Job, Refusal> {
+    let name = body["TrainingJobName"].as_str().unwrap_or_default();
+    world.job(name).ok_or_else(|| invalid("Requested resource not found."))
+}
+
+fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let name = body["TrainingJobName"].as_str().unwrap_or_default();
+    let job = world.job_mut(name).ok_or_else(|| invalid("Requested resource not found."))?;
+    if job.timeline.is_over(now) {
+        return Err(invalid(format!(
+            "The request was rejected because the training job is in status {}.",
+            job.timeline.end_status
+        )));
+    }
+    if job.status(now) != "Stopping" {
+        job.timeline.stop(now);
+    }
+    Ok(json!({}))
+}
+
+/// The page is taken first and filtered by status afterwards, as SageMaker does: a page can be short, or empty, and go on.
+fn list(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let size = body["MaxResults"].as_u64().unwrap_or(10);
+    if !(1..=100).contains(&size) {
+        return Err(invalid(format!(
+            "1 validation error detected: Value '{size}' at 'maxResults' failed to satisfy constraint: Member must have value less than or equal to 100"
+        )));
+    }
+    let size = usize::try_from(size).unwrap_or(10);
+    let offset: usize = match body["NextToken"].as_str() {
+        None => 0,
+        Some(token) => token.strip_prefix("page-").and_then(|n| n.parse().ok()).ok_or_else(|| invalid("Invalid NextToken"))?,
+    };
+    let fragment = body["NameContains"].as_str().unwrap_or_default();
+    let within = |job: &&Job| {
+        let created = epoch(job.created_at);
+        job.name.contains(fragment)
+            && body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
+            && body["CreationTimeBefore"].as_f64().is_none_or(|before| created < before)
+    };
+    let mut matching: Vec<&Job> = world.jobs.iter().filter(within).collect();
+    if body["SortBy"] == "Name" {
+        matching.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    if body["SortOrder"] == "Descending" {
+        matching.reverse();
+    }
+    let page: Vec<Value> = matching
+        .iter()
+        .skip(offset)
+        .take(size)
+        .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now)))
+        .map(|job| summary(job, now))
+        .collect();
+    let mut answer = json!({ "TrainingJobSummaries": page });
+    if offset + size < matching.len() {
+        answer["NextToken"] = json!(format!("page-{}", offset + size));
+    }
+    Ok(answer)
+}
+
+fn by_arn<'a>(world: &'a mut World, body: &Value) -> Result<&'a mut Job, Refusal> {
+    let arn = body["ResourceArn"].as_str().unwrap_or_default().to_owned();
+    let name = arn.rsplit('/').next().unwrap_or_default().to_owned();
+    world.job_mut(&name).filter(|job| job.arn == arn).ok_or_else(|| invalid("Requested resource not found."))
+}
+
+fn add_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
+    let job = by_arn(world, body)?;
+    job.tags.extend(tags(&body["Tags"]));
+    Ok(json!({ "Tags": tag_list(job) }))
+}
+
+fn list_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
+    Ok(json!({ "Tags": tag_list(by_arn(world, body)?) }))
+}
+
+fn tag_list(job: &Job) -> Vec<Value> {
+    job.tags.iter().map(|(key, value)| json!({ "Key": key, "Value": value })).collect()
+}

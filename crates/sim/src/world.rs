@@ -1,0 +1,239 @@
+//! The world: every job that was created, with its timeline. It keeps the record that the product is judged by.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use bakeoff_domain::catalog::{self, InstanceType};
+use chrono::{DateTime, Utc};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::billing;
+use crate::faults::Faults;
+use crate::physics::{self, Training};
+use crate::timeline::{self, Life, Spot, Timeline};
+
+/// What a job that is no language model sleeps for.
+const SLEEP_SECONDS: f64 = 600.0;
+
+/// One training job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The CreateTrainingJob body, as it came.
+    pub(crate) request: Value,
+    pub(crate) name: String,
+    pub(crate) arn: String,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) instance: &'static InstanceType,
+    pub(crate) count: u32,
+    pub(crate) is_spot: bool,
+    pub(crate) training: Option<Training>,
+    pub(crate) timeline: Timeline,
+    pub(crate) saving_percent: i64,
+    pub(crate) seed: u64,
+    pub(crate) tags: BTreeMap<String, String>,
+}
+
+impl Job {
+    pub(crate) fn status(&self, now: DateTime<Utc>) -> &'static str {
+        match self.timeline.phase_at(now) {
+            None => self.timeline.end_status,
+            Some(phase) if phase.status == "Stopping" => "Stopping",
+            Some(_) if self.timeline.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now) => "Stopping",
+            Some(_) => "InProgress",
+        }
+    }
+
+    pub(crate) fn secondary_status(&self, now: DateTime<Utc>) -> &'static str {
+        self.timeline.phase_at(now).map_or(self.timeline.end_secondary, |phase| phase.status)
+    }
+
+    /// BillableTimeInSeconds: with spot, the training time less the saving.
+    pub(crate) fn billable_seconds(&self, now: DateTime<Utc>) -> i64 {
+        let trained = self.timeline.training_seconds(now);
+        if self.is_spot { trained * (100 - self.saving_percent) / 100 } else { trained }
+    }
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub(crate) struct World {
+    seed: u64,
+    faults: Faults,
+    quota: u32,
+    dice: StdRng,
+    pub(crate) jobs: Vec<Job>,
+    by_name: BTreeMap<String, usize>,
+    alike: BTreeMap<u64, u64>,
+    calls: BTreeMap<String, u64>,
+    pub(crate) metrics_requested: BTreeMap<String, u64>,
+    list_times: Vec<DateTime<Utc>>,
+}
+
+/// SageMaker's quota on ListTrainingJobs, calls per second.
+const LIST_PER_SECOND: usize = 2;
+
+impl World {
+    pub(crate) fn new(seed: u64, faults: Faults, quota: u32) -> Self {
+        Self {
+            seed,
+            faults,
+            quota,
+            dice: StdRng::seed_from_u64(seed),
+            jobs: Vec::new(),
+            by_name: BTreeMap::new(),
+            alike: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            metrics_requested: BTreeMap::new(),
+            list_times: Vec::new(),
+        }
+    }
+
+    /// Counts a call and says whether it is throttled.
+    pub(crate) fn throttles(&mut self, operation: &str, now: DateTime<Utc>) -> bool {
+        *self.calls.entry(operation.to_owned()).or_default() += 1;
+        if operation == "ListTrainingJobs" {
+            let window = now - chrono::TimeDelta::seconds(1);
+            self.list_times.retain(|at| *at > window);
+            if self.list_times.len() >= LIST_PER_SECOND {
+                return true;
+            }
+            self.list_times.push(now);
+        }
+        self.dice.random_bool(self.faults.throttle.clamp(0.0, 1.0))
+    }
+
+    /// Whether this create is carried out and then answered with a 500.
+    pub(crate) fn loses_reply(&mut self) -> bool {
+        self.dice.random_bool(self.faults.lost_reply.clamp(0.0, 1.0))
+    }
+
+    pub(crate) fn job(&self, name: &str) -> Option<&Job> {
+        self.by_name.get(name).and_then(|index| self.jobs.get(*index))
+    }
+
+    pub(crate) fn job_mut(&mut self, name: &str) -> Option<&mut Job> {
+        let index = *self.by_name.get(name)?;
+        self.jobs.get_mut(index)
+    }
+
+    /// Instances of a type in use by jobs that are not over.
+    pub(crate) fn in_use(&self, instance_type: &str, now: DateTime<Utc>) -> u32 {
+        let alive = self.jobs.iter().filter(|job| job.instance.instance_type == instance_type && !job.timeline.is_over(now));
+        alive.map(|job| job.count).sum()
+    }
+
+    pub(crate) fn quota(&self) -> u32 {
+        self.quota
+    }
+
+    /// Creates a job whose request has passed the rules; its life is drawn here and now.
+    pub(crate) fn create(&mut self, request: Value, now: DateTime<Utc>) -> Option<&Job> {
+        let name = request["TrainingJobName"].as_str()?.to_owned();
+        let instance = catalog::find(request["ResourceConfig"]["InstanceType"].as_str()?)?;
+        let count = u32::try_from(request["ResourceConfig"]["InstanceCount"].as_u64()?).ok()?;
+        let hyper = strings(&request["HyperParameters"]);
+        let training = physics::training(&hyper, instance, count);
+        let is_spot = request["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
+        let seed = self.seed_for(instance, is_spot, &hyper);
+        let (saving_percent, mean_hours) = spot_facts(instance.family());
+        let work_seconds = training.as_ref().map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second);
+        let stopping = &request["StoppingCondition"];
+        let runtime = stopping["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400);
+        let wait = stopping["MaxWaitTimeInSeconds"].as_u64().unwrap_or(runtime);
+        let mut own_dice = StdRng::seed_from_u64(seed ^ 0x5eed);
+        let life = Life {
+            created_at: now,
+            work_seconds,
+            max_runtime_seconds: real(runtime),
+            spot: is_spot.then(|| Spot {
+                max_wait_seconds: real(wait),
+                mean_hours_between_interruptions: mean_hours,
+                saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
+            }),
+            fails_for_capacity: !is_spot && own_dice.random_bool(self.faults.no_capacity.clamp(0.0, 1.0)),
+            seed,
+        };
+        let job = Job {
+            arn: format!("arn:aws:sagemaker:us-east-1:111122223333:training-job/{name}"),
+            name: name.clone(),
+            created_at: now,
+            instance,
+            count,
+            is_spot,
+            training,
+            timeline: timeline::draw(&life),
+            saving_percent,
+            seed,
+            tags: tags(&request["Tags"]),
+            request,
+        };
+        self.by_name.insert(name, self.jobs.len());
+        self.jobs.push(job);
+        self.jobs.last()
+    }
+
+    /// Job names are random, lives must not be: the seed is what the job is, and how many like it came before.
+    fn seed_for(&mut self, instance: &InstanceType, is_spot: bool, hyper: &BTreeMap<String, String>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, &instance.instance_type, is_spot, hyper).hash(&mut hasher);
+        let kind = hasher.finish();
+        let nth = self.alike.entry(kind).or_default();
+        *nth += 1;
+        (kind, *nth).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The region's own record: one entry per job, billed by its own arithmetic; and calls by operation.
+    pub(crate) fn record(&self, now: DateTime<Utc>) -> Value {
+        let jobs: Vec<Value> = self.jobs.iter().map(|job| self.record_of(job, now)).collect();
+        json!({ "now": now, "jobs": jobs, "calls": self.calls })
+    }
+
+    fn record_of(&self, job: &Job, now: DateTime<Utc>) -> Value {
+        let billable = job.billable_seconds(now);
+        json!({
+            "name": job.name,
+            "attempt": job.request["Environment"]["BAKEOFF_ATTEMPT_ID"],
+            "instance_type": job.instance.instance_type,
+            "instance_count": job.count,
+            "spot": job.is_spot,
+            "status": job.status(now),
+            "secondary_status": job.secondary_status(now),
+            "training_seconds": job.timeline.training_seconds(now),
+            "billable_seconds": billable,
+            "micro_usd": billing::micro_usd(&job.instance.instance_type, i64::from(job.count), billable),
+            "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or_default(),
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
+fn real(seconds: u64) -> f64 {
+    seconds as f64
+}
+
+fn strings(value: &Value) -> BTreeMap<String, String> {
+    let entries = value.as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+pub(crate) fn tags(value: &Value) -> BTreeMap<String, String> {
+    let pairs = value.as_array().into_iter().flatten();
+    pairs.filter_map(|tag| Some((tag["Key"].as_str()?.to_owned(), tag["Value"].as_str()?.to_owned()))).collect()
+}
+
+static SPOT: LazyLock<BTreeMap<&'static str, (i64, f64)>> = LazyLock::new(|| {
+    let rows = include_str!("../data/spot.csv").lines().filter(|line| !line.starts_with('#')).skip(1);
+    rows.filter_map(|line| {
+        let mut fields = line.split(',');
+        Some((fields.next()?, (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)))
+    })
+    .collect()
+});
+
+fn spot_facts(family: &str) -> (i64, f64) {
+    SPOT.get(family).copied().unwrap_or((50, 12.0))
+}

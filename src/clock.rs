@@ -1,0 +1,64 @@
+//! The two clocks. The domain clock (virtual in simulation, stepped by hand in tests) times jobs, polls and prices; real
+//! time is for HTTP and SSE. Leases use the database's clock and are not here.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bakeoff_domain::clock::Timescale;
+use chrono::{DateTime, TimeDelta, Utc};
+
+/// The domain clock.
+#[derive(Debug, Clone)]
+pub enum Clock {
+    Running(Timescale),
+    /// Stands still until a test steps it.
+    Manual(Arc<Mutex<DateTime<Utc>>>),
+}
+
+impl Clock {
+    pub fn manual(start: DateTime<Utc>) -> Self {
+        Self::Manual(Arc::new(Mutex::new(start)))
+    }
+
+    /// The moment on the domain clock, to the microsecond.
+    pub fn now(&self) -> DateTime<Utc> {
+        match self {
+            Self::Running(scale) => scale.at(real_now()),
+            Self::Manual(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Steps a manual clock; a running one cannot be moved.
+    pub fn advance(&self, by: TimeDelta) {
+        if let Self::Manual(moment) = self {
+            *moment.lock().unwrap_or_else(PoisonError::into_inner) += by;
+        }
+    }
+
+    /// Waits for a duration of the domain clock to pass.
+    #[expect(clippy::disallowed_methods, reason = "the one place that waits")]
+    pub async fn sleep(&self, duration: TimeDelta) {
+        let real = match self {
+            Self::Running(scale) => scale.real_duration(duration),
+            Self::Manual(_) => std::time::Duration::from_millis(1),
+        };
+        tokio::time::sleep(real).await;
+    }
+
+    /// False in simulation.
+    pub fn is_real(&self) -> bool {
+        matches!(self, Self::Running(scale) if scale.is_real())
+    }
+}
+
+/// Real time, to the microsecond that Postgres keeps: key expiry, logs.
+#[expect(clippy::disallowed_methods, reason = "the one look at real time")]
+pub fn real_now() -> DateTime<Utc> {
+    let now = Utc::now();
+    DateTime::from_timestamp_micros(now.timestamp_micros()).unwrap_or(now)
+}
+
+/// Waits in real time: retries of a connection, polling by the command line.
+#[expect(clippy::disallowed_methods, reason = "the other place that waits")]
+pub async fn real_sleep(duration: std::time::Duration) {
+    tokio::time::sleep(duration).await;
+}

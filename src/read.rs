@@ -1,0 +1,274 @@
+//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups only, never samples.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::cost;
+use bakeoff_domain::ids::TrialId;
+use bakeoff_domain::metric::Meaning;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
+use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::steady::{Bucket, steady};
+use chrono::{DateTime, Utc};
+
+use crate::store::experiments::Experiment;
+use crate::store::ledger::TrialCost;
+use crate::store::trials::{Attempt, Trial};
+use crate::store::{Store, StoreError};
+use crate::view::{AttemptView, Comparison, ComparisonRow, ExperimentView, TrialView};
+
+const GPU_METRIC: &str = "GPUUtilization";
+
+/// All that the tables and the ranking of one experiment rest on.
+struct Evidence {
+    trials: Vec<Trial>,
+    attempts: BTreeMap<TrialId, Vec<Attempt>>,
+    costs: BTreeMap<TrialId, TrialCost>,
+    series: BTreeMap<(TrialId, String), Vec<Bucket>>,
+    names: MetricNames,
+}
+
+/// The workload's own names for what we rank by.
+#[derive(Default)]
+struct MetricNames {
+    speed: Option<String>,
+    loss: Option<String>,
+    step: Option<String>,
+}
+
+async fn load(store: &Store, experiment: &Experiment) -> Result<Evidence, StoreError> {
+    let metrics = experiment.spec.workload.iter().flat_map(|workload| &workload.metrics);
+    let mut names = MetricNames::default();
+    for metric in metrics {
+        match metric.meaning {
+            Meaning::TokensPerSecond => names.speed = Some(metric.name.clone()),
+            Meaning::TrainLoss => names.loss = Some(metric.name.clone()),
+            Meaning::Step => names.step = Some(metric.name.clone()),
+            Meaning::ValidationLoss | Meaning::Other => {}
+        }
+    }
+    let wanted: Vec<String> = [&names.speed, &names.loss, &names.step]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .chain([GPU_METRIC.to_owned()])
+        .collect();
+    let (trials, attempts, costs, rollups) = tokio::try_join!(
+        store.trials_of(experiment.id),
+        store.attempts_of(experiment.id, None),
+        store.trial_costs(experiment.id),
+        store.rollups_of(experiment.id, &wanted),
+    )?;
+    let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
+    for attempt in attempts {
+        by_trial.entry(attempt.trial_id).or_default().push(attempt);
+    }
+    let mut series: BTreeMap<(TrialId, String), Vec<Bucket>> = BTreeMap::new();
+    for (trial, metric, bucket) in rollups {
+        series.entry((trial, metric)).or_default().push(bucket);
+    }
+    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), series, names })
+}
+
+impl Evidence {
+    fn series(&self, trial: &Trial, metric: Option<&String>) -> &[Bucket] {
+        metric.and_then(|name| self.series.get(&(trial.id, name.clone()))).map_or(&[], Vec::as_slice)
+    }
+
+    fn attempts(&self, trial: &Trial) -> &[Attempt] {
+        self.attempts.get(&trial.id).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64 {
+    attempts.iter().filter_map(seconds).filter_map(|value| u64::try_from(value).ok()).sum()
+}
+
+/// The comparison table.
+pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
+    let evidence = load(store, experiment).await?;
+    Ok(Comparison {
+        experiment_id: experiment.id,
+        name: experiment.name.clone(),
+        state: experiment.state,
+        currency: "USD".to_owned(),
+        budget_usd: experiment.budget_usd,
+        reserved_usd: experiment.reserved_usd,
+        settled_usd: experiment.settled_usd,
+        rows: evidence.trials.iter().map(|trial| row(&evidence, trial)).collect(),
+        as_of: now,
+    })
+}
+
+fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
+    let attempts = evidence.attempts(trial);
+    let plan = &trial.plan;
+    let cost = evidence.costs.get(&trial.id).copied().unwrap_or_default();
+    let speed = steady(evidence.series(trial, evidence.names.speed.as_ref()));
+    let gpu = evidence.series(trial, Some(&GPU_METRIC.to_owned()));
+    let step = evidence.series(trial, evidence.names.step.as_ref()).last().map(|bucket| bucket.last);
+    let training_seconds = total(attempts, |attempt| attempt.training_seconds);
+    let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
+    let price = plan.price.as_ref();
+    ComparisonRow {
+        trial_id: trial.id,
+        candidate: plan.candidate.clone(),
+        instance_type: plan.instance_type.clone(),
+        instance_count: plan.instance_count,
+        purchase_option: plan.purchase_option,
+        state: trial.state,
+        reason: trial.reason.clone(),
+        secondary_status: attempts.last().and_then(|attempt| attempt.secondary_status.clone()),
+        attempts: trial.attempts_made,
+        interruptions: interruptions(attempts),
+        global_batch: plan.global_batch,
+        comparable: plan.incomparable.is_none(),
+        progress: progress(trial, step),
+        gpu_utilization_percent: steady(gpu).map(|figure| figure.mean),
+        train_loss: evidence.series(trial, evidence.names.loss.as_ref()).last().map(|bucket| bucket.last),
+        usd_per_million_tokens: per_million(trial, speed.as_ref().map(|figure| figure.mean), training_seconds, billable_seconds),
+        tokens_per_second: speed,
+        training_seconds,
+        billable_seconds,
+        cost_usd: cost.training_usd,
+        metrics_cost_usd: cost.metrics_usd,
+        cost_estimated: cost.estimated,
+        usd_per_hour: price.map(|price| price.usd_per_hour),
+        price_source: price.map(|price| price.source.clone()),
+        price_status: price.map(|price| price.status),
+        price_effective_from: price.map(|price| price.effective_from),
+        price_note: price.map(|price| price.note.clone()),
+    }
+}
+
+fn interruptions(attempts: &[Attempt]) -> u32 {
+    let all = attempts.iter().flat_map(|attempt| &attempt.transitions);
+    let count = all.filter(|transition| transition.status == "Interrupted").count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "step counts lie far below 2^53")]
+fn progress(trial: &Trial, step: Option<f64>) -> Option<f64> {
+    use bakeoff_domain::attempt::TrialState;
+    if trial.state == TrialState::Completed {
+        return Some(1.0);
+    }
+    step.filter(|_| trial.plan.steps > 0).map(|step| (step / trial.plan.steps as f64).clamp(0.0, 1.0))
+}
+
+/// Spot's billed share is observed, so a running spot trial has no figure yet.
+#[expect(clippy::cast_precision_loss, reason = "seconds lie far below 2^53")]
+fn per_million(trial: &Trial, tokens_per_second: Option<f64>, training: u64, billable: u64) -> Option<Usd> {
+    let share = match trial.plan.purchase_option {
+        PurchaseOption::OnDemand => 1.0,
+        PurchaseOption::Spot if training > 0 && trial.state.is_terminal() => billable as f64 / training as f64,
+        PurchaseOption::Spot => return None,
+    };
+    let rate = trial.plan.price.as_ref()?.usd_per_hour;
+    cost::usd_per_million_tokens(rate, trial.plan.instance_count, tokens_per_second?, share)
+}
+
+/// The ranking; provisional while trials run.
+pub async fn recommendation(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Recommendation, StoreError> {
+    if let Some(stored) = &experiment.recommendation {
+        return Ok(stored.clone());
+    }
+    let evidence = load(store, experiment).await?;
+    let outcomes: Vec<Outcome> = evidence.trials.iter().map(|trial| outcome(&evidence, trial, now)).collect();
+    let tokens = experiment.spec.workload.as_ref().map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
+        trial: workload.trial_tokens,
+        total: workload.total_tokens,
+    });
+    Ok(recommend(&outcomes, &experiment.spec.objective, tokens))
+}
+
+fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
+    let attempts = evidence.attempts(trial);
+    let plan = &trial.plan;
+    let wall = (trial.ended_at.unwrap_or(now) - trial.created_at).num_seconds();
+    Outcome {
+        trial_id: trial.id,
+        candidate: plan.candidate.clone(),
+        instance_type: plan.instance_type.clone(),
+        instance_count: plan.instance_count,
+        purchase_option: plan.purchase_option,
+        state: trial.state,
+        reason: trial.reason.clone(),
+        refusals: plan
+            .findings
+            .iter()
+            .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused)
+            .cloned()
+            .collect(),
+        incomparable: plan.incomparable.clone(),
+        price: plan.price.clone(),
+        tokens_per_second: steady(evidence.series(trial, evidence.names.speed.as_ref())),
+        training_seconds: total(attempts, |attempt| attempt.training_seconds),
+        billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
+        wall_seconds: u64::try_from(wall).unwrap_or_default(),
+    }
+}
+
+/// An experiment as the API shows it.
+pub fn experiment_view(experiment: Experiment) -> ExperimentView {
+    ExperimentView {
+        id: experiment.id,
+        name: experiment.name,
+        state: experiment.state,
+        workload_id: experiment.workload_id,
+        budget_usd: experiment.budget_usd,
+        reserved_usd: experiment.reserved_usd,
+        settled_usd: experiment.settled_usd,
+        paused_reason: experiment.paused_reason,
+        findings: experiment.findings,
+        spec: experiment.spec,
+        created_at: experiment.created_at,
+        ended_at: experiment.ended_at,
+    }
+}
+
+/// Trials with their attempts, in two queries.
+pub async fn trial_views(store: &Store, trials: Vec<Trial>) -> Result<Vec<TrialView>, StoreError> {
+    let Some(experiment) = trials.first().map(|trial| trial.experiment_id) else { return Ok(Vec::new()) };
+    let only = if let [trial] = trials.as_slice() { Some(trial.id) } else { None };
+    let mut attempts: BTreeMap<TrialId, Vec<AttemptView>> = BTreeMap::new();
+    for attempt in store.attempts_of(experiment, only).await? {
+        attempts.entry(attempt.trial_id).or_default().push(attempt_view(attempt));
+    }
+    let view = |trial: Trial| TrialView {
+        attempts: attempts.remove(&trial.id).unwrap_or_default(),
+        id: trial.id,
+        experiment_id: trial.experiment_id,
+        state: trial.state,
+        reason: trial.reason,
+        plan: trial.plan,
+        created_at: trial.created_at,
+        ended_at: trial.ended_at,
+    };
+    Ok(trials.into_iter().map(view).collect())
+}
+
+fn attempt_view(attempt: Attempt) -> AttemptView {
+    AttemptView {
+        id: attempt.id,
+        number: attempt.number,
+        job_name: attempt.job_name,
+        state: attempt.state,
+        job_status: attempt.job_status,
+        secondary_status: attempt.secondary_status,
+        failure_reason: attempt.failure_reason,
+        usd_per_hour: attempt.usd_per_hour,
+        price_id: attempt.price_id,
+        training_seconds: attempt.training_seconds,
+        billable_seconds: attempt.billable_seconds,
+        billing_estimated: attempt.billing_estimated,
+        transitions: attempt.transitions,
+        planned_at: attempt.planned_at,
+        started_at: attempt.started_at,
+        ended_at: attempt.ended_at,
+    }
+}

@@ -1,0 +1,407 @@
+//! Applying decisions to a claimed trial and its attempt. Each function is one transaction, fenced by the lease token:
+//! [`Applied::Stale`] means that another scheduler has the trial now, and nothing was changed.
+
+use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::cost;
+use bakeoff_domain::decide::Ending;
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::price::Price;
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+
+use super::error::to_json;
+use super::events::{self, NewEvent};
+use super::ledger::{self, Account, Entry};
+use super::trials::{Attempt, Claimed};
+use super::{Store, StoreError, budget};
+
+/// Whether a decision was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    Done,
+    /// The lease has passed to somebody else: drop the work.
+    Stale,
+    /// The budget does not hold the reservation; nothing was changed.
+    OverBudget,
+}
+
+/// After this long a finished job's whole metric window is read once more, and for the last time.
+pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
+
+/// A submitted job is first asked for metrics after this long.
+const FIRST_METRICS_AFTER: TimeDelta = TimeDelta::minutes(5);
+
+/// The lease is kept for the next step of the same tick, or given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lease {
+    Keep,
+    Release,
+}
+
+/// Moves the trial on, if the lease is still ours.
+async fn fenced(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    state: TrialState,
+    (due_at, reason): (DateTime<Utc>, Option<&str>),
+    lease: Lease,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let changed = sqlx::query!(
+        r#"UPDATE trials
+           SET state = $3, due_at = $4, reason = $5,
+               ended_at = CASE WHEN $6 THEN $7::timestamptz END,
+               lease_owner = CASE WHEN $8 THEN lease_owner END,
+               lease_expires_at = CASE WHEN $8 THEN lease_expires_at END
+           WHERE id = $1 AND lease_token = $2"#,
+        trial.id.0,
+        trial.lease_token,
+        state.as_str(),
+        due_at,
+        reason,
+        state.is_terminal(),
+        now,
+        lease == Lease::Keep,
+    )
+    .execute(tx)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+fn account(trial: &Claimed, attempt: &Attempt) -> Account {
+    Account {
+        project_id: trial.project_id,
+        experiment_id: trial.experiment_id,
+        trial_id: trial.id,
+        attempt_id: attempt.id,
+        price_id: attempt.price_id,
+    }
+}
+
+fn event(trial: &Claimed, kind: &str, severity: &'static str, message: String) -> NewEvent {
+    NewEvent {
+        project_id: trial.project_id,
+        experiment_id: trial.experiment_id,
+        trial_id: Some(trial.id),
+        kind: format!("trial.{kind}"),
+        severity,
+        message: format!("{} {}: {message}", trial.plan.candidate, trial.plan.purchase_option.as_str()),
+    }
+}
+
+impl Store {
+    /// Gives claimed trials back without a change.
+    pub async fn release_lease(&self, trial: &Claimed, due_at: DateTime<Utc>, reason: Option<&str>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE trials SET lease_owner = NULL, lease_expires_at = NULL, due_at = $3, reason = coalesce($4, reason)
+               WHERE id = $1 AND lease_token = $2"#,
+            trial.id.0,
+            trial.lease_token,
+            due_at,
+            reason,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Reserves the worst case and commits a new attempt with its name, before anything is sent to AWS.
+    pub async fn plan_attempt(
+        &self,
+        trial: &Claimed,
+        (id, job_name): (AttemptId, &str),
+        price: &Price,
+        (training, metrics): (Usd, Usd),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, training + metrics).await? {
+            return Ok(Applied::OverBudget);
+        }
+        if !fenced(&mut tx, trial, TrialState::Submitting, (now, None), Lease::Keep, now).await? {
+            return Ok(Applied::Stale);
+        }
+        let number = sqlx::query_scalar!(
+            "UPDATE trials SET attempts_made = attempts_made + 1 WHERE id = $1 RETURNING attempts_made",
+            trial.id.0
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        sqlx::query!(
+            r#"INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id,
+                                     usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
+               VALUES ($1, $2, $3, $4, $5, $6, 'planned', $7, $8, $9, $10, $11)"#,
+            id.0,
+            trial.project_id.0,
+            trial.experiment_id.0,
+            trial.id.0,
+            number,
+            job_name,
+            price.id.0,
+            price.usd_per_hour.0,
+            training.0,
+            metrics.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        let account = Account {
+            project_id: trial.project_id,
+            experiment_id: trial.experiment_id,
+            trial_id: trial.id,
+            attempt_id: id,
+            price_id: price.id,
+        };
+        ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "training", training), now).await?;
+        ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "cloudwatch", metrics), now).await?;
+        let message = format!("attempt {number} is {job_name}, {} reserved", training + metrics);
+        events::insert(&mut tx, &event(trial, "planned", "info", message), now).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// The trial cannot be paid for and nothing of its experiment will be released: it is refused.
+    pub async fn refuse(&self, trial: &Claimed, reason: &str, now: DateTime<Utc>) -> Result<Applied, StoreError> {
+        self.end_without_attempt(trial, TrialState::Refused, reason, now).await
+    }
+
+    /// Ends a trial that has no attempt to settle.
+    pub async fn end_without_attempt(
+        &self,
+        trial: &Claimed,
+        state: TrialState,
+        reason: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !fenced(&mut tx, trial, state, (now, Some(reason)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        events::insert(&mut tx, &event(trial, state.as_str(), "info", reason.to_owned()), now).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// The job exists and is ours.
+    pub async fn record_running(&self, trial: &Claimed, attempt: &Attempt, now: DateTime<Utc>) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let state = if trial.stop_requested { TrialState::Stopping } else { TrialState::Running };
+        if !fenced(&mut tx, trial, state, (now, None), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        sqlx::query!(
+            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, metrics_due_at = $2
+               WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
+            attempt.id.0,
+            now + FIRST_METRICS_AFTER,
+        )
+        .execute(&mut *tx)
+        .await?;
+        events::insert(&mut tx, &event(trial, "submitted", "info", attempt.job_name.clone()), now).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// Nothing came of it yet: the attempt stays as it is, and is looked at again.
+    pub async fn postpone(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        (at, why): (DateTime<Utc>, &str),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !fenced(&mut tx, trial, trial.state, (at, Some(why)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0).execute(&mut *tx).await?;
+        if attempt.postponed == 0 {
+            events::insert(&mut tx, &event(trial, "waiting", "info", why.to_owned()), now).await?;
+        }
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// Cancelled while a create may have been under way: held, with its reservation, until `until`.
+    pub async fn quarantine(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        until: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let why = "cancelled; waiting until it is certain that no job exists";
+        if !fenced(&mut tx, trial, TrialState::Stopping, (until, Some(why)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        sqlx::query!(
+            "UPDATE attempts SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
+            attempt.id.0,
+            until,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// Records what a look showed, accrues its cost, and says when to look again.
+    pub async fn record_look(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        seen: Option<&ObservedJob>,
+        (at, is_absent): (DateTime<Utc>, bool),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let state = if trial.stop_requested { TrialState::Stopping } else { trial.state };
+        if !fenced(&mut tx, trial, state, (at, None), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        let absent = if is_absent { attempt.absent + 1 } else { 0 };
+        sqlx::query!("UPDATE attempts SET absent = $2 WHERE id = $1", attempt.id.0, i32::try_from(absent).unwrap_or(i32::MAX))
+            .execute(&mut *tx)
+            .await?;
+        if let Some(job) = seen {
+            record_job(&mut tx, attempt, job).await?;
+            accrue(&mut tx, trial, attempt, job, now).await?;
+            if attempt.secondary_status.as_deref() != Some(job.secondary_status.as_str()) {
+                let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
+                events::insert(&mut tx, &event(trial, "status", severity, job.secondary_status.clone()), now).await?;
+            }
+        }
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
+    /// Settles the attempt, releases its reservation, and ends the trial or queues it again for `again_at`.
+    pub async fn settle(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        ending: &Ending,
+        (seen, again_at): (Option<&ObservedJob>, Option<DateTime<Utc>>),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let due_at = again_at.unwrap_or(now);
+        if let Some(job) = seen {
+            record_job(&mut tx, attempt, job).await?;
+        }
+        let ended_at = seen.and_then(|job| job.ended_at).unwrap_or(now);
+        let settled = sqlx::query!(
+            r#"UPDATE attempts
+               SET state = $2, settled_at = $3, ended_at = $4, billable_seconds = coalesce($5, billable_seconds, 0),
+                   billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
+                   metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $4::timestamptz + $8::interval END
+               WHERE id = $1 AND settled_at IS NULL
+               RETURNING started_at"#,
+            attempt.id.0,
+            ending.attempt.as_str(),
+            now,
+            ended_at,
+            ending.billable_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
+            ending.estimated,
+            (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
+            super::trials::interval(METRICS_FINAL_AFTER.to_std().unwrap_or_default()),
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(row) = settled {
+            book(&mut tx, trial, attempt, ending, row.started_at.is_none(), now).await?;
+        }
+        // The experiment's row is locked before the trial's, as everywhere.
+        if !fenced(&mut tx, trial, ending.trial, (due_at, Some(&ending.reason)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        let kind = if again_at.is_some() { "retrying" } else { ending.trial.as_str() };
+        let severity = if ending.trial == TrialState::Failed || again_at.is_some() { "warning" } else { "info" };
+        events::insert(&mut tx, &event(trial, kind, severity, ending.reason.clone()), now).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+}
+
+async fn record_job(tx: &mut PgConnection, attempt: &Attempt, job: &ObservedJob) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"UPDATE attempts
+           SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5, started_at = $6,
+               training_seconds = $7
+           WHERE id = $1"#,
+        attempt.id.0,
+        job.status.as_str(),
+        job.secondary_status,
+        job.failure_reason,
+        to_json(&job.transitions),
+        job.started_at,
+        job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// What a running job has cost so far, at most: the time since billing began. Spot's saving is known only at its end.
+async fn accrue(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    job: &ObservedJob,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let Some(started_at) = job.started_at else { return Ok(()) };
+    let seconds = u64::try_from((job.ended_at.unwrap_or(now) - started_at).num_seconds()).unwrap_or_default();
+    let count = trial.plan.instance_count;
+    let entry = Entry {
+        kind: "accrued",
+        component: "training",
+        usd: cost::training(seconds, count, attempt.usd_per_hour),
+        quantity: i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(i64::from(count)),
+        unit: "instance_seconds",
+        estimated: true,
+    };
+    ledger::write(tx, &account(trial, attempt), &entry, now).await
+}
+
+/// The money of an ended attempt: the job's part is settled and released now; the metrics' part with the last read, or
+/// now when there is nothing to read.
+async fn book(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    ending: &Ending,
+    no_metrics: bool,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let account = account(trial, attempt);
+    let count = trial.plan.instance_count;
+    let seconds = ending.billable_seconds.unwrap_or_default();
+    let training = cost::training(seconds, count, attempt.usd_per_hour);
+    let settled = Entry {
+        kind: "settled",
+        component: "training",
+        usd: training,
+        quantity: i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(i64::from(count)),
+        unit: "instance_seconds",
+        estimated: ending.estimated,
+    };
+    ledger::write(tx, &account, &settled, now).await?;
+    let held = attempt.reserved_training_usd;
+    ledger::write(tx, &account, &Entry::worst_case("released", "training", held), now).await?;
+    budget::settle(tx, trial.experiment_id, trial.project_id, held, training).await?;
+    if no_metrics {
+        super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, 0, now).await?;
+    }
+    if training > held {
+        let reason = format!("{} cost {training}, more than the {held} reserved for it", attempt.job_name);
+        sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", trial.experiment_id.0, reason)
+            .execute(&mut *tx)
+            .await?;
+        events::insert(tx, &event(trial, "over_reservation", "alarm", reason), now).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The hard cap: reservations and settlements on the running totals of experiment and project, inside the caller's
+//! transaction. Lock order everywhere: experiment, then project.
+
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::money::Usd;
+use sqlx::PgConnection;
+
+use super::StoreError;
+
+/// Takes `amount` out of both budgets; false (and nothing taken that the caller's rollback would not give back) when
+/// either has too little left, or the experiment is paused or over. The rows are locked by their own UPDATE, so
+/// concurrent reservations take their turns and the cap holds in every interleaving.
+pub(crate) async fn reserve(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    project: ProjectId,
+    amount: Usd,
+) -> Result<bool, StoreError> {
+    let within = sqlx::query!(
+        r#"UPDATE experiments SET reserved_usd = reserved_usd + $2
+           WHERE id = $1 AND state = 'running' AND paused_reason IS NULL
+             AND reserved_usd + settled_usd + $2 <= budget_usd"#,
+        experiment.0,
+        amount.0,
+    )
+    .execute(&mut *tx)
+    .await?;
+    if within.rows_affected() == 0 {
+        return Ok(false);
+    }
+    let within = sqlx::query!(
+        r#"UPDATE projects SET reserved_usd = reserved_usd + $2
+           WHERE id = $1 AND (budget_usd IS NULL OR reserved_usd + settled_usd + $2 <= budget_usd)"#,
+        project.0,
+        amount.0,
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(within.rows_affected() == 1)
+}
+
+/// Gives a reservation back and books what it really cost.
+pub(crate) async fn settle(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    project: ProjectId,
+    released: Usd,
+    settled: Usd,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE experiments SET reserved_usd = reserved_usd - $2, settled_usd = settled_usd + $3 WHERE id = $1",
+        experiment.0,
+        released.0,
+        settled.0,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE projects SET reserved_usd = reserved_usd - $2, settled_usd = settled_usd + $3 WHERE id = $1",
+        project.0,
+        released.0,
+        settled.0,
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! What can go wrong in the store, by what the caller can do about it.
+
+use thiserror::Error;
+
+/// An error of the store.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error("the database did not answer: {0}")]
+    Database(#[source] sqlx::Error),
+    /// A unique constraint, by its name.
+    #[error("a row breaks {constraint}")]
+    Conflict { constraint: String },
+    /// A row that this program cannot read: a fault of ours or of somebody's hand.
+    #[error("a row cannot be read: {table} {id}, column {column}")]
+    Corrupt { table: &'static str, id: String, column: &'static str },
+    #[error("a migration failed: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let unique = error.as_database_error().filter(|error| error.is_unique_violation());
+        match unique.and_then(|error| error.constraint()) {
+            Some(constraint) => Self::Conflict { constraint: constraint.to_owned() },
+            None => Self::Database(error),
+        }
+    }
+}
+
+impl StoreError {
+    pub fn corrupt(table: &'static str, id: impl ToString, column: &'static str) -> Self {
+        Self::Corrupt { table, id: id.to_string(), column }
+    }
+
+    /// Whether trying again later may help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Database(_))
+    }
+}
+
+/// Reads a JSON column into its type.
+pub(crate) fn from_json<T: serde::de::DeserializeOwned>(
+    value: serde_json::Value,
+    table: &'static str,
+    id: impl ToString,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    serde_json::from_value(value).map_err(|_| StoreError::corrupt(table, id, column))
+}
+
+/// Writes a value of ours as JSON. Our own types always can be.
+pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,82 @@
+//! What happened, in order. Written in the transaction of the change it tells of.
+
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use super::{Store, StoreError};
+
+/// An event to be written.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    pub trial_id: Option<TrialId>,
+    /// Dotted name, `trial.completed`.
+    pub kind: String,
+    /// `info`, `warning` or `alarm`.
+    pub severity: &'static str,
+    pub message: String,
+}
+
+/// An event as it was written.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub id: i64,
+    pub trial_id: Option<TrialId>,
+    pub kind: String,
+    pub severity: String,
+    pub message: String,
+    pub recorded_at: DateTime<Utc>,
+}
+
+pub(crate) async fn insert(tx: &mut PgConnection, event: &NewEvent, now: DateTime<Utc>) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
+        event.project_id.0,
+        event.experiment_id.0,
+        event.trial_id.map(|id| id.0),
+        event.kind,
+        event.severity,
+        event.message,
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Events of an experiment (or of one of its trials) after an id, oldest first.
+    pub async fn events_after(
+        &self,
+        experiment: ExperimentId,
+        trial: Option<TrialId>,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Event>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, trial_id, kind, severity, message, recorded_at FROM events
+               WHERE experiment_id = $1 AND id > $2 AND ($3::uuid IS NULL OR trial_id = $3)
+               ORDER BY id LIMIT $4"#,
+            experiment.0,
+            after,
+            trial.map(|id| id.0),
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Event {
+                id: row.id,
+                trial_id: row.trial_id.map(TrialId),
+                kind: row.kind,
+                severity: row.severity,
+                message: row.message,
+                recorded_at: row.recorded_at,
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,321 @@
+//! Experiments: written whole with their trials in one transaction; listed by keyset; cancelled; concluded.
+
+use bakeoff_domain::attempt::ExperimentState;
+use bakeoff_domain::finding::Finding;
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::plan::TrialPlan;
+use bakeoff_domain::recommend::Recommendation;
+use bakeoff_domain::spec::ExperimentSpec;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::error::{from_json, to_json};
+use super::events::{self, NewEvent};
+use super::{Store, StoreError, specs};
+
+/// An experiment as it is stored.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    pub id: ExperimentId,
+    pub project_id: ProjectId,
+    pub name: String,
+    pub workload_id: WorkloadId,
+    pub spec: ExperimentSpec,
+    pub findings: Vec<Finding>,
+    pub state: ExperimentState,
+    pub budget_usd: Usd,
+    pub reserved_usd: Usd,
+    pub settled_usd: Usd,
+    pub paused_reason: Option<String>,
+    pub recommendation: Option<Recommendation>,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// Everything that a new experiment consists of, ids included.
+#[derive(Debug)]
+pub struct NewExperiment<'a> {
+    pub id: ExperimentId,
+    pub project_id: ProjectId,
+    pub fresh_workload_id: Uuid,
+    pub spec: &'a ExperimentSpec,
+    pub findings: &'a [Finding],
+    pub trials: &'a [(TrialId, TrialPlan)],
+}
+
+struct Row {
+    id: Uuid,
+    project_id: Uuid,
+    name: String,
+    workload_id: Uuid,
+    spec: serde_json::Value,
+    findings: serde_json::Value,
+    state: String,
+    budget_usd: Decimal,
+    reserved_usd: Decimal,
+    settled_usd: Decimal,
+    paused_reason: Option<String>,
+    recommendation: Option<serde_json::Value>,
+    created_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<Row> for Experiment {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        let recommendation = row.recommendation.map(|value| from_json(value, "experiments", row.id, "recommendation"));
+        Ok(Self {
+            id: ExperimentId(row.id),
+            project_id: ProjectId(row.project_id),
+            name: row.name,
+            workload_id: WorkloadId(row.workload_id),
+            spec: from_json(row.spec, "experiments", row.id, "spec")?,
+            findings: from_json(row.findings, "experiments", row.id, "findings")?,
+            state: ExperimentState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("experiments", row.id, "state"))?,
+            budget_usd: Usd(row.budget_usd),
+            reserved_usd: Usd(row.reserved_usd),
+            settled_usd: Usd(row.settled_usd),
+            paused_reason: row.paused_reason,
+            recommendation: recommendation.transpose()?,
+            created_at: row.created_at,
+            ended_at: row.ended_at,
+        })
+    }
+}
+
+/// Which experiments a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct ExperimentFilter {
+    pub states: Option<Vec<String>>,
+    pub name_contains: Option<String>,
+    pub created_after: Option<DateTime<Utc>>,
+    pub created_before: Option<DateTime<Utc>>,
+}
+
+/// Writes the experiment, its workload version and its trials inside the caller's transaction.
+pub(crate) async fn insert(
+    tx: &mut PgConnection,
+    new: &NewExperiment<'_>,
+    now: DateTime<Utc>,
+) -> Result<WorkloadId, StoreError> {
+    let Some(workload) = &new.spec.workload else {
+        return Err(StoreError::corrupt("experiments", new.id, "spec"));
+    };
+    let (workload_id, _) = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now).await?;
+    sqlx::query!(
+        r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at)
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8)"#,
+        new.id.0,
+        new.project_id.0,
+        new.spec.name,
+        workload_id.0,
+        to_json(new.spec),
+        to_json(&new.findings),
+        new.spec.budget_usd.0,
+        now,
+    )
+    .execute(&mut *tx)
+    .await?;
+    for (ordinal, (id, plan)) in (0i32..).zip(new.trials) {
+        insert_trial(tx, new, *id, ordinal, plan, now).await?;
+    }
+    let refused = new.trials.iter().filter(|(_, plan)| plan.refused).count();
+    let event = NewEvent {
+        project_id: new.project_id,
+        experiment_id: new.id,
+        trial_id: None,
+        kind: "experiment.created".to_owned(),
+        severity: "info",
+        message: format!("{}: {} trials, {refused} of them refused", new.spec.name, new.trials.len()),
+    };
+    events::insert(tx, &event, now).await?;
+    Ok(workload_id)
+}
+
+async fn insert_trial(
+    tx: &mut PgConnection,
+    new: &NewExperiment<'_>,
+    id: TrialId,
+    ordinal: i32,
+    plan: &TrialPlan,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let refusals = plan.findings.iter().filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
+    let reason = refusals.map(|finding| finding.message.as_str()).collect::<Vec<_>>().join("; ");
+    sqlx::query!(
+        r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
+                               purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
+                               reason, due_at, created_at, ended_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16)"#,
+        id.0,
+        new.project_id.0,
+        new.id.0,
+        ordinal,
+        plan.candidate,
+        plan.instance_type,
+        i32::try_from(plan.instance_count).unwrap_or(i32::MAX),
+        plan.purchase_option.as_str(),
+        to_json(plan),
+        plan.worst_case.map(|worst| worst.training_usd.0),
+        plan.worst_case.map(|worst| worst.metrics_usd.0),
+        plan.price.as_ref().map(|price| price.id.0),
+        if plan.refused { "refused" } else { "queued" },
+        plan.refused.then_some(reason),
+        now,
+        plan.refused.then_some(now),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    pub async fn experiment(&self, project: ProjectId, id: ExperimentId) -> Result<Option<Experiment>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, project_id, name, workload_id, spec, findings, state, budget_usd, reserved_usd, settled_usd,
+                      paused_reason, recommendation, created_at, ended_at
+               FROM experiments WHERE id = $1 AND project_id = $2"#,
+            id.0,
+            project.0,
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .map(Experiment::try_from)
+        .transpose()
+    }
+
+    /// Keyset by id (which sorts by creation): before it when newest come first, else after it.
+    pub async fn experiments(
+        &self,
+        project: ProjectId,
+        filter: &ExperimentFilter,
+        newest_first: bool,
+        from: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Experiment>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, project_id, name, workload_id, spec, findings, state, budget_usd, reserved_usd, settled_usd,
+                      paused_reason, recommendation, created_at, ended_at
+               FROM experiments
+               WHERE project_id = $1
+                 AND ($2::text[] IS NULL OR state = ANY($2))
+                 AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
+                 AND ($4::timestamptz IS NULL OR created_at > $4)
+                 AND ($5::timestamptz IS NULL OR created_at < $5)
+                 AND ($6::uuid IS NULL OR CASE WHEN $7 THEN id < $6 ELSE id > $6 END)
+               ORDER BY CASE WHEN $7 THEN id END DESC, CASE WHEN NOT $7 THEN id END ASC
+               LIMIT $8"#,
+            project.0,
+            filter.states.as_deref(),
+            filter.name_contains,
+            filter.created_after,
+            filter.created_before,
+            from,
+            newest_first,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Experiment::try_from)
+        .collect()
+    }
+
+    /// Asks for a cancel: the experiment and its living trials are marked, and the trials become due at once.
+    /// False when it is over already.
+    pub async fn cancel_experiment(&self, project: ProjectId, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let changed = sqlx::query!(
+            r#"UPDATE experiments SET state = 'cancelling', cancel_requested_at = $3
+               WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
+            id.0,
+            project.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
+            return Ok(false);
+        }
+        sqlx::query!(
+            r#"UPDATE trials SET stop_requested_at = $2, due_at = $2
+               WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'running', 'stopping')"#,
+            id.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        let event = NewEvent {
+            project_id: project,
+            experiment_id: id,
+            trial_id: None,
+            kind: "experiment.cancelling".to_owned(),
+            severity: "info",
+            message: "a cancel was asked for".to_owned(),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Experiments whose trials are all over and whose metrics have all been read, and which are not concluded yet.
+    pub async fn experiments_to_conclude(&self, limit: i64) -> Result<Vec<(ProjectId, ExperimentId)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT e.project_id, e.id FROM experiments e
+               WHERE e.state IN ('running', 'cancelling')
+                 AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
+                                 AND t.state IN ('queued', 'submitting', 'running', 'stopping'))
+                 AND NOT EXISTS (SELECT FROM attempts a WHERE a.experiment_id = e.id AND a.metrics_due_at IS NOT NULL)
+               ORDER BY e.id LIMIT $1"#,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (ProjectId(row.project_id), ExperimentId(row.id))).collect())
+    }
+
+    /// Writes the recommendation and ends the experiment; false when somebody else did.
+    pub async fn conclude(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        recommendation: &Recommendation,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let ended = sqlx::query!(
+            r#"UPDATE experiments
+               SET state = CASE state WHEN 'cancelling' THEN 'cancelled' ELSE 'completed' END,
+                   recommendation = $3, ended_at = $4
+               WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')"#,
+            id.0,
+            project.0,
+            to_json(recommendation),
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        if ended.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let event = NewEvent {
+            project_id: project,
+            experiment_id: id,
+            trial_id: None,
+            kind: "experiment.concluded".to_owned(),
+            severity: "info",
+            message: recommendation.headline.clone(),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}

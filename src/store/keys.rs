@@ -1,0 +1,106 @@
+//! Projects and API keys.
+
+use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+
+use super::{Store, StoreError};
+
+/// A key as authentication needs it.
+#[derive(Debug, Clone)]
+pub struct StoredKey {
+    pub project_id: ProjectId,
+    pub role: String,
+    pub secret_sha256: Vec<u8>,
+}
+
+/// A project with its running totals.
+#[derive(Debug, Clone)]
+pub struct Project {
+    pub id: ProjectId,
+    pub name: String,
+    pub budget_usd: Option<Usd>,
+    pub reserved_usd: Usd,
+    pub settled_usd: Usd,
+}
+
+/// A key to be stored: never its secret.
+#[derive(Debug)]
+pub struct NewKey<'a> {
+    pub id: ApiKeyId,
+    pub name: &'a str,
+    pub role: &'a str,
+    pub secret_sha256: &'a [u8],
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl Store {
+    /// The project of that name, made when there is none.
+    pub async fn ensure_project(&self, fresh: ProjectId, name: &str, now: DateTime<Utc>) -> Result<ProjectId, StoreError> {
+        let id = sqlx::query_scalar!(
+            r#"INSERT INTO projects (id, name, created_at) VALUES ($1, $2, $3)
+               ON CONFLICT ON CONSTRAINT projects_name_key DO UPDATE SET name = excluded.name
+               RETURNING id"#,
+            fresh.0,
+            name,
+            now,
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(ProjectId(id))
+    }
+
+    pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
+        let row = sqlx::query!("SELECT name, budget_usd, reserved_usd, settled_usd FROM projects WHERE id = $1", id.0)
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(row.map(|row| Project {
+            id,
+            name: row.name,
+            budget_usd: row.budget_usd.map(Usd),
+            reserved_usd: Usd(row.reserved_usd),
+            settled_usd: Usd(row.settled_usd),
+        }))
+    }
+
+    pub async fn set_project_budget(&self, id: ProjectId, budget: Option<Usd>) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE projects SET budget_usd = $2 WHERE id = $1", id.0, budget.map(|usd| usd.0))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn insert_key(&self, project: ProjectId, key: &NewKey<'_>, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO api_keys (id, project_id, name, role, secret_sha256, created_at, expires_at)
+               VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
+            key.id.0,
+            project.0,
+            key.name,
+            key.role,
+            key.secret_sha256,
+            now,
+            key.expires_at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// A key that is neither revoked nor expired (in real time).
+    pub async fn live_key(&self, id: ApiKeyId, real_now: DateTime<Utc>) -> Result<Option<StoredKey>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT project_id, role, secret_sha256 FROM api_keys
+               WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)"#,
+            id.0,
+            real_now,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| StoredKey {
+            project_id: ProjectId(row.project_id),
+            role: row.role,
+            secret_sha256: row.secret_sha256,
+        }))
+    }
+}

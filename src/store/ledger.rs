@@ -1,0 +1,154 @@
+//! The ledger: one row for each thing that happens to an attempt's money, each at most once.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+
+use super::{Store, StoreError};
+
+/// Whose money it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Account {
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    pub trial_id: TrialId,
+    pub attempt_id: AttemptId,
+    pub price_id: PriceId,
+}
+
+/// A row to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// `reserved`, `released`, `accrued` or `settled`.
+    pub(crate) kind: &'static str,
+    /// `training` or `cloudwatch`.
+    pub(crate) component: &'static str,
+    pub(crate) usd: Usd,
+    pub(crate) quantity: i64,
+    pub(crate) unit: &'static str,
+    pub(crate) estimated: bool,
+}
+
+impl Entry {
+    pub(crate) fn worst_case(kind: &'static str, component: &'static str, usd: Usd) -> Self {
+        Self { kind, component, usd, quantity: 0, unit: "worst_case", estimated: true }
+    }
+}
+
+/// Writes a row once: a second of its kind is a conflict, except `accrued`, which is replaced.
+pub(crate) async fn write(
+    tx: &mut PgConnection,
+    account: &Account,
+    entry: &Entry,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
+                               price_id, estimated, recorded_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+           ON CONFLICT ON CONSTRAINT ledger_once DO UPDATE
+           SET usd = excluded.usd, quantity = excluded.quantity, recorded_at = excluded.recorded_at
+           WHERE ledger.kind = 'accrued'"#,
+        account.project_id.0,
+        account.experiment_id.0,
+        account.trial_id.0,
+        account.attempt_id.0,
+        entry.kind,
+        entry.component,
+        entry.usd.rounded().0,
+        entry.quantity,
+        entry.unit,
+        account.price_id.0,
+        entry.estimated,
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// A row as it was written.
+#[derive(Debug, Clone)]
+pub struct LedgerRow {
+    pub id: i64,
+    pub trial_id: TrialId,
+    pub attempt_id: AttemptId,
+    pub kind: String,
+    pub component: String,
+    pub usd: Usd,
+    pub quantity: i64,
+    pub unit: String,
+    pub price_id: Option<PriceId>,
+    pub estimated: bool,
+    pub recorded_at: DateTime<Utc>,
+}
+
+/// What a trial has cost: settled attempts as settled, living ones as accrued.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TrialCost {
+    pub training_usd: Usd,
+    pub metrics_usd: Usd,
+    /// True while a part is an estimate.
+    pub estimated: bool,
+}
+
+impl Store {
+    /// Rows of an experiment after an id, oldest first.
+    pub async fn ledger(&self, experiment: ExperimentId, after: i64, limit: i64) -> Result<Vec<LedgerRow>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at
+               FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
+            experiment.0,
+            after,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| LedgerRow {
+                id: row.id,
+                trial_id: TrialId(row.trial_id),
+                attempt_id: AttemptId(row.attempt_id),
+                kind: row.kind,
+                component: row.component,
+                usd: Usd(row.usd),
+                quantity: row.quantity,
+                unit: row.unit,
+                price_id: row.price_id.map(PriceId),
+                estimated: row.estimated,
+                recorded_at: row.recorded_at,
+            })
+            .collect())
+    }
+
+    /// Costs of all trials of an experiment, in one query. An accrued row counts until its attempt is settled.
+    pub async fn trial_costs(&self, experiment: ExperimentId) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT l.trial_id,
+                      coalesce(sum(l.usd) FILTER (WHERE l.component = 'training'), 0) AS "training!: Decimal",
+                      coalesce(sum(l.usd) FILTER (WHERE l.component = 'cloudwatch'), 0) AS "metrics!: Decimal",
+                      bool_or(l.estimated) AS "estimated!"
+               FROM ledger l JOIN attempts a ON a.id = l.attempt_id
+               WHERE l.experiment_id = $1
+                 AND (l.kind = 'settled' OR (l.kind = 'accrued' AND a.settled_at IS NULL))
+               GROUP BY l.trial_id"#,
+            experiment.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let cost = TrialCost {
+                    training_usd: Usd(row.training),
+                    metrics_usd: Usd(row.metrics),
+                    estimated: row.estimated,
+                };
+                (TrialId(row.trial_id), cost)
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,91 @@
+//! The store: all SQL of the product. Functions load rows and write decisions; they decide nothing themselves.
+//!
+//! Whatever must hold together is one transaction. No function here calls the network other than Postgres.
+
+pub mod attempts;
+mod budget;
+pub mod error;
+pub mod events;
+pub mod experiments;
+pub mod keys;
+pub mod ledger;
+pub mod metrics;
+pub mod prices;
+pub mod requests;
+pub mod specs;
+pub mod trials;
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgPoolOptions;
+
+pub use error::StoreError;
+
+/// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).
+pub static MIGRATOR: Migrator = sqlx::migrate!();
+
+const CONNECTIONS_MAX: u32 = 24;
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A handle on the database; cloning it is cheap.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(crate) pool: PgPool,
+}
+
+impl Store {
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Opens a pool; connections are made when they are needed.
+    ///
+    /// # Errors
+    /// When the URL is malformed.
+    pub fn connect_lazy(url: &str) -> Result<Self, StoreError> {
+        let options = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
+        Ok(Self::new(options.connect_lazy(url)?))
+    }
+
+    /// The pool, for listeners and tests.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Applies migrations that are not applied yet.
+    ///
+    /// # Errors
+    /// When one fails, or the schema is newer than this program.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        MIGRATOR.run(&self.pool).await.map_err(StoreError::from)
+    }
+
+    /// The installation's eight hexadecimal digits, part of every job name.
+    pub async fn installation(&self) -> Result<String, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT id FROM installation").fetch_one(&self.pool).await?)
+    }
+
+    /// One round trip, for `/readyz`.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query_scalar!(r#"SELECT 1 AS "one!""#).fetch_one(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Versions of the schema: applied here, and known to this program.
+    pub async fn schema_versions(&self) -> Result<(i64, i64), StoreError> {
+        let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or_default();
+        let exists = sqlx::query_scalar!(r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#)
+            .fetch_one(&self.pool)
+            .await?;
+        if !exists {
+            return Ok((0, known));
+        }
+        // Not `query!`: the table is sqlx's own and is not there when the queries are checked.
+        let applied: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok((applied, known))
+    }
+}

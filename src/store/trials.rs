@@ -1,0 +1,294 @@
+//! Trials: claiming what is due under a lease, and reading them for people.
+//!
+//! A lease is real time on the database's clock. Its token grows with every claim; a writer whose token is not the row's
+//! any more changes nothing (see [`super::attempts`]).
+
+use std::time::Duration;
+
+use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::job::Transition;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::plan::TrialPlan;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::postgres::types::PgInterval;
+use uuid::Uuid;
+
+use super::error::from_json;
+use super::{Store, StoreError};
+
+/// A trial in the hands of one scheduler, with its latest attempt.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    pub id: TrialId,
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    pub lease_token: i64,
+    pub state: TrialState,
+    pub stop_requested: bool,
+    pub plan: TrialPlan,
+    pub attempts_made: u32,
+    pub attempt: Option<Attempt>,
+}
+
+/// An attempt as it is stored.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub id: AttemptId,
+    pub trial_id: TrialId,
+    pub number: u32,
+    pub job_name: String,
+    pub state: AttemptState,
+    pub price_id: PriceId,
+    pub usd_per_hour: Usd,
+    pub reserved_training_usd: Usd,
+    pub reserved_metrics_usd: Usd,
+    pub quarantine_until: Option<DateTime<Utc>>,
+    pub absent: u32,
+    pub postponed: u32,
+    pub job_status: Option<String>,
+    pub secondary_status: Option<String>,
+    pub failure_reason: Option<String>,
+    pub transitions: Vec<Transition>,
+    pub training_seconds: Option<i64>,
+    pub billable_seconds: Option<i64>,
+    pub billing_estimated: bool,
+    pub metrics_requested: i64,
+    pub planned_at: DateTime<Utc>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+struct AttemptRow {
+    id: Uuid,
+    trial_id: Uuid,
+    number: i32,
+    job_name: String,
+    state: String,
+    price_id: Uuid,
+    usd_per_hour: Decimal,
+    reserved_training_usd: Decimal,
+    reserved_metrics_usd: Decimal,
+    quarantine_until: Option<DateTime<Utc>>,
+    absent: i32,
+    postponed: i32,
+    job_status: Option<String>,
+    secondary_status: Option<String>,
+    failure_reason: Option<String>,
+    transitions: serde_json::Value,
+    training_seconds: Option<i64>,
+    billable_seconds: Option<i64>,
+    billing_estimated: bool,
+    metrics_requested: i64,
+    planned_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+fn count(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or_default()
+}
+
+impl TryFrom<AttemptRow> for Attempt {
+    type Error = StoreError;
+
+    fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: AttemptId(row.id),
+            trial_id: TrialId(row.trial_id),
+            number: count(row.number),
+            job_name: row.job_name,
+            state: AttemptState::parse(&row.state).ok_or_else(|| StoreError::corrupt("attempts", row.id, "state"))?,
+            price_id: PriceId(row.price_id),
+            usd_per_hour: Usd(row.usd_per_hour),
+            reserved_training_usd: Usd(row.reserved_training_usd),
+            reserved_metrics_usd: Usd(row.reserved_metrics_usd),
+            quarantine_until: row.quarantine_until,
+            absent: count(row.absent),
+            postponed: count(row.postponed),
+            job_status: row.job_status,
+            secondary_status: row.secondary_status,
+            failure_reason: row.failure_reason,
+            transitions: from_json(row.transitions, "attempts", row.id, "transitions")?,
+            training_seconds: row.training_seconds,
+            billable_seconds: row.billable_seconds,
+            billing_estimated: row.billing_estimated,
+            metrics_requested: row.metrics_requested,
+            planned_at: row.planned_at,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+        })
+    }
+}
+
+/// A trial as people see it.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    pub id: TrialId,
+    pub experiment_id: ExperimentId,
+    pub ordinal: i32,
+    pub state: TrialState,
+    pub reason: Option<String>,
+    pub plan: TrialPlan,
+    pub attempts_made: u32,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+struct TrialRow {
+    id: Uuid,
+    experiment_id: Uuid,
+    ordinal: i32,
+    state: String,
+    reason: Option<String>,
+    plan: serde_json::Value,
+    attempts_made: i32,
+    created_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<TrialRow> for Trial {
+    type Error = StoreError;
+
+    fn try_from(row: TrialRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: TrialId(row.id),
+            experiment_id: ExperimentId(row.experiment_id),
+            ordinal: row.ordinal,
+            state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            reason: row.reason,
+            plan: from_json(row.plan, "trials", row.id, "plan")?,
+            attempts_made: count(row.attempts_made),
+            created_at: row.created_at,
+            ended_at: row.ended_at,
+        })
+    }
+}
+
+/// A duration as Postgres takes it.
+pub(crate) fn interval(duration: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
+}
+
+impl Store {
+    /// Claims trials that are due on the domain clock and in nobody's hands, oldest due first.
+    pub async fn claim_due_trials(
+        &self,
+        owner: &str,
+        lease: Duration,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH due AS (
+                   SELECT id FROM trials
+                   WHERE state IN ('queued', 'submitting', 'running', 'stopping') AND due_at <= $1
+                     AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+                   ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+               UPDATE trials t
+               SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
+               FROM due WHERE t.id = due.id
+               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.plan,
+                         t.attempts_made"#,
+            now,
+            limit,
+            owner,
+            interval(lease),
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+        let mut latest = self.latest_attempts(&ids).await?;
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in rows {
+            let position = latest.iter().position(|attempt| attempt.trial_id.0 == row.id);
+            claimed.push(Claimed {
+                id: TrialId(row.id),
+                project_id: ProjectId(row.project_id),
+                experiment_id: ExperimentId(row.experiment_id),
+                lease_token: row.lease_token,
+                state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+                stop_requested: row.stop_requested_at.is_some(),
+                plan: from_json(row.plan, "trials", row.id, "plan")?,
+                attempts_made: count(row.attempts_made),
+                attempt: position.map(|index| latest.swap_remove(index)),
+            });
+        }
+        Ok(claimed)
+    }
+
+    async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
+        sqlx::query_as!(
+            AttemptRow,
+            r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
+                      reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
+                      secondary_status, failure_reason, transitions, training_seconds, billable_seconds,
+                      billing_estimated, metrics_requested, planned_at, started_at, ended_at
+               FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
+            trials,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Attempt::try_from)
+        .collect()
+    }
+
+    /// When the next trial or metric read is due; for the scheduler's timer.
+    pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT min(due_at) FROM trials WHERE state IN ('queued', 'submitting', 'running', 'stopping')"#
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    pub async fn trials_of(&self, experiment: ExperimentId) -> Result<Vec<Trial>, StoreError> {
+        sqlx::query_as!(
+            TrialRow,
+            r#"SELECT id, experiment_id, ordinal, state, reason, plan, attempts_made, created_at, ended_at
+               FROM trials WHERE experiment_id = $1 ORDER BY ordinal"#,
+            experiment.0,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Trial::try_from)
+        .collect()
+    }
+
+    pub async fn trial(&self, project: ProjectId, id: TrialId) -> Result<Option<Trial>, StoreError> {
+        sqlx::query_as!(
+            TrialRow,
+            r#"SELECT id, experiment_id, ordinal, state, reason, plan, attempts_made, created_at, ended_at
+               FROM trials WHERE id = $1 AND project_id = $2"#,
+            id.0,
+            project.0,
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .map(Trial::try_from)
+        .transpose()
+    }
+
+    /// All attempts of an experiment, or of one of its trials, in order.
+    pub async fn attempts_of(&self, experiment: ExperimentId, trial: Option<TrialId>) -> Result<Vec<Attempt>, StoreError> {
+        sqlx::query_as!(
+            AttemptRow,
+            r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,
+                      reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
+                      failure_reason, transitions, training_seconds, billable_seconds, billing_estimated,
+                      metrics_requested, planned_at, started_at, ended_at
+               FROM attempts WHERE experiment_id = $1 AND ($2::uuid IS NULL OR trial_id = $2)
+               ORDER BY trial_id, number"#,
+            experiment.0,
+            trial.map(|id| id.0),
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Attempt::try_from)
+        .collect()
+    }
+}

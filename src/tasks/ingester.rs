@@ -1,0 +1,153 @@
+//! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap → normalise → upsert with
+//! rollups and cursors in one transaction. What a metric means is the domain's business.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::catalog;
+use bakeoff_domain::metric::{HOST_METRICS, normalised};
+use bakeoff_domain::ports::{MetricQuery, QUERIES_MAX, Series};
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::attempts::METRICS_FINAL_AFTER;
+use crate::store::metrics::{MetricsDue, Point, Progress};
+
+/// Attempts taken in one tick.
+const DUE_MAX: i64 = 200;
+/// Read again before the cursor: points may come late.
+const OVERLAP: TimeDelta = TimeDelta::minutes(3);
+
+/// One tick; returns how many attempts were read.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let now = app.clock.now();
+    let due = app.store.claim_due_metrics(now, app.settings.metrics_interval * 2, DUE_MAX).await?;
+    let count = due.len();
+    let (last, running): (Vec<_>, Vec<_>) = due.into_iter().partition(|attempt| is_last(attempt, now));
+    // Last reads have their own, longer windows: batched apart, so that they do not lengthen everybody's.
+    for group in [running, last] {
+        for batch in batches(group) {
+            read(app, batch, now).await?;
+        }
+    }
+    Ok(count)
+}
+
+fn is_last(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
+    attempt.settled_end_at.is_some_and(|end| end + METRICS_FINAL_AFTER <= now)
+}
+
+fn batches(attempts: Vec<MetricsDue>) -> Vec<Vec<MetricsDue>> {
+    let mut batches: Vec<Vec<MetricsDue>> = Vec::new();
+    let mut room = 0;
+    for attempt in attempts {
+        let wanted = queries(&attempt).len();
+        if wanted > room || batches.is_empty() {
+            batches.push(Vec::new());
+            room = QUERIES_MAX;
+        }
+        room = room.saturating_sub(wanted);
+        if let Some(batch) = batches.last_mut() {
+            batch.push(attempt);
+        }
+    }
+    batches
+}
+
+/// The hosts' series first, then the script's.
+fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
+    let mut queries = Vec::new();
+    for host in 1..=attempt.plan.instance_count {
+        queries.extend(HOST_METRICS.iter().map(|metric| MetricQuery {
+            metric: (*metric).to_owned(),
+            dimension: "Host",
+            value: format!("{}/algo-{host}", attempt.job_name),
+        }));
+    }
+    let own = attempt.plan.request.iter().flat_map(|request| &request.metrics);
+    queries.extend(own.map(|metric| MetricQuery {
+        metric: metric.name.clone(),
+        dimension: "TrainingJobName",
+        value: attempt.job_name.clone(),
+    }));
+    queries.truncate(QUERIES_MAX);
+    queries
+}
+
+/// The window of one attempt; `None` while its job has not started.
+fn window(attempt: &MetricsDue, now: DateTime<Utc>) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+    let started = attempt.started_at?;
+    if let Some(end) = attempt.settled_end_at.filter(|_| is_last(attempt, now)) {
+        return Some((minute(started), minute(end) + TimeDelta::minutes(2)));
+    }
+    let start = attempt.cursor.map_or(started, |cursor| cursor - OVERLAP);
+    let window = (minute(start), minute(now));
+    (window.0 < window.1).then_some(window)
+}
+
+fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
+    DateTime::from_timestamp(at.timestamp().div_euclid(60) * 60, 0).unwrap_or(at)
+}
+
+async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
+    let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
+    let mut progress: Vec<Progress> =
+        waiting.into_iter().map(|(attempt, _)| advance(app, attempt, now, now, 0)).collect();
+    let mut points = Vec::new();
+    let start = ready.iter().filter_map(|(_, window)| window.map(|w| w.0)).min();
+    let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
+    if let Some((start, end)) = start.zip(end) {
+        let all: Vec<MetricQuery> = ready.iter().flat_map(|(attempt, _)| queries(attempt)).collect();
+        match app.ports.metrics.read(&all, start, end).await {
+            Ok(series) => {
+                let mut series = series.into_iter();
+                for (attempt, _) in ready {
+                    let asked = queries(&attempt);
+                    let own: Vec<Series> = series.by_ref().take(asked.len()).collect();
+                    points.extend(normalise(&attempt, &asked, &own));
+                    let requested = i64::try_from(asked.len()).unwrap_or_default();
+                    progress.push(advance(app, attempt, end, now, requested));
+                }
+            }
+            Err(error) => {
+                // The claim's hold brings them back; a read that may have counted is counted, for the ledger's sake.
+                tracing::info!(%error, attempts = ready.len(), "metrics could not be read; trying again later");
+            }
+        }
+    }
+    app.store.record_metrics(&points, &progress, now).await
+}
+
+/// The cursor after a read, and when the next is due: none after the last.
+fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>, requested: i64) -> Progress {
+    let next_at = match due.settled_end_at {
+        _ if is_last(&due, now) => None,
+        Some(end) => Some(end + METRICS_FINAL_AFTER),
+        None => Some(now + app.settings.metrics_interval),
+    };
+    Progress { due, cursor, next_at, requested }
+}
+
+/// Shares of one device, hosts averaged; the script's own metrics as they are.
+fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Vec<Point> {
+    let instance = catalog::find(&attempt.plan.instance_type);
+    let (vcpus, gpus) = instance.map_or((1, 1), |found| (found.vcpus.unwrap_or(1), found.accelerator_count));
+    let mut sums: BTreeMap<(&str, DateTime<Utc>), (f64, u32)> = BTreeMap::new();
+    for (query, points) in asked.iter().zip(series) {
+        for (at, value) in points {
+            let share = if query.dimension == "Host" { normalised(&query.metric, *value, vcpus, gpus) } else { *value };
+            let entry = sums.entry((&query.metric, *at)).or_default();
+            *entry = (entry.0 + share, entry.1 + 1);
+        }
+    }
+    sums.into_iter()
+        .filter(|(_, (sum, _))| sum.is_finite())
+        .map(|((metric, at), (sum, count))| Point {
+            trial_id: attempt.account.trial_id,
+            metric: metric.to_owned(),
+            at,
+            value: sum / f64::from(count),
+        })
+        .collect()
+}

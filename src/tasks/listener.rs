@@ -1,0 +1,40 @@
+//! Listens to the database's notifications: wakes the scheduler, tells event streams to re-read. A lost notification
+//! loses nothing, since everybody also looks on a timer.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::clock::real_sleep;
+
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
+pub(super) async fn run(app: App, stop: CancellationToken) {
+    loop {
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = listen(&app) => ended,
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "the listener lost its connection");
+        }
+        // Whatever was missed meanwhile is seen by a look.
+        app.wake.notify_one();
+        app.events.send_modify(|count| *count += 1);
+        real_sleep(RECONNECT_AFTER).await;
+    }
+}
+
+async fn listen(app: &App) -> Result<(), sqlx::Error> {
+    let mut listener = PgListener::connect_with(app.store.pool()).await?;
+    listener.listen_all(["bakeoff_wake", "bakeoff_events"]).await?;
+    while let Some(notification) = listener.try_recv().await? {
+        match notification.channel() {
+            "bakeoff_wake" => app.wake.notify_one(),
+            _ => app.events.send_modify(|count| *count += 1),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The scheduler: claim → look → decide → act → apply. It has no choices of its own: what to do is
+//! [`bakeoff_domain::decide`]'s, how to write it is `store::attempts`'.
+//!
+//! On a crash between "create" and "record" the attempt's row is there (it was committed first), so the next claim sends
+//! the same create again, is told that the name is taken, finds our marker on the job, and adopts it.
+
+use std::time::Instant;
+
+use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::decide::{
+    AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, decide, needs_look,
+};
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::plan;
+use bakeoff_domain::ports::AwsError;
+use chrono::{DateTime, Utc};
+use futures::StreamExt;
+
+use crate::app::App;
+use crate::ids;
+use crate::store::StoreError;
+use crate::store::attempts::Applied;
+use crate::store::trials::{Attempt, Claimed};
+
+/// Trials claimed in one tick.
+const CLAIM_MAX: i64 = 64;
+/// Of those, worked on at once.
+const CONCURRENT_MAX: usize = 16;
+/// Plan, create, look, adopt: what one claim can go through.
+const STEPS_MAX: usize = 4;
+
+/// One tick; returns how many trials were worked on.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
+    let claimed_at = Instant::now();
+    let settings = &app.settings;
+    let claimed =
+        app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), CLAIM_MAX).await?;
+    let count = claimed.len();
+    futures::stream::iter(claimed)
+        .for_each_concurrent(CONCURRENT_MAX, |trial| async move {
+            if let Err(error) = work(app, &trial, claimed_at).await {
+                tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
+            }
+        })
+        .await;
+    Ok(count)
+}
+
+/// What is known in the middle of a claim.
+struct Hand<'a> {
+    app: &'a App,
+    trial: &'a Claimed,
+    attempt: Option<Attempt>,
+    seen: Seen,
+    claimed_at: Instant,
+}
+
+async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), StoreError> {
+    let mut hand = Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at };
+    let facts = hand.facts();
+    if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
+        hand.look().await;
+    }
+    for _ in 0..STEPS_MAX {
+        let situation = Situation {
+            trial: trial.state,
+            stop_requested: trial.stop_requested,
+            attempt: hand.facts(),
+            seen: hand.seen.clone(),
+            now: app.clock.now(),
+        };
+        let decision = decide(&situation, &app.settings.policy);
+        tracing::debug!(trial = %trial.id, ?decision, "decided");
+        if !hand.carry_out(decision, situation.now).await? {
+            return Ok(());
+        }
+    }
+    app.store.release_lease(trial, app.clock.now() + app.settings.policy.poll, None).await
+}
+
+impl Hand<'_> {
+    fn facts(&self) -> Option<AttemptFacts> {
+        self.attempt.as_ref().map(|attempt| AttemptFacts {
+            number: attempt.number,
+            state: attempt.state,
+            marker: attempt.id.to_string(),
+            quarantine_until: attempt.quarantine_until,
+            absent: attempt.absent,
+            postponed: attempt.postponed,
+        })
+    }
+
+    async fn look(&mut self) {
+        let Some(attempt) = &self.attempt else { return };
+        self.seen = match self.app.ports.jobs.describe(&attempt.job_name).await {
+            Ok(job) => Seen::Job(Box::new(job)),
+            Err(AwsError::NotFound(_)) => Seen::Absent,
+            Err(error) => Seen::NoAnswer(error.to_string()),
+        };
+    }
+
+    fn job(&self) -> Option<&ObservedJob> {
+        match &self.seen {
+            Seen::Job(job) => Some(job),
+            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => None,
+        }
+    }
+
+    /// Acts and applies. True when the same claim has a next step.
+    async fn carry_out(&mut self, decision: Decision, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let store = &self.app.store;
+        match (decision, self.attempt.clone()) {
+            (Decision::Plan, _) => self.plan(now).await,
+            (Decision::Create, Some(attempt)) => self.create(&attempt, now).await,
+            (Decision::Adopt, Some(attempt)) => {
+                store.record_running(self.trial, &attempt, now).await?;
+                Ok(false)
+            }
+            (Decision::Stop, Some(attempt)) => self.stop(&attempt, now).await,
+            (Decision::LookAgain { at }, Some(attempt)) => {
+                let is_absent = self.seen == Seen::Absent;
+                store.record_look(self.trial, &attempt, self.job(), (at, is_absent), now).await?;
+                Ok(false)
+            }
+            (Decision::Quarantine { until }, Some(attempt)) => {
+                store.quarantine(self.trial, &attempt, until, now).await?;
+                Ok(false)
+            }
+            (Decision::End(ending), Some(attempt)) => self.settle(&attempt, &ending, None, now).await,
+            (Decision::Retry { ending, at }, Some(attempt)) => self.settle(&attempt, &ending, Some(at), now).await,
+            (Decision::EndUnstarted { reason }, _) => {
+                store.end_without_attempt(self.trial, TrialState::Stopped, &reason, now).await?;
+                Ok(false)
+            }
+            (
+                Decision::Nothing
+                | Decision::Create
+                | Decision::Adopt
+                | Decision::Stop
+                | Decision::LookAgain { .. }
+                | Decision::Quarantine { .. }
+                | Decision::End(_)
+                | Decision::Retry { .. },
+                _,
+            ) => {
+                store.release_lease(self.trial, now + self.app.settings.policy.poll, None).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let Some((price, worst)) = self.trial.plan.price.as_ref().zip(self.trial.plan.worst_case) else {
+            self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
+            return Ok(false);
+        };
+        let id = AttemptId(ids::fresh());
+        let job_name = plan::job_name(&self.app.settings.installation, id.0);
+        let reserve = (worst.training_usd, worst.metrics_usd);
+        match self.app.store.plan_attempt(self.trial, (id, &job_name), price, reserve, now).await? {
+            Applied::Stale => Ok(false),
+            Applied::OverBudget => self.wait_for_budget(now).await,
+            Applied::Done => {
+                self.attempt = Some(Attempt {
+                    id,
+                    trial_id: self.trial.id,
+                    number: self.trial.attempts_made + 1,
+                    job_name,
+                    state: AttemptState::Planned,
+                    price_id: price.id,
+                    usd_per_hour: price.usd_per_hour,
+                    reserved_training_usd: reserve.0,
+                    reserved_metrics_usd: reserve.1,
+                    quarantine_until: None,
+                    absent: 0,
+                    postponed: 0,
+                    job_status: None,
+                    secondary_status: None,
+                    failure_reason: None,
+                    transitions: Vec::new(),
+                    training_seconds: None,
+                    billable_seconds: None,
+                    billing_estimated: false,
+                    metrics_requested: 0,
+                    planned_at: now,
+                    started_at: None,
+                    ended_at: None,
+                });
+                self.seen = Seen::NotLooked;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Over budget: wait while other trials hold reservations that may come back, else the trial can never run.
+    async fn wait_for_budget(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let store = &self.app.store;
+        let Some(experiment) = store.experiment(self.trial.project_id, self.trial.experiment_id).await? else {
+            return Ok(false);
+        };
+        let project = store.project(self.trial.project_id).await?;
+        let is_held = experiment.reserved_usd.0.is_sign_positive() && !experiment.reserved_usd.0.is_zero()
+            || project.is_some_and(|project| project.budget_usd.is_some() && !project.reserved_usd.0.is_zero());
+        let worst = self.trial.plan.worst_case.map(|worst| worst.total_usd).unwrap_or_default();
+        let left = experiment.budget_usd - experiment.reserved_usd - experiment.settled_usd;
+        if is_held || experiment.paused_reason.is_some() {
+            let why = experiment.paused_reason.unwrap_or_else(|| {
+                format!("waiting for budget: it may cost {worst}, {left} is free, the rest is reserved")
+            });
+            store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
+        } else {
+            let why = format!("over budget: it may cost {worst}, and {left} is left; raise budget_usd or lower max_runtime_seconds");
+            store.refuse(self.trial, &why, now).await?;
+        }
+        Ok(false)
+    }
+
+    async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let Some(template) = &self.trial.plan.request else {
+            self.app.store.refuse(self.trial, "its plan has no request", now).await?;
+            return Ok(false);
+        };
+        let marker = attempt.id.to_string();
+        let request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
+        if self.claimed_at.elapsed() * 2 > self.app.settings.lease {
+            return Ok(false);
+        }
+        let reply = self.app.ports.jobs.create(&request).await;
+        let Some(facts) = self.facts() else { return Ok(false) };
+        match after_create(reply, &facts, now, &self.app.settings.policy) {
+            AfterCreate::Running => {
+                self.app.store.record_running(self.trial, attempt, now).await?;
+                Ok(false)
+            }
+            AfterCreate::LookFirst => {
+                self.look().await;
+                Ok(true)
+            }
+            AfterCreate::Postpone { at, why } => {
+                self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
+                Ok(false)
+            }
+            AfterCreate::Rejected(ending) => self.settle(attempt, &ending, None, now).await,
+        }
+    }
+
+    /// A stop that fails is asked for again at the next look: the job is then still in progress.
+    async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        if let Err(error) = self.app.ports.jobs.stop(&attempt.job_name).await {
+            tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
+        }
+        let at = now + self.app.settings.policy.poll / 2;
+        self.app.store.record_look(self.trial, attempt, self.job(), (at, false), now).await?;
+        Ok(false)
+    }
+
+    async fn settle(
+        &self,
+        attempt: &Attempt,
+        ending: &Ending,
+        again_at: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        self.app.store.settle(self.trial, attempt, ending, (self.job(), again_at), now).await?;
+        Ok(false)
+    }
+}
