@@ -2,8 +2,11 @@
 //! rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
 
 pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod http;
 pub mod ids;
+pub mod intake;
 pub mod read;
 pub mod store;
 pub mod tasks;

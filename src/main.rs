@@ -1,2 +1,17 @@
-//! x
-fn main() {}
+//! The `bakeoff` program: parses the command line and hands over to `bakeoff::cli`.
+
+use std::process::ExitCode;
+
+use bakeoff::cli::Cli;
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match Cli::parse().run().await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

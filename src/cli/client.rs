@@ -1,0 +1,120 @@
+//! The command line's HTTP client: retries what is safe to repeat, shows problems as people read them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+
+use crate::clock::real_sleep;
+use crate::http::Problem;
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// A service that restarts is given so long to come back.
+const PATIENCE: Duration = Duration::from_secs(90);
+const RETRY_EVERY: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Target {
+    /// Where the service listens.
+    #[arg(long, env = "BAKEOFF_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// API key.
+    #[arg(long, env = "BAKEOFF_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+}
+
+pub(super) struct Client {
+    http: reqwest::Client,
+    target: Target,
+}
+
+impl Client {
+    pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).build()?;
+        Ok(Self { http, target: target.clone() })
+    }
+
+    pub(super) async fn ready(&self) -> anyhow::Result<()> {
+        let answer = self.http.get(format!("{}/readyz", self.target.url)).send().await?;
+        if !answer.status().is_success() {
+            bail!("not ready: {}", answer.status());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(Method::GET, path, None, None).await
+    }
+
+    /// Safe to repeat: the idempotency key makes it count once.
+    pub(super) async fn post_once<T: DeserializeOwned>(&self, path: &str, body: &[u8], key: &str) -> anyhow::Result<T> {
+        self.send(Method::POST, path, Some(body), Some(key)).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&[u8]>,
+        key: Option<&str>,
+    ) -> anyhow::Result<T> {
+        let started = Instant::now();
+        loop {
+            match self.try_once(method.clone(), path, body, key).await {
+                Ok(answer) => return answer.json().await.with_context(|| format!("{method} {path}")),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error)) if started.elapsed() > PATIENCE => return Err(error),
+                Err(Failure::Passing(_)) => real_sleep(RETRY_EVERY).await,
+            }
+        }
+    }
+
+    async fn try_once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&[u8]>,
+        key: Option<&str>,
+    ) -> Result<reqwest::Response, Failure> {
+        let mut request = self.http.request(method, format!("{}{path}", self.target.url));
+        if let Some(api_key) = &self.target.api_key {
+            request = request.bearer_auth(api_key);
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_vec());
+        }
+        let answer = request.send().await.map_err(|error| Failure::Passing(error.into()))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let text = answer.text().await.unwrap_or_default();
+        let shown = anyhow::anyhow!(show(status, &text));
+        let may_pass = status.is_server_error() && status != StatusCode::INTERNAL_SERVER_ERROR;
+        Err(if may_pass { Failure::Passing(shown) } else { Failure::Final(shown) })
+    }
+}
+
+enum Failure {
+    /// The service is away or busy: the same request may succeed later.
+    Passing(anyhow::Error),
+    Final(anyhow::Error),
+}
+
+/// A problem, one line for each thing that is wrong.
+fn show(status: StatusCode, text: &str) -> String {
+    let Ok(problem) = serde_json::from_str::<Problem>(text) else { return format!("{status}: {text}") };
+    let mut lines = vec![format!("{}: {} ({})", problem.title, problem.detail, problem.status)];
+    for error in &problem.errors {
+        lines.push(format!("  {}  {}", error.pointer, error.detail));
+        if !error.fix.is_empty() {
+            lines.push(format!("      to mend it: {}", error.fix));
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,58 @@
+//! `bakeoff keys create`: the first key is made on the host, by whoever can reach the database.
+
+use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use clap::{Args, Subcommand};
+
+use super::database;
+use crate::clock::real_now;
+use crate::http::{Role, format_key, hash};
+use crate::ids;
+use crate::store::keys::NewKey;
+
+#[derive(Debug, Args)]
+pub(super) struct KeysOptions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a key and print it, once. The project is made when there is none of that name.
+    Create(Create),
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    #[command(flatten)]
+    database: database::DatabaseOptions,
+    /// Project that the key belongs to.
+    #[arg(long)]
+    project: String,
+    #[arg(long, value_enum, default_value = "viewer")]
+    role: Role,
+    /// What the key is for.
+    #[arg(long, default_value = "cli")]
+    name: String,
+    /// Days until it expires; never when absent.
+    #[arg(long)]
+    expires_in_days: Option<u32>,
+}
+
+pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
+    let Command::Create(create) = options.command;
+    let store = create.database.open()?;
+    let now = real_now();
+    let project = store.ensure_project(ProjectId(ids::fresh()), &create.project, now).await?;
+    let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
+    let key = NewKey {
+        id,
+        name: &create.name,
+        role: create.role.as_str(),
+        secret_sha256: &hash(&secret),
+        expires_at: create.expires_in_days.map(|days| now + chrono::TimeDelta::days(days.into())),
+    };
+    store.insert_key(project, &key, now).await?;
+    eprintln!("{} key {id} for project {} ({project}); it is shown this once:", create.role.as_str(), create.project);
+    println!("{}", format_key(id, &secret));
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The command line: one program for the service, its housekeeping and its users.
+
+mod client;
+mod database;
+mod keys;
+mod report;
+mod run;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs one training workload on several SageMaker instance types side by side and says which to buy.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service.
+    Serve(Box<serve::ServeOptions>),
+    /// Apply database migrations.
+    Migrate(database::DatabaseOptions),
+    /// Print the OpenAPI document.
+    Openapi,
+    /// Manage API keys, on the host.
+    Keys(keys::KeysOptions),
+    /// Submit experiments over HTTP and follow them.
+    Run(run::RunOptions),
+    /// Exit with 0 when the service is ready.
+    Healthcheck(client::Target),
+}
+
+impl Cli {
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        init_logging(matches!(self.command, Command::Serve(_)));
+        match self.command {
+            Command::Serve(options) => serve::run(*options).await?,
+            Command::Migrate(options) => {
+                let store = options.open()?;
+                store.migrate().await?;
+                let (applied, _) = store.schema_versions().await?;
+                println!("the schema is at version {applied}");
+            }
+            Command::Openapi => println!("{}", crate::http::openapi().to_pretty_json()?),
+            Command::Keys(options) => keys::run(options).await?,
+            Command::Run(options) => return run::run(options).await,
+            Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Logs go to stderr: as JSON from the service unless somebody watches, `BAKEOFF_LOG` sets the level.
+fn init_logging(is_service: bool) {
+    use std::io::IsTerminal;
+    let level = if is_service { "info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| level.into());
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if is_service && !std::io::stderr().is_terminal() {
+        builder.json().init();
+    } else {
+        builder.init();
+    }
+}

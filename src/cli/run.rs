@@ -1,0 +1,148 @@
+//! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost, ends on the tables.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use bakeoff_domain::attempt::{ExperimentState, TrialState};
+use bakeoff_domain::ids::ExperimentId;
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::client::{Client, Target};
+use super::report;
+use crate::clock::real_sleep;
+use crate::ids;
+use crate::view::{Comparison, ComparisonRow, CreatedExperiment, RecommendationView};
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const BAR_LENGTH: u64 = 1000;
+
+#[derive(Debug, Args)]
+pub(super) struct RunOptions {
+    /// Experiments, as JSON.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+    /// Follow them to their end.
+    #[arg(long)]
+    watch: bool,
+    /// Print the result as JSON instead of tables (implies --watch).
+    #[arg(long)]
+    json: bool,
+}
+
+/// How an experiment ended.
+#[derive(Debug, Serialize)]
+pub(super) struct Ended {
+    pub(super) comparison: Comparison,
+    pub(super) recommendation: RecommendationView,
+}
+
+pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&options.target)?;
+    let mut created = Vec::new();
+    for file in &options.files {
+        let body = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let key = ids::fresh().to_string();
+        let experiment: CreatedExperiment =
+            client.post_once("/v1/experiments", &body, &key).await.with_context(|| file.display().to_string())?;
+        if !options.json {
+            report::created(&experiment);
+        }
+        created.push(experiment.id);
+    }
+    if !(options.watch || options.json) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow(&client, &created, !options.json).await?;
+    let mut ended = Vec::new();
+    for id in created {
+        ended.push(Ended {
+            comparison: client.get(&format!("/v1/experiments/{id}/comparison")).await?,
+            recommendation: client.get(&format!("/v1/experiments/{id}/recommendation")).await?,
+        });
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "experiments": ended }))?);
+    } else {
+        ended.iter().for_each(report::ended);
+    }
+    let all_completed = ended.iter().all(|one| one.comparison.state == ExperimentState::Completed);
+    Ok(if all_completed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One bar a trial, one line an experiment, until all have ended.
+async fn follow(client: &Client, experiments: &[ExperimentId], is_shown: bool) -> anyhow::Result<()> {
+    let bars = MultiProgress::new();
+    if !is_shown {
+        bars.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let mut boards: Vec<Board> = experiments.iter().map(|_| Board::default()).collect();
+    loop {
+        let mut running = 0;
+        for (id, board) in experiments.iter().zip(&mut boards) {
+            let table: Comparison = client.get(&format!("/v1/experiments/{id}/comparison")).await?;
+            let is_over = matches!(table.state, ExperimentState::Completed | ExperimentState::Cancelled);
+            running += usize::from(!is_over);
+            board.show(&bars, &table);
+        }
+        if running == 0 {
+            boards.iter().for_each(Board::finish);
+            return Ok(());
+        }
+        real_sleep(LOOK_EVERY).await;
+    }
+}
+
+#[derive(Default)]
+struct Board {
+    head: Option<ProgressBar>,
+    trials: Vec<ProgressBar>,
+}
+
+impl Board {
+    fn show(&mut self, bars: &MultiProgress, table: &Comparison) {
+        let line = || ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = || {
+            ProgressStyle::with_template("  {prefix:<34} {bar:24.green} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+        };
+        let head = self.head.get_or_insert_with(|| bars.add(ProgressBar::new(1).with_style(line())));
+        let spent: bakeoff_domain::money::Usd = table.rows.iter().map(|row| row.cost_usd).sum();
+        head.set_message(format!(
+            "{} — {} so far, {} held, budget {}",
+            table.name, spent, table.reserved_usd, table.budget_usd
+        ));
+        while self.trials.len() < table.rows.len() {
+            self.trials.push(bars.add(ProgressBar::new(BAR_LENGTH).with_style(bar())));
+        }
+        for (bar, row) in self.trials.iter().zip(&table.rows) {
+            bar.set_prefix(format!("{} {}", row.candidate, row.purchase_option.as_str()));
+            bar.set_position(position(row));
+            bar.set_message(message(row));
+        }
+    }
+
+    fn finish(&self) {
+        self.head.iter().chain(&self.trials).for_each(ProgressBar::abandon);
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "progress is clamped to 0..=1")]
+fn position(row: &ComparisonRow) -> u64 {
+    (row.progress.unwrap_or(0.0).clamp(0.0, 1.0) * 1000.0) as u64
+}
+
+fn message(row: &ComparisonRow) -> String {
+    let status = match row.state {
+        TrialState::Running | TrialState::Stopping => row.secondary_status.as_deref().unwrap_or("Submitted"),
+        state => state.as_str(),
+    };
+    let speed = row.tokens_per_second.as_ref().map(|steady| format!(" {:.0} tokens/s", steady.mean)).unwrap_or_default();
+    let approximately = if row.cost_estimated && !row.state.is_terminal() { "≤" } else { "" };
+    format!("{status:<12} {approximately}{}{speed}", row.cost_usd)
+}

@@ -1,0 +1,195 @@
+//! `bakeoff serve`: the composition root. The only place that puts store, clock, AWS and tasks together.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use bakeoff_domain::clock::Timescale;
+use bakeoff_domain::decide::Policy;
+use bakeoff_domain::price;
+use chrono::TimeDelta;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::database::{self, Embedded};
+use crate::app::{App, Ports, Settings};
+use crate::clock::{Clock, real_sleep};
+use crate::store::Store;
+use crate::{http, ids, tasks};
+
+/// How long open connections and the ticks in hand may take to end.
+const DRAIN: Duration = Duration::from_secs(8);
+
+#[derive(Debug, Args)]
+pub(super) struct ServeOptions {
+    #[command(flatten)]
+    database: database::DatabaseOptions,
+    /// Run a private PostgreSQL in the data directory.
+    #[arg(long)]
+    embedded: bool,
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// The region that experiments run in.
+    #[arg(long, env = "AWS_REGION", default_value = "us-east-1")]
+    region: String,
+    /// For simulation only: `<virtual origin>,<real origin>,<factor>`, the same as the region's.
+    #[arg(long, env = "BAKEOFF_CLOCK")]
+    clock: Option<Timescale>,
+    /// Seconds between two looks at a running job, on the domain clock.
+    #[arg(long, default_value_t = 30)]
+    poll_seconds: u32,
+    /// Seconds between two reads of a job's metrics, on the domain clock.
+    #[arg(long, default_value_t = 300)]
+    metrics_interval_seconds: u32,
+    /// Seconds that a scheduler holds a trial, in real time.
+    #[arg(long, default_value_t = 30)]
+    lease_seconds: u32,
+    /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
+    #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
+    secret_key: Option<String>,
+    /// Where to write the service's URL once it listens.
+    #[arg(long)]
+    ready_file: Option<PathBuf>,
+}
+
+pub(super) async fn run(options: ServeOptions) -> anyhow::Result<()> {
+    let clock = options.clock.unwrap_or(Timescale::REAL);
+    refuse_to_simulate_on_aws(clock)?;
+    let (embedded, url) = open_database(&options).await?;
+    let served = serve(&options, clock, &url).await;
+    if let Some(embedded) = embedded {
+        embedded.stop().await?;
+    }
+    served
+}
+
+async fn open_database(options: &ServeOptions) -> anyhow::Result<(Option<Embedded>, String)> {
+    match (options.embedded, &options.database.database_url) {
+        (true, _) => {
+            let (embedded, url) = Embedded::start(options.database.data_dir.clone()).await?;
+            Ok((Some(embedded), url))
+        }
+        (false, Some(url)) => Ok((None, url.clone())),
+        (false, None) => bail!(
+            "no database. Either set DATABASE_URL=postgres://… (and run `bakeoff migrate` once), \
+             or run `bakeoff serve --embedded` for a private PostgreSQL in the data directory"
+        ),
+    }
+}
+
+/// Simulated time against real AWS would be billed in real time.
+fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
+    if clock.is_real() && clock == Timescale::REAL {
+        return Ok(());
+    }
+    let is_loopback = |url: &str| ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|p| url.starts_with(p));
+    let endpoint = |name: &str| std::env::var(name).or_else(|_| std::env::var("AWS_ENDPOINT_URL")).unwrap_or_default();
+    for name in ["AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH"] {
+        ensure!(
+            is_loopback(&endpoint(name)),
+            "BAKEOFF_CLOCK is for simulation: {name} (or AWS_ENDPOINT_URL) must be a loopback address"
+        );
+    }
+    Ok(())
+}
+
+async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::Result<()> {
+    let store = Store::connect_lazy(url)?;
+    prepare_schema(&store, options.embedded).await?;
+    let clock = Clock::Running(clock);
+    let added = store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await?;
+    tracing::info!(added, "catalog prices are in the store");
+    let (jobs, metrics) = bakeoff_aws::connect(options.region.clone(), clock.is_real()).await;
+    let app = App {
+        settings: Arc::new(settings(options, store.installation().await?)?),
+        store,
+        clock,
+        ports: Ports { jobs: Arc::new(jobs), metrics: Arc::new(metrics) },
+        wake: Arc::new(Notify::new()),
+        events: watch::Sender::new(0),
+    };
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    tasks::spawn(&app, &tracker, &stop);
+    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("{}", options.listen))?;
+    let address = format!("http://{}", listener.local_addr()?);
+    if let Some(path) = &options.ready_file {
+        write_whole(path, &address)?;
+    }
+    tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
+    let server = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let server = tokio::spawn(server.into_future());
+    stop_asked().await;
+    tracing::info!("stopping");
+    stop.cancel();
+    tracker.close();
+    // A stream that stays open must not keep the process.
+    tokio::select! {
+        _ = async { (server.await, tracker.wait().await) } => {}
+        () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
+    }
+    Ok(())
+}
+
+async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
+    if embedded {
+        return Ok(store.migrate().await?);
+    }
+    let (applied, known) = store.schema_versions().await?;
+    ensure!(applied >= known, "the schema is at version {applied}, this program needs {known}: run `bakeoff migrate`");
+    ensure!(applied <= known, "the schema is at version {applied}, newer than this program's {known}: upgrade the program");
+    Ok(())
+}
+
+fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Settings> {
+    let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    Ok(Settings {
+        region: options.region.clone(),
+        // Unique even on hosts of the same name, and for a process that comes back with the same pid.
+        owner: format!("{}/{}/{}", host.trim(), std::process::id(), ids::fresh().as_simple()),
+        installation,
+        policy: Policy { poll: TimeDelta::seconds(options.poll_seconds.max(1).into()), ..Policy::default() },
+        lease: Duration::from_secs(options.lease_seconds.max(1).into()),
+        metrics_interval: TimeDelta::seconds(options.metrics_interval_seconds.max(60).into()),
+        secret_key: secret_key(options)?,
+    })
+}
+
+fn secret_key(options: &ServeOptions) -> anyhow::Result<[u8; 32]> {
+    let path = options.database.data_dir.join("secret-key");
+    let text = match (&options.secret_key, options.embedded) {
+        (Some(text), _) => text.clone(),
+        (None, true) if path.exists() => std::fs::read_to_string(&path)?,
+        (None, true) => {
+            let fresh = hex::encode(ids::secret());
+            write_whole(&path, &fresh)?;
+            fresh
+        }
+        // Webhooks made now would not verify after a restart: nobody can rely on them, so nobody may.
+        (None, false) => bail!("set BAKEOFF_SECRET_KEY to 64 hexadecimal digits (openssl rand -hex 32)"),
+    };
+    let bytes = hex::decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    bytes.context("the secret key is not 64 hexadecimal digits")
+}
+
+/// Private to its owner, and never seen half written.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let scratch = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
+    std::io::Write::write_all(&mut file, text.as_bytes())?;
+    Ok(std::fs::rename(&scratch, path)?)
+}
+
+async fn stop_asked() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

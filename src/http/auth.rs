@@ -1,0 +1,111 @@
+//! Who is asking: bearer API keys, `bk_<key id>_<secret>`. Only a hash of the secret is stored; it is compared in constant
+//! time. A key belongs to a project and has a role.
+
+use axum::extract::FromRequestParts;
+use axum::http::header;
+use axum::http::request::Parts;
+use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use clap::ValueEnum;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::problem::Problem;
+use crate::app::App;
+use crate::clock::real_now;
+
+/// What a key may do; each role may do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Role {
+    /// Read.
+    Viewer,
+    /// Start and cancel experiments, write workloads, profiles and prices.
+    Editor,
+    /// Make templates and whatever gives others power.
+    Admin,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Editor => "editor",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Viewer, Self::Editor, Self::Admin].into_iter().find(|role| role.as_str() == text)
+    }
+}
+
+/// A caller whose key was valid.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) project: ProjectId,
+    role: Role,
+}
+
+impl Caller {
+    pub(super) fn needs(self, role: Role) -> Result<Self, Problem> {
+        if self.role >= role {
+            return Ok(self);
+        }
+        Err(Problem::forbidden(format!("this needs the role {}, and the key has {}", role.as_str(), self.role.as_str())))
+    }
+}
+
+/// Writes a key as its owner gets to see it, once.
+pub fn format_key(id: ApiKeyId, secret: &[u8; 32]) -> String {
+    format!("bk_{}_{}", id.0.as_simple(), hex::encode(secret))
+}
+
+pub fn hash(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+fn parse_key(text: &str) -> Option<(ApiKeyId, Vec<u8>)> {
+    let (id, secret) = text.strip_prefix("bk_")?.split_once('_')?;
+    let secret = hex::decode(secret).ok().filter(|bytes| bytes.len() == 32)?;
+    Some((ApiKeyId(uuid::Uuid::try_parse(id).ok()?), secret))
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(text) = value.and_then(|value| value.strip_prefix("Bearer ")) else {
+            return Err(Problem::unauthenticated(
+                "send `Authorization: Bearer bk_…`; `bakeoff keys create` makes a key on the host",
+            ));
+        };
+        // One answer for every kind of wrong key: it must not tell which ids exist.
+        let refused = || Problem::unauthenticated("the key is malformed, unknown, revoked or expired");
+        let (id, secret) = parse_key(text.trim()).ok_or_else(refused)?;
+        let stored = app.store.live_key(id, real_now()).await?.ok_or_else(refused)?;
+        let role = Role::parse(&stored.role).ok_or_else(refused)?;
+        if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
+            return Err(refused());
+        }
+        Ok(Self { project: stored.project_id, role })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_reads_back_and_a_broken_one_does_not() {
+        let id = ApiKeyId(uuid::Uuid::from_u128(9));
+        let text = format_key(id, &[7; 32]);
+        assert_eq!(parse_key(&text), Some((id, vec![7; 32])));
+        assert_eq!(parse_key("bk_1_2"), None);
+        assert_eq!(parse_key(&text.replace("bk_", "ak_")), None);
+    }
+
+    #[test]
+    fn roles_are_ordered() {
+        assert!(Role::Viewer < Role::Editor && Role::Editor < Role::Admin);
+    }
+}

@@ -1,0 +1,152 @@
+//! Instance types and prices.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use bakeoff_domain::catalog::{self, InstanceType};
+use bakeoff_domain::ids::PriceId;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::price::{Price, PriceStatus};
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::{Caller, Role};
+use super::extract::{Params, Strict};
+use super::page::Page;
+use super::problem::{FieldError, Problem, Problems};
+use crate::app::App;
+use crate::ids;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TypeParams {
+    /// `p5` of `ml.p5.48xlarge`.
+    family: Option<String>,
+    /// Only types with at least so many accelerators.
+    accelerators_min: Option<u32>,
+}
+
+/// List instance types
+#[utoipa::path(get, path = "/v1/instance-types", operation_id = "listInstanceTypes", tag = "catalog", params(TypeParams),
+    responses((status = 200, description = "All of them", body = Page<InstanceType>), Problems))]
+pub(super) async fn instance_types(
+    _caller: Caller,
+    Params(params): Params<TypeParams>,
+) -> Result<Json<Page<InstanceType>>, Problem> {
+    let wanted = |kind: &&InstanceType| {
+        params.family.as_deref().is_none_or(|family| kind.family() == family)
+            && params.accelerators_min.is_none_or(|least| kind.accelerator_count >= least)
+    };
+    Ok(Json(Page { items: catalog::all().iter().filter(wanted).cloned().collect(), next_page_token: None }))
+}
+
+/// Get an instance type
+#[utoipa::path(get, path = "/v1/instance-types/{instance_type}", operation_id = "getInstanceType", tag = "catalog",
+    params(("instance_type" = String, Path, description = "ml.p5.48xlarge")),
+    responses((status = 200, description = "Its hardware", body = InstanceType), Problems))]
+pub(super) async fn instance_type(_caller: Caller, Path(name): Path<String>) -> Result<Json<InstanceType>, Problem> {
+    catalog::find(&name).cloned().map(Json).ok_or_else(|| unknown(&name))
+}
+
+fn unknown(name: &str) -> Problem {
+    let near = catalog::nearest(name).join(", ");
+    let hint = if near.is_empty() { "GET /v1/instance-types lists them".to_owned() } else { format!("did you mean {near}?") };
+    Problem::not_found(format!("`{name}` is not a SageMaker training instance type; {hint}"))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PriceParams {
+    /// Repeat for several.
+    #[serde(default)]
+    instance_type: Vec<String>,
+    region: Option<String>,
+}
+
+/// List prices
+#[utoipa::path(get, path = "/v1/prices", operation_id = "listPrices", tag = "catalog", params(PriceParams),
+    responses((status = 200, description = "With their history, oldest first", body = Page<Price>), Problems))]
+pub(super) async fn prices(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<PriceParams>,
+) -> Result<Json<Page<Price>>, Problem> {
+    let types = (!params.instance_type.is_empty()).then_some(params.instance_type.as_slice());
+    let items = app.store.prices_of(caller.project, params.region.as_deref(), types).await?;
+    Ok(Json(Page { items, next_page_token: None }))
+}
+
+/// A project's own rate for an instance type.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct NewPrice {
+    region: String,
+    /// On demand, per instance.
+    usd_per_hour: Usd,
+    /// From when it holds; now when absent.
+    effective_from: Option<DateTime<Utc>>,
+    /// Where it comes from: a contract, a quote, a bill.
+    source: String,
+    #[serde(default)]
+    note: String,
+}
+
+fn price_errors(new: &NewPrice) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut push = |pointer: &str, detail: &str, fix: &str| {
+        errors.push(FieldError {
+            pointer: pointer.to_owned(),
+            detail: detail.to_owned(),
+            fix: fix.to_owned(),
+            rule: "price".to_owned(),
+        });
+    };
+    if new.usd_per_hour.0 <= Decimal::ZERO || new.usd_per_hour.0 > Decimal::from(100_000u32) {
+        push("/usd_per_hour", "it is not a rate between 0 and 100000 USD an hour", "give the rate of one instance");
+    }
+    if !(1..=200).contains(&new.source.chars().count()) {
+        push("/source", "it is empty or longer than 200 characters", "say where the rate comes from");
+    }
+    if new.region.is_empty() || new.region.len() > 40 {
+        push("/region", "it is not a region", "for example us-east-1");
+    }
+    errors
+}
+
+/// Set a negotiated rate
+///
+/// It goes before the catalog's price from its day on, for this project only. Earlier prices are kept.
+#[utoipa::path(put, path = "/v1/prices/{instance_type}", operation_id = "putPrice", tag = "catalog", request_body = NewPrice,
+    params(("instance_type" = String, Path, description = "ml.p5e.48xlarge")),
+    responses((status = 200, description = "The new price", body = Price), Problems))]
+pub(super) async fn put_price(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Strict(new): Strict<NewPrice>,
+) -> Result<Json<Price>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    if catalog::find(&name).is_none() {
+        return Err(unknown(&name));
+    }
+    let errors = price_errors(&new);
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let now = app.clock.now();
+    let price = Price {
+        id: PriceId(ids::fresh()),
+        instance_type: name,
+        region: new.region,
+        usd_per_hour: new.usd_per_hour,
+        usd_per_hour_max: None,
+        effective_from: new.effective_from.unwrap_or(now),
+        source: new.source,
+        status: PriceStatus::Negotiated,
+        note: new.note,
+    };
+    app.store.insert_price(caller.project, &price, now).await?;
+    Ok(Json(price))
+}

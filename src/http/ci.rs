@@ -1,0 +1,157 @@
+//! CI: stored experiment templates, and the signed webhook that starts one. The signature is HMAC-SHA256 over the raw
+//! body; a delivery id counts once, so a redelivery starts nothing.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use bakeoff_domain::ids::{ExperimentId, TemplateId};
+use bakeoff_domain::spec::ExperimentSpec;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Role};
+use super::extract::{Raw, Strict, parse};
+use super::problem::{FieldError, Problem, Problems};
+use crate::app::App;
+use crate::ids;
+use crate::intake;
+use crate::store::StoreError;
+use crate::store::requests::{Once, Template};
+
+/// A template to be stored.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct NewTemplate {
+    name: String,
+    spec: ExperimentSpec,
+}
+
+/// A stored template with its secret, which is shown this once.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct CreatedTemplate {
+    id: TemplateId,
+    name: String,
+    /// Key of the HMAC, as text. It is derived from the installation's key and stored nowhere.
+    secret: String,
+}
+
+/// What CI sends.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct CiTrigger {
+    /// Becomes the workload's code version.
+    commit: String,
+    #[serde(default)]
+    branch: Option<String>,
+}
+
+/// What a delivery has started.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct CiStarted {
+    experiment_id: ExperimentId,
+    /// True when this delivery was seen before: nothing new was started.
+    duplicate: bool,
+}
+
+fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
+    // HMAC takes a key of any length.
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
+        .unwrap_or_else(|_| unreachable!("HMAC takes a key of any length"));
+    mac.update(message);
+    mac
+}
+
+fn secret(app: &App, id: TemplateId) -> String {
+    let derived = mac(&app.settings.secret_key, format!("ci-template/{id}").as_bytes());
+    hex::encode(derived.finalize().into_bytes())
+}
+
+/// Store a template that CI may start
+///
+/// The spec is checked now, so that CI does not meet its mistakes at night.
+#[utoipa::path(post, path = "/v1/ci-templates", operation_id = "createCiTemplate", tag = "webhooks", request_body = NewTemplate,
+    responses((status = 201, description = "Stored; the secret is shown this once", body = CreatedTemplate), Problems))]
+pub(super) async fn create_template(
+    State(app): State<App>,
+    caller: Caller,
+    Strict(new): Strict<NewTemplate>,
+) -> Result<(StatusCode, Json<CreatedTemplate>), Problem> {
+    let caller = caller.needs(Role::Admin)?;
+    if let Err(findings) = intake::prepare(&app, caller.project, new.spec.clone()).await? {
+        let errors = findings.iter().map(|finding| {
+            let error = FieldError::from(finding);
+            FieldError { pointer: format!("/spec{}", error.pointer), ..error }
+        });
+        return Err(Problem::invalid(errors.collect()));
+    }
+    let id = TemplateId(ids::fresh());
+    app.store.insert_template(caller.project, (id, &new.name), &new.spec, app.clock.now()).await?;
+    let created = CreatedTemplate { id, name: new.name, secret: secret(&app, id) };
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
+    value.ok_or_else(|| Problem::unauthenticated(&format!("the header {name} is missing")))
+}
+
+/// Verifies before it reads: an unsigned body is not even parsed.
+async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Template, Problem> {
+    let refused = || Problem::unauthenticated("no such template, or the signature does not match the body");
+    let id: TemplateId = header(headers, "x-bakeoff-template")?.parse().map_err(|_| refused())?;
+    let signature = header(headers, "x-bakeoff-signature-256")?;
+    let given = signature.strip_prefix("sha256=").and_then(|digits| hex::decode(digits).ok()).ok_or_else(refused)?;
+    // The secret can be derived for any id, so a stranger learns nothing from the order of these checks.
+    mac(secret(app, id).as_bytes(), body).verify_slice(&given).map_err(|_| refused())?;
+    app.store.template(id).await?.ok_or_else(refused)
+}
+
+/// Start an experiment from CI
+///
+/// Headers: `X-Bakeoff-Template` (its id), `X-Bakeoff-Delivery` (unique for each delivery; a repetition starts nothing),
+/// `X-Bakeoff-Signature-256` (`sha256=` and the HMAC-SHA256 of the raw body under the template's secret).
+#[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
+    params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Delivery" = String, Header),
+           ("X-Bakeoff-Signature-256" = String, Header)),
+    request_body = CiTrigger,
+    responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted), Problems))]
+pub(super) async fn trigger(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<(StatusCode, Json<CiStarted>), Problem> {
+    let template = verified(&app, &headers, &body).await?;
+    let delivery = header(&headers, "x-bakeoff-delivery")?;
+    let started = |experiment_id, duplicate| Ok((StatusCode::ACCEPTED, Json(CiStarted { experiment_id, duplicate })));
+    if let Some(id) = app.store.delivered(template.id, delivery).await? {
+        return started(id, true);
+    }
+    let (trigger, unknown) = parse::<CiTrigger>(&body)?;
+    if !unknown.is_empty() {
+        return Err(Problem::invalid(unknown));
+    }
+    let spec = with_commit(template.spec, &trigger);
+    let prepared = intake::prepare(&app, template.project_id, spec).await?;
+    let prepared = prepared.map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
+    let once = Once::Delivery { template: template.id, delivery };
+    match prepared.start(&app, template.project_id, &once).await {
+        Ok(()) => started(prepared.id, false),
+        Err(StoreError::Conflict { constraint }) if constraint == "ci_deliveries_pkey" => {
+            let id = app.store.delivered(template.id, delivery).await?;
+            id.map_or_else(|| Err(Problem::unavailable("try again")), |id| started(id, true))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn with_commit(mut spec: ExperimentSpec, trigger: &CiTrigger) -> ExperimentSpec {
+    let short: String = trigger.commit.chars().take(12).collect();
+    spec.name = format!("{}@{short}", spec.name).chars().take(100).collect();
+    if let Some(workload) = &mut spec.workload {
+        workload.code_version.clone_from(&trigger.commit);
+    }
+    if let Some(branch) = &trigger.branch {
+        spec.notes.push(format!("started by CI from {branch}"));
+    }
+    spec
+}

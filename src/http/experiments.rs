@@ -1,0 +1,337 @@
+//! Experiments: create, list, get, cancel; trials, comparison, recommendation, ledger.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::attempt::ExperimentState;
+use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::spec::ExperimentSpec;
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use utoipa::IntoParams;
+
+use super::auth::{Caller, Role};
+use super::extract::{Id, Params, Raw, parse};
+use super::page::{self, Page};
+use super::problem::{FieldError, Problem, Problems};
+use crate::app::App;
+use crate::clock::real_sleep;
+use crate::intake;
+use crate::read;
+use crate::store::StoreError;
+use crate::store::experiments::{Experiment, ExperimentFilter};
+use crate::store::requests::{Once, StoredReply};
+use crate::view::{Comparison, ComparisonRow, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
+
+const WAIT_SECONDS_MAX: u64 = 60;
+
+pub(super) async fn find(app: &App, caller: Caller, id: ExperimentId) -> Result<Experiment, Problem> {
+    let found = app.store.experiment(caller.project, id).await?;
+    found.ok_or_else(|| Problem::not_found(format!("there is no experiment {id} in this project")))
+}
+
+/// Start an experiment
+///
+/// Checks, plans and starts it. Findings that make no sense of the request come back as 422, all of them at once;
+/// findings that refuse one candidate go with its trials, and the others run.
+#[utoipa::path(post, path = "/v1/experiments", operation_id = "createExperiment", tag = "experiments",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body counts once, for good")),
+    request_body = ExperimentSpec,
+    responses((status = 201, description = "Started", body = CreatedExperiment,
+        headers(("Location" = String, description = "Path of the experiment"))), Problems))]
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<Response, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    let key = idempotency_key(&headers)?;
+    let fingerprint: [u8; 32] = Sha256::digest([b"POST /v1/experiments\n", body.as_ref()].concat()).into();
+    if let Some(key) = key
+        && let Some(reply) = app.store.stored_reply(caller.project, key).await?
+    {
+        return replay(reply, &fingerprint);
+    }
+    let (spec, unknown) = parse::<ExperimentSpec>(&body)?;
+    let prepared = match intake::prepare(&app, caller.project, spec).await? {
+        Ok(prepared) if unknown.is_empty() => prepared,
+        Ok(_) => return Err(Problem::invalid(unknown)),
+        Err(findings) => {
+            let found = findings.iter().map(FieldError::from);
+            return Err(Problem::invalid(unknown.into_iter().chain(found).collect()));
+        }
+    };
+    let reply = serde_json::to_value(prepared.view()).unwrap_or_default();
+    let once = key.map_or(Once::No, |key| Once::Key { key, fingerprint: &fingerprint, status: 201, body: &reply });
+    match (prepared.start(&app, caller.project, &once).await, key) {
+        (Ok(()), _) => Ok(created(reply)),
+        // An equal request was faster by a moment: its answer is ours.
+        (Err(StoreError::Conflict { constraint }), Some(key)) if constraint == "idempotency_keys_pkey" => {
+            let stored = app.store.stored_reply(caller.project, key).await?;
+            stored.map_or_else(|| Err(Problem::unavailable("try again")), |reply| replay(reply, &fingerprint))
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
+    key.map(Some).ok_or_else(|| page::parameter("Idempotency-Key", "it must have 1 to 255 visible ASCII characters"))
+}
+
+fn created(body: serde_json::Value) -> Response {
+    let location = format!("/v1/experiments/{}", body["id"].as_str().unwrap_or_default());
+    (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
+}
+
+fn replay(reply: StoredReply, fingerprint: &[u8]) -> Result<Response, Problem> {
+    if reply.fingerprint != fingerprint {
+        return Err(Problem::key_reused());
+    }
+    let mut response = created(reply.body);
+    response.headers_mut().insert("idempotent-replayed", header::HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Repeat for several.
+    #[serde(default)]
+    state: Vec<ExperimentState>,
+    /// Part of the name, in any case.
+    name_contains: Option<String>,
+    created_after: Option<DateTime<Utc>>,
+    created_before: Option<DateTime<Utc>>,
+    /// `-created_at` (newest first, the default) or `created_at`.
+    sort: Option<String>,
+    /// 1 to 500; 50 when absent.
+    page_size: Option<u32>,
+    page_token: Option<String>,
+}
+
+/// List experiments
+#[utoipa::path(get, path = "/v1/experiments", operation_id = "listExperiments", tag = "experiments", params(ListParams),
+    responses((status = 200, description = "A page, newest first", body = Page<ExperimentView>), Problems))]
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Page<ExperimentView>>, Problem> {
+    let newest_first = match params.sort.as_deref() {
+        None | Some("-created_at") => true,
+        Some("created_at") => false,
+        Some(_) => return Err(page::parameter("sort", "it is created_at or -created_at")),
+    };
+    let states: Vec<String> = params.state.iter().map(|state| state.as_str().to_owned()).collect();
+    let filter = ExperimentFilter {
+        states: (!states.is_empty()).then_some(states),
+        name_contains: params.name_contains,
+        created_after: params.created_after,
+        created_before: params.created_before,
+    };
+    let tag = format!("{filter:?}{newest_first}");
+    let size = page::size(params.page_size)?;
+    let from = page::read_token(params.page_token.as_deref(), &tag)?;
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
+    let rows = app.store.experiments(caller.project, &filter, newest_first, from, limit).await?;
+    Ok(Json(page::cut(rows, size, &tag, |row| row.id.0, read::experiment_view)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WaitParams {
+    /// Answer only when the experiment has ended, or after so many seconds (at most 60).
+    wait_seconds: Option<u64>,
+}
+
+/// Get an experiment
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}", operation_id = "getExperiment", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path), WaitParams),
+    responses((status = 200, description = "The experiment", body = ExperimentView), Problems))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+    Params(params): Params<WaitParams>,
+) -> Result<Json<ExperimentView>, Problem> {
+    let wait = params.wait_seconds.unwrap_or(0);
+    if wait > WAIT_SECONDS_MAX {
+        return Err(page::parameter("wait_seconds", format!("at most {WAIT_SECONDS_MAX}")));
+    }
+    // Subscribed before the first look: an event in between is not missed.
+    let mut events = app.events.subscribe();
+    let mut found = find(&app, caller, id).await?;
+    let timeout = real_sleep(std::time::Duration::from_secs(wait));
+    tokio::pin!(timeout);
+    while wait > 0 && found.ended_at.is_none() {
+        tokio::select! {
+            () = &mut timeout => break,
+            _ = events.changed() => found = find(&app, caller, id).await?,
+        }
+    }
+    Ok(Json(read::experiment_view(found)))
+}
+
+/// Cancel an experiment
+///
+/// Running jobs are stopped (SageMaker gives them 120 seconds); what they cost is settled. Cancelling twice is the same as once.
+#[utoipa::path(post, path = "/v1/experiments/{experiment_id}/cancel", operation_id = "cancelExperiment", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 202, description = "Being cancelled, or over already", body = ExperimentView), Problems))]
+pub(super) async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Response, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    find(&app, caller, id).await?;
+    app.store.cancel_experiment(caller.project, id, app.clock.now()).await?;
+    app.wake.notify_one();
+    let view = read::experiment_view(find(&app, caller, id).await?);
+    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+}
+
+/// Trials of an experiment
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/trials", operation_id = "listTrials", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 200, description = "All trials with their attempts", body = Page<TrialView>), Problems))]
+pub(super) async fn trials(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Json<Page<TrialView>>, Problem> {
+    find(&app, caller, id).await?;
+    let trials = app.store.trials_of(id).await?;
+    Ok(Json(Page { items: read::trial_views(&app.store, trials).await?, next_page_token: None }))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Format {
+    Json,
+    Csv,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FormatParams {
+    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    format: Option<Format>,
+}
+
+fn wants_csv(params: &FormatParams, headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    params.format.map_or_else(|| accepted.contains("text/csv"), |format| format == Format::Csv)
+}
+
+/// Compare the trials of an experiment
+///
+/// Speed, cost and price source of every trial; rows that may not be ranked are in the table too.
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/comparison", operation_id = "getComparison", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path), FormatParams),
+    responses((status = 200, description = "The table", content((Comparison = "application/json"), (String = "text/csv"))), Problems))]
+pub(super) async fn comparison(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+    Params(params): Params<FormatParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let experiment = find(&app, caller, id).await?;
+    let table = read::comparison(&app.store, &experiment, app.clock.now()).await?;
+    let vary = (header::VARY, "Accept");
+    if wants_csv(&params, &headers) {
+        let body = csv(&table.rows).ok_or_else(Problem::internal)?;
+        return Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8"), vary], body).into_response());
+    }
+    Ok(([vary], Json(table)).into_response())
+}
+
+/// The table's columns; nested figures are flattened to mean and half width.
+fn csv(rows: &[ComparisonRow]) -> Option<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        let mut record = serde_json::to_value(row).ok()?;
+        let fields = record.as_object_mut()?;
+        fields.insert("tokens_per_second".to_owned(), row.tokens_per_second.as_ref().map(|s| s.mean).into());
+        let half = row.tokens_per_second.as_ref().map(|s| s.half_width);
+        fields.insert("tokens_per_second_half_width".to_owned(), half.into());
+        if writer.get_ref().is_empty() && rows.first().is_some_and(|first| first.trial_id == row.trial_id) {
+            writer.write_record(fields.keys()).ok()?;
+        }
+        let text = |value: &serde_json::Value| match value {
+            serde_json::Value::Null => String::new(),
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        writer.write_record(fields.values().map(text)).ok()?;
+    }
+    String::from_utf8(writer.into_inner().ok()?).ok()
+}
+
+/// Which instance to buy, and why
+///
+/// Provisional while trials run. What is not comparable is not ranked, and says what to change.
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/recommendation", operation_id = "getRecommendation", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 200, description = "The recommendation", body = RecommendationView), Problems))]
+pub(super) async fn recommendation(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Json<RecommendationView>, Problem> {
+    let experiment = find(&app, caller, id).await?;
+    let recommendation = read::recommendation(&app.store, &experiment, app.clock.now()).await?;
+    Ok(Json(RecommendationView { experiment_id: id, name: experiment.name, state: experiment.state, recommendation }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LedgerParams {
+    /// Only entries after this id.
+    after: Option<i64>,
+    /// 1 to 500; 50 when absent.
+    page_size: Option<u32>,
+}
+
+/// The ledger of an experiment
+///
+/// Every reservation, release, accrual and settlement, oldest first.
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/ledger", operation_id = "getLedger", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path), LedgerParams),
+    responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]
+pub(super) async fn ledger(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+    Params(params): Params<LedgerParams>,
+) -> Result<Json<Page<LedgerEntryView>>, Problem> {
+    find(&app, caller, id).await?;
+    let size = page::size(params.page_size)?;
+    let limit = i64::try_from(size).unwrap_or(i64::MAX);
+    let rows = app.store.ledger(id, params.after.unwrap_or(0), limit).await?;
+    let next_page_token = rows.last().filter(|_| rows.len() == size).map(|row| row.id.to_string());
+    let items = rows.into_iter().map(|row| LedgerEntryView {
+        id: row.id,
+        trial_id: row.trial_id,
+        attempt_id: row.attempt_id,
+        kind: row.kind,
+        component: row.component,
+        usd: row.usd,
+        quantity: row.quantity,
+        unit: row.unit,
+        price_id: row.price_id,
+        estimated: row.estimated,
+        recorded_at: row.recorded_at,
+    });
+    Ok(Json(Page { items: items.collect(), next_page_token }))
+}

@@ -1,0 +1,111 @@
+//! HTTP: the route table, which is the OpenAPI document. A handler parses, calls the store or the read model, and shows;
+//! it never changes AWS and decides nothing. Statuses are named in `problem`.
+
+mod auth;
+mod catalog;
+mod ci;
+mod events;
+mod experiments;
+mod extract;
+mod ops;
+mod page;
+mod problem;
+mod request_id;
+mod specs;
+mod trials;
+
+use axum::Router;
+use axum::response::Redirect;
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::SwaggerUi;
+
+use crate::app::App;
+
+pub use auth::{Role, format_key, hash};
+pub use page::Page;
+pub use problem::{FieldError, Problem};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Bakeoff",
+        description = "Runs one training workload on several SageMaker instance types side by side, keeps the ledger to the cent, and says which instance to buy and why.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    servers((url = "/", description = "This service")),
+    modifiers(&Bearer),
+    security(("api_key" = [])),
+    tags(
+        (name = "experiments", description = "Start, follow, compare, decide"),
+        (name = "trials", description = "One candidate of an experiment"),
+        (name = "workloads", description = "What is trained, versioned"),
+        (name = "instance-profiles", description = "How it is configured for an instance type, versioned"),
+        (name = "catalog", description = "Instance types and effective-dated prices"),
+        (name = "webhooks", description = "Signed triggers from CI"),
+        (name = "operations", description = "Health")
+    )
+)]
+struct Document;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let mut scheme = Http::new(HttpAuthScheme::Bearer);
+        scheme.description = Some("An API key: `bk_…`, made with `bakeoff keys create`".to_owned());
+        if let Some(components) = document.components.as_mut() {
+            components.add_security_scheme("api_key", SecurityScheme::Http(scheme));
+        }
+    }
+}
+
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(experiments::create, experiments::list))
+        .routes(routes!(experiments::get))
+        .routes(routes!(experiments::cancel))
+        .routes(routes!(experiments::trials))
+        .routes(routes!(experiments::comparison))
+        .routes(routes!(experiments::recommendation))
+        .routes(routes!(experiments::ledger))
+        .routes(routes!(events::of_experiment))
+        .routes(routes!(trials::get))
+        .routes(routes!(trials::attempts))
+        .routes(routes!(trials::metrics))
+        .routes(routes!(events::of_trial))
+        .routes(routes!(specs::create_workload, specs::list_workloads))
+        .routes(routes!(specs::get_workload))
+        .routes(routes!(specs::create_profile, specs::list_profiles))
+        .routes(routes!(specs::get_profile))
+        .routes(routes!(catalog::instance_types))
+        .routes(routes!(catalog::instance_type))
+        .routes(routes!(catalog::prices))
+        .routes(routes!(catalog::put_price))
+        .routes(routes!(ci::create_template))
+        .routes(routes!(ci::trigger))
+        .routes(routes!(ops::livez))
+        .routes(routes!(ops::readyz))
+}
+
+/// The OpenAPI document, as committed in `openapi/bakeoff.json`.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    routes().to_openapi()
+}
+
+/// The whole service.
+pub fn router(app: App) -> Router {
+    let (router, document) = routes().split_for_parts();
+    router
+        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .route("/", get(|| async { Redirect::temporary("/docs") }))
+        .fallback(|| async { Problem::not_found("there is nothing at this path; /docs lists what there is") })
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(CatchPanicLayer::custom(request_id::panicked))
+        .layer(axum::middleware::from_fn(request_id::attach))
+        .with_state(app)
+}

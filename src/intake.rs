@@ -1,0 +1,126 @@
+//! From a spec to an experiment: fill in what it refers to, lint, plan, write. Used by `POST /v1/experiments` and by CI.
+
+use bakeoff_domain::attempt::ExperimentState;
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::plan::{TrialPlan, plan};
+use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::{lint, money::Usd};
+use chrono::{DateTime, Utc};
+
+use crate::app::App;
+use crate::ids;
+use crate::store::experiments::NewExperiment;
+use crate::store::requests::Once;
+use crate::store::{Store, StoreError};
+use crate::view::{CreatedExperiment, PlannedTrial};
+
+/// An experiment that may be started, with ids, not yet written.
+#[derive(Debug)]
+pub struct Prepared {
+    pub id: ExperimentId,
+    pub spec: ExperimentSpec,
+    pub findings: Vec<Finding>,
+    pub trials: Vec<(TrialId, TrialPlan)>,
+}
+
+/// Fills, lints and plans. `Err` holds every finding that stands in the way, all of them at once.
+pub async fn prepare(
+    app: &App,
+    project: ProjectId,
+    spec: ExperimentSpec,
+) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
+    let now = app.clock.now();
+    let spec = fill(&app.store, project, spec).await?;
+    let prices = prices_in_force(&app.store, project, &spec, now).await?;
+    let mut findings = lint::lint(&spec, &prices.now);
+    if spec.region != app.settings.region {
+        findings.push(
+            Finding::new("region-not-allowed", Severity::Error, "/region")
+                .says(format!("this installation runs jobs in {} only", app.settings.region))
+                .fix(format!("use \"region\": \"{}\"", app.settings.region))
+                .source("operator's allow-list"),
+        );
+    }
+    let stops = |finding: &&Finding| finding.severity == Severity::Error;
+    if findings.iter().any(|finding| stops(&finding)) {
+        return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
+    }
+    let plans = plan(&spec, &findings, &prices.all, app.settings.metrics_interval, now);
+    if plans.iter().all(|trial| trial.refused) {
+        return Ok(Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()));
+    }
+    let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
+    Ok(Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials }))
+}
+
+struct Prices {
+    /// The one in force for each type.
+    now: Vec<Price>,
+    /// With those that begin later: a reservation looks ahead.
+    all: Vec<Price>,
+}
+
+async fn prices_in_force(
+    store: &Store,
+    project: ProjectId,
+    spec: &ExperimentSpec,
+    now: DateTime<Utc>,
+) -> Result<Prices, StoreError> {
+    let types: Vec<String> = spec.candidates.iter().map(|candidate| candidate.instance_type.clone()).collect();
+    let all = store.prices_of(project, Some(&spec.region), Some(&types)).await?;
+    let current = types.iter().filter_map(|kind| price::in_force(&all, kind, &spec.region, now)).collect();
+    Ok(Prices { now: current, all })
+}
+
+/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so.
+async fn fill(store: &Store, project: ProjectId, mut spec: ExperimentSpec) -> Result<ExperimentSpec, StoreError> {
+    if let (None, Some(id)) = (&spec.workload, spec.workload_id) {
+        spec.workload = store.workload(project, id).await?.map(|stored| stored.spec);
+    }
+    let wanted: Vec<uuid::Uuid> = spec.candidates.iter().filter_map(|c| c.profile_id.map(|id| id.0)).collect();
+    if wanted.is_empty() {
+        return Ok(spec);
+    }
+    let profiles = store.profiles_by_id(project, &wanted).await?;
+    for candidate in &mut spec.candidates {
+        if let (None, Some(id)) = (&candidate.profile, candidate.profile_id) {
+            candidate.profile = profiles.iter().find(|stored| stored.id == id).map(|stored| stored.spec.clone());
+            if candidate.profile.is_some() {
+                candidate.profile_id = None;
+            }
+        }
+    }
+    Ok(spec)
+}
+
+impl Prepared {
+    /// What the API answers.
+    pub fn view(&self) -> CreatedExperiment {
+        let worst = self.trials.iter().filter(|(_, plan)| !plan.refused).filter_map(|(_, plan)| plan.worst_case);
+        CreatedExperiment {
+            id: self.id,
+            name: self.spec.name.clone(),
+            state: ExperimentState::Running,
+            findings: self.findings.clone(),
+            worst_case_usd: worst.map(|worst| worst.total_usd).sum::<Usd>(),
+            trials: self.trials.iter().map(|(id, plan)| PlannedTrial { id: *id, plan: plan.clone() }).collect(),
+        }
+    }
+
+    /// Writes it, with what makes it count once, and wakes the scheduler.
+    pub async fn start(&self, app: &App, project: ProjectId, once: &Once<'_>) -> Result<(), StoreError> {
+        let new = NewExperiment {
+            id: self.id,
+            project_id: project,
+            fresh_workload_id: ids::fresh(),
+            spec: &self.spec,
+            findings: &self.findings,
+            trials: &self.trials,
+        };
+        app.store.create_experiment(&new, once, app.clock.now()).await?;
+        app.wake.notify_one();
+        Ok(())
+    }
+}
