@@ -126,7 +126,12 @@ fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
         progress: progress(trial, step),
         gpu_utilization_percent: steady(gpu).map(|figure| figure.mean),
         train_loss: evidence.series(trial, evidence.names.loss.as_ref()).last().map(|bucket| bucket.last),
-        usd_per_million_tokens: per_million(trial, speed.as_ref().map(|figure| figure.mean), training_seconds, billable_seconds),
+        usd_per_million_tokens: per_million(
+            trial,
+            speed.as_ref().map(|figure| figure.mean),
+            training_seconds,
+            billable_seconds,
+        ),
         tokens_per_second: speed,
         training_seconds,
         billable_seconds,

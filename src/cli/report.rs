@@ -46,7 +46,16 @@ pub(super) fn ended(ended: &Ended) {
     let comparison = &ended.comparison;
     println!("\n{} — measured", comparison.name);
     let mut rows = table(&[
-        "candidate", "instance", "bought", "state", "tokens/s (95 %)", "GPU %", "billed s", "cost", "price $/h", "price source",
+        "candidate",
+        "instance",
+        "bought",
+        "state",
+        "tokens/s (95 %)",
+        "GPU %",
+        "billed s",
+        "cost",
+        "price $/h",
+        "price source",
     ]);
     for row in &comparison.rows {
         rows.add_row(measured(row));
@@ -64,7 +73,8 @@ fn measured(row: &ComparisonRow) -> Vec<Cell> {
     let status = row.price_status.map(|status| format!(" ({})", status.as_str())).unwrap_or_default();
     let day = row.price_effective_from.map(|at| at.format(" %Y-%m-%d").to_string()).unwrap_or_default();
     let retried = if row.attempts > 1 { format!(", attempt {}", row.attempts) } else { String::new() };
-    let interrupted = if row.interruptions > 0 { format!(", {} interruptions", row.interruptions) } else { String::new() };
+    let interrupted =
+        if row.interruptions > 0 { format!(", {} interruptions", row.interruptions) } else { String::new() };
     vec![
         Cell::new(&row.candidate),
         Cell::new(&row.instance_type),
@@ -83,7 +93,8 @@ fn recommendation(ended: &Ended) {
     let view = &ended.recommendation.recommendation;
     if !view.ranked.is_empty() {
         println!("{} — the full run, projected", ended.comparison.name);
-        let mut ranked = table(&["rank", "candidate", "instance", "bought", "$/M tokens", "hours", "cost", "at most", ""]);
+        let mut ranked =
+            table(&["rank", "candidate", "instance", "bought", "$/M tokens", "hours", "cost", "at most", ""]);
         for row in &view.ranked {
             ranked.add_row(projected(row));
         }

@@ -142,7 +142,8 @@ fn message(row: &ComparisonRow) -> String {
         TrialState::Running | TrialState::Stopping => row.secondary_status.as_deref().unwrap_or("Submitted"),
         state => state.as_str(),
     };
-    let speed = row.tokens_per_second.as_ref().map(|steady| format!(" {:.0} tokens/s", steady.mean)).unwrap_or_default();
+    let speed =
+        row.tokens_per_second.as_ref().map(|steady| format!(" {:.0} tokens/s", steady.mean)).unwrap_or_default();
     let approximately = if row.cost_estimated && !row.state.is_terminal() { "≤" } else { "" };
     format!("{status:<12} {approximately}{}{speed}", row.cost_usd)
 }

@@ -87,7 +87,8 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     if clock.is_real() && clock == Timescale::REAL {
         return Ok(());
     }
-    let is_loopback = |url: &str| ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|p| url.starts_with(p));
+    let is_loopback =
+        |url: &str| ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|p| url.starts_with(p));
     let endpoint = |name: &str| std::env::var(name).or_else(|_| std::env::var("AWS_ENDPOINT_URL")).unwrap_or_default();
     for name in ["AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH"] {
         ensure!(
@@ -141,7 +142,10 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
     }
     let (applied, known) = store.schema_versions().await?;
     ensure!(applied >= known, "the schema is at version {applied}, this program needs {known}: run `bakeoff migrate`");
-    ensure!(applied <= known, "the schema is at version {applied}, newer than this program's {known}: upgrade the program");
+    ensure!(
+        applied <= known,
+        "the schema is at version {applied}, newer than this program's {known}: upgrade the program"
+    );
     Ok(())
 }
 

@@ -50,7 +50,11 @@ impl Caller {
         if self.role >= role {
             return Ok(self);
         }
-        Err(Problem::forbidden(format!("this needs the role {}, and the key has {}", role.as_str(), self.role.as_str())))
+        Err(Problem::forbidden(format!(
+            "this needs the role {}, and the key has {}",
+            role.as_str(),
+            self.role.as_str()
+        )))
     }
 }
 

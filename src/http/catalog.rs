@@ -52,7 +52,8 @@ pub(super) async fn instance_type(_caller: Caller, Path(name): Path<String>) -> 
 
 fn unknown(name: &str) -> Problem {
     let near = catalog::nearest(name).join(", ");
-    let hint = if near.is_empty() { "GET /v1/instance-types lists them".to_owned() } else { format!("did you mean {near}?") };
+    let hint =
+        if near.is_empty() { "GET /v1/instance-types lists them".to_owned() } else { format!("did you mean {near}?") };
     Problem::not_found(format!("`{name}` is not a SageMaker training instance type; {hint}"))
 }
 

@@ -23,7 +23,9 @@ use crate::read;
 use crate::store::StoreError;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::requests::{Once, StoredReply};
-use crate::view::{Comparison, ComparisonRow, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
+use crate::view::{
+    Comparison, ComparisonRow, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
+};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 

@@ -32,8 +32,12 @@ pub(super) fn size(asked: Option<u32>) -> Result<usize, Problem> {
 
 pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Problem {
     let detail = detail.into();
-    let error =
-        FieldError { pointer: name.to_owned(), detail: detail.clone(), fix: String::new(), rule: "parameter".to_owned() };
+    let error = FieldError {
+        pointer: name.to_owned(),
+        detail: detail.clone(),
+        fix: String::new(),
+        rule: "parameter".to_owned(),
+    };
     Problem::bad_parameter(format!("{name}: {detail}"), vec![error])
 }
 

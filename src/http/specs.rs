@@ -181,6 +181,7 @@ pub(super) async fn get_profile(
     Id(id): Id<ProfileId>,
 ) -> Result<Json<ProfileView>, Problem> {
     let found = app.store.profiles_by_id(caller.project, &[id.0]).await?.pop();
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no instance profile {id} in this project")))?;
+    let found =
+        found.ok_or_else(|| Problem::not_found(format!("there is no instance profile {id} in this project")))?;
     Ok(Json(profile_view(found)))
 }

@@ -93,7 +93,12 @@ fn event(trial: &Claimed, kind: &str, severity: &'static str, message: String) -
 
 impl Store {
     /// Gives claimed trials back without a change.
-    pub async fn release_lease(&self, trial: &Claimed, due_at: DateTime<Utc>, reason: Option<&str>) -> Result<(), StoreError> {
+    pub async fn release_lease(
+        &self,
+        trial: &Claimed,
+        due_at: DateTime<Utc>,
+        reason: Option<&str>,
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE trials SET lease_owner = NULL, lease_expires_at = NULL, due_at = $3, reason = coalesce($4, reason)
                WHERE id = $1 AND lease_token = $2"#,
@@ -185,7 +190,12 @@ impl Store {
     }
 
     /// The job exists and is ours.
-    pub async fn record_running(&self, trial: &Claimed, attempt: &Attempt, now: DateTime<Utc>) -> Result<Applied, StoreError> {
+    pub async fn record_running(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let state = if trial.stop_requested { TrialState::Stopping } else { TrialState::Running };
         if !fenced(&mut tx, trial, state, (now, None), Lease::Release, now).await? {
@@ -216,7 +226,9 @@ impl Store {
         if !fenced(&mut tx, trial, trial.state, (at, Some(why)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
+            .execute(&mut *tx)
+            .await?;
         if attempt.postponed == 0 {
             events::insert(&mut tx, &event(trial, "waiting", "info", why.to_owned()), now).await?;
         }
@@ -263,9 +275,13 @@ impl Store {
             return Ok(Applied::Stale);
         }
         let absent = if is_absent { attempt.absent + 1 } else { 0 };
-        sqlx::query!("UPDATE attempts SET absent = $2 WHERE id = $1", attempt.id.0, i32::try_from(absent).unwrap_or(i32::MAX))
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE attempts SET absent = $2 WHERE id = $1",
+            attempt.id.0,
+            i32::try_from(absent).unwrap_or(i32::MAX)
+        )
+        .execute(&mut *tx)
+        .await?;
         if let Some(job) = seen {
             record_job(&mut tx, attempt, job).await?;
             accrue(&mut tx, trial, attempt, job, now).await?;

@@ -145,7 +145,8 @@ async fn insert_trial(
     plan: &TrialPlan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let refusals = plan.findings.iter().filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
+    let refusals =
+        plan.findings.iter().filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
     let reason = refusals.map(|finding| finding.message.as_str()).collect::<Vec<_>>().join("; ");
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
@@ -230,7 +231,12 @@ impl Store {
 
     /// Asks for a cancel: the experiment and its living trials are marked, and the trials become due at once.
     /// False when it is over already.
-    pub async fn cancel_experiment(&self, project: ProjectId, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    pub async fn cancel_experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let changed = sqlx::query!(
             r#"UPDATE experiments SET state = 'cancelling', cancel_requested_at = $3

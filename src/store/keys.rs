@@ -36,7 +36,12 @@ pub struct NewKey<'a> {
 
 impl Store {
     /// The project of that name, made when there is none.
-    pub async fn ensure_project(&self, fresh: ProjectId, name: &str, now: DateTime<Utc>) -> Result<ProjectId, StoreError> {
+    pub async fn ensure_project(
+        &self,
+        fresh: ProjectId,
+        name: &str,
+        now: DateTime<Utc>,
+    ) -> Result<ProjectId, StoreError> {
         let id = sqlx::query_scalar!(
             r#"INSERT INTO projects (id, name, created_at) VALUES ($1, $2, $3)
                ON CONFLICT ON CONSTRAINT projects_name_key DO UPDATE SET name = excluded.name

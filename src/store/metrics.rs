@@ -93,7 +93,12 @@ impl Store {
     }
 
     /// Samples by their natural key, the rollups they touch, cursors and costs: all or nothing.
-    pub async fn record_metrics(&self, points: &[Point], progress: &[Progress], now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn record_metrics(
+        &self,
+        points: &[Point],
+        progress: &[Progress],
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         upsert_samples(&mut tx, points).await?;
         roll_up(&mut tx, points).await?;

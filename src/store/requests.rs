@@ -22,8 +22,16 @@ pub struct StoredReply {
 pub enum Once<'a> {
     /// Nothing: each request is a new one.
     No,
-    Key { key: &'a str, fingerprint: &'a [u8], status: i16, body: &'a serde_json::Value },
-    Delivery { template: TemplateId, delivery: &'a str },
+    Key {
+        key: &'a str,
+        fingerprint: &'a [u8],
+        status: i16,
+        body: &'a serde_json::Value,
+    },
+    Delivery {
+        template: TemplateId,
+        delivery: &'a str,
+    },
 }
 
 /// A template that CI may start.

@@ -178,7 +178,12 @@ impl Store {
     }
 
     /// Newest first, keyset by id.
-    pub async fn profile_ids(&self, project: ProjectId, before: Option<Uuid>, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn profile_ids(
+        &self,
+        project: ProjectId,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT id FROM instance_profiles
                WHERE project_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3"#,

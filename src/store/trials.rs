@@ -273,7 +273,11 @@ impl Store {
     }
 
     /// All attempts of an experiment, or of one of its trials, in order.
-    pub async fn attempts_of(&self, experiment: ExperimentId, trial: Option<TrialId>) -> Result<Vec<Attempt>, StoreError> {
+    pub async fn attempts_of(
+        &self,
+        experiment: ExperimentId,
+        trial: Option<TrialId>,
+    ) -> Result<Vec<Attempt>, StoreError> {
         sqlx::query_as!(
             AttemptRow,
             r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,

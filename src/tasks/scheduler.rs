@@ -35,8 +35,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
     let claimed_at = Instant::now();
     let settings = &app.settings;
-    let claimed =
-        app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), CLAIM_MAX).await?;
+    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), CLAIM_MAX).await?;
     let count = claimed.len();
     futures::stream::iter(claimed)
         .for_each_concurrent(CONCURRENT_MAX, |trial| async move {
@@ -211,7 +210,9 @@ impl Hand<'_> {
             });
             store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
         } else {
-            let why = format!("over budget: it may cost {worst}, and {left} is left; raise budget_usd or lower max_runtime_seconds");
+            let why = format!(
+                "over budget: it may cost {worst}, and {left} is left; raise budget_usd or lower max_runtime_seconds"
+            );
             store.refuse(self.trial, &why, now).await?;
         }
         Ok(false)

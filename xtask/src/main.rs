@@ -1,25 +1,41 @@
 //! `cargo xtask`: the project's own commands. It starts in seconds, before the long build, so it depends on little and
 //! never on the service: what it needs of the service it runs as a program.
 
+mod chaos;
+mod demo;
+mod deploy;
+mod openapi;
 mod process;
-mod sqlx;
+mod python;
+mod queries;
+mod stack;
+mod test;
+mod verify;
 
 use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  demo [--once] [--json]   the main comparison on an embedded Postgres and a simulated AWS region, to a recommendation
-  test                     everything CI checks
-  sqlx [--check]           write (or check) the compile-time checked queries in .sqlx
-  openapi [--check]        write (or check) openapi/bakeoff.json
+  demo                the main comparison on an embedded Postgres and a simulated AWS region, to a recommendation
+       --once         stop everything when it is done
+       --json         print the result for machines (with --once)
+       --kills N      kill -9 the service and Postgres in turn, N times, spread over the demo
+  test                everything that CI checks
+  sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
+  openapi [--check]   write (or check) openapi/bakeoff.json
+  deploy-lint         check docker/ and deploy/ with their linters
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flags: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     let outcome = match arguments.first().map(String::as_str) {
-        Some("sqlx") => sqlx::run_sqlx(&flags),
+        Some("demo") => demo::run(&flags),
+        Some("test") => test::run(),
+        Some("sqlx") => queries::run(&flags),
+        Some("openapi") => openapi::run(&flags),
+        Some("deploy-lint") => deploy::run(),
         _ => {
             print!("{HELP}");
             return ExitCode::from(2);

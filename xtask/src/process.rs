@@ -1,7 +1,8 @@
 //! Running programs and finding our own folders.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -42,4 +43,21 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.0));
     }
+}
+
+/// Asks a process to end (SIGTERM).
+pub(crate) fn interrupt(child: &Child) {
+    drop(Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status());
+}
+
+/// Whether it has ended within the time.
+pub(crate) fn wait_gone(child: &mut Child, patience: Duration) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < patience {
+        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    false
 }

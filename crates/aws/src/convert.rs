@@ -28,11 +28,11 @@ pub(crate) fn fill(
     call: CreateTrainingJobFluentBuilder,
     request: &TrainingJobRequest,
 ) -> Result<CreateTrainingJobFluentBuilder, BuildError> {
-    let mut algorithm = AlgorithmSpecification::builder()
-        .training_image(&request.image)
-        .training_input_mode(TrainingInputMode::File);
+    let mut algorithm =
+        AlgorithmSpecification::builder().training_image(&request.image).training_input_mode(TrainingInputMode::File);
     for metric in &request.metrics {
-        algorithm = algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
+        algorithm =
+            algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
     }
     let resources = ResourceConfig::builder()
         .instance_type(TrainingInstanceType::from(request.instance_type.as_str()))
@@ -96,7 +96,9 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
     ObservedJob {
         job_name: job_name.to_owned(),
         marker: output.environment().and_then(|environment| environment.get(MARKER).cloned()),
-        status: output.training_job_status().map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
+        status: output
+            .training_job_status()
+            .map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
         secondary_status: output.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
         failure_reason: output.failure_reason().map(str::to_owned),
         created_at: output.creation_time().and_then(moment),

@@ -20,7 +20,11 @@ where
     let message = context.err().message().unwrap_or_default().to_owned();
     let is_server_fault = context.raw().status().as_u16() >= 500;
     match code.as_str() {
-        "ThrottlingException" | "Throttling" | "ThrottledException" | "RequestLimitExceeded" | "TooManyRequestsException"
+        "ThrottlingException"
+        | "Throttling"
+        | "ThrottledException"
+        | "RequestLimitExceeded"
+        | "TooManyRequestsException"
         | "LimitExceededException" => AwsError::Throttled(message),
         _ if is_server_fault => AwsError::Unknown(format!("{code}: {message}")),
         "ResourceInUse" => AwsError::AlreadyExists(message),

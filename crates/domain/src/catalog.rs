@@ -47,9 +47,8 @@ impl InstanceType {
 }
 
 static CATALOG: LazyLock<Vec<InstanceType>> = LazyLock::new(|| {
-    let mut reader = csv::ReaderBuilder::new()
-        .comment(Some(b'#'))
-        .from_reader(include_str!("../data/instances.csv").as_bytes());
+    let mut reader =
+        csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(include_str!("../data/instances.csv").as_bytes());
     // A row that does not parse is a fault of the build: the test below reads every row.
     reader.deserialize().filter_map(Result::ok).collect()
 });

@@ -16,7 +16,9 @@ pub struct Timescale {
 
 /// The text is not `<virtual origin>,<real origin>,<factor>` with a factor of at least 1.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is not a clock: write `<virtual origin>,<real origin>,<factor>` (RFC 3339 twice, then a number from 1 to 100000)")]
+#[error(
+    "`{0}` is not a clock: write `<virtual origin>,<real origin>,<factor>` (RFC 3339 twice, then a number from 1 to 100000)"
+)]
 pub struct InvalidTimescale(pub String);
 
 impl Timescale {

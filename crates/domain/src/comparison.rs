@@ -60,10 +60,14 @@ fn difference(
     let (key, here) = first_difference(&identity.hyperparameters, &reference.hyperparameters)?;
     let there = reference.hyperparameters.get(&key).map_or("nothing", String::as_str);
     Some(
-        Finding::new("hyperparameters-differ", Severity::Warning, format!("/candidates/{index}/profile/hyperparameters"))
-            .says(format!("{} sets {key} to {here}, the others to {there}: it trains something else", identity.candidate))
-            .fix(format!("move {key} to the workload's hyperparameters, so that every candidate has the same"))
-            .source("invariant 3: comparable means the same optimiser and learning-rate schedule"),
+        Finding::new(
+            "hyperparameters-differ",
+            Severity::Warning,
+            format!("/candidates/{index}/profile/hyperparameters"),
+        )
+        .says(format!("{} sets {key} to {here}, the others to {there}: it trains something else", identity.candidate))
+        .fix(format!("move {key} to the workload's hyperparameters, so that every candidate has the same"))
+        .source("invariant 3: comparable means the same optimiser and learning-rate schedule"),
     )
 }
 
@@ -75,7 +79,8 @@ fn first_difference(here: &BTreeMap<String, String>, there: &BTreeMap<String, St
 
 /// The settings that would reach the reference: keep the micro-batch where accumulation can make up the rest.
 fn batch_fix(profile: Option<&ProfileSpec>, accelerators: u32, wanted: u64) -> String {
-    let fallback = format!("choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step");
+    let fallback =
+        format!("choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step");
     let Some(profile) = profile else { return fallback };
     let split = profile.tensor_parallel_degree.max(1) * profile.pipeline_parallel_degree.max(1);
     let replicas = u64::from((accelerators / split).max(1));
@@ -87,11 +92,11 @@ fn batch_fix(profile: Option<&ProfileSpec>, accelerators: u32, wanted: u64) -> S
     let micro = u64::from(profile.micro_batch_per_gpu.max(1));
     let below = (1..=micro.min(per_gpu)).rev().find(|batch| per_gpu.is_multiple_of(*batch)).unwrap_or(1);
     let above = (micro..=per_gpu).find(|batch| per_gpu.is_multiple_of(*batch)).unwrap_or(per_gpu);
-    format!(
-        "set micro_batch_per_gpu {below} × gradient_accumulation_steps {}, or {above} × {} if it fits: {wanted} sequences a step",
-        per_gpu / below,
-        per_gpu / above
-    )
+    let first = format!("set micro_batch_per_gpu {below} × gradient_accumulation_steps {}", per_gpu / below);
+    if above == below {
+        return format!("{first}: {wanted} sequences a step");
+    }
+    format!("{first}, or {above} × {} if it fits: {wanted} sequences a step", per_gpu / above)
 }
 
 #[cfg(test)]

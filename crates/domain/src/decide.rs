@@ -219,12 +219,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
 }
 
 /// A job with our name: ours if it carries our marker, else somebody made it by hand and we take another name.
-fn adopt_or_step_aside(
-    situation: &Situation,
-    attempt: &AttemptFacts,
-    job: &ObservedJob,
-    policy: &Policy,
-) -> Decision {
+fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     if job.marker.as_deref() == Some(attempt.marker.as_str()) {
         return Decision::Adopt;
     }

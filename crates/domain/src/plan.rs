@@ -15,7 +15,9 @@ use crate::job::{MARKER, TrainingJobRequest};
 use crate::metric::HOST_METRICS;
 use crate::money::Usd;
 use crate::price::{self, Price};
-use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec};
+use crate::spec::{
+    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
+};
 
 /// EBS volume where the profile names none, GB. SageMaker ignores it on types with local NVMe.
 const VOLUME_GB_DEFAULT: u32 = 100;
@@ -79,7 +81,12 @@ pub fn plan(
         for option in &candidate.purchase_options {
             for repeat in 1..=candidate.repeats {
                 let base = trial(spec, candidate, *option, prices, metrics_interval, now);
-                trials.push(TrialPlan { repeat, findings: own.clone(), incomparable: odd.clone(), ..base.marked(&own) });
+                trials.push(TrialPlan {
+                    repeat,
+                    findings: own.clone(),
+                    incomparable: odd.clone(),
+                    ..base.marked(&own)
+                });
             }
         }
     }

@@ -28,8 +28,7 @@ pub enum PriceStatus {
 }
 
 impl PriceStatus {
-    pub const ALL: [Self; 5] =
-        [Self::Listed, Self::Negotiated, Self::AssumedSameAs, Self::Unverified, Self::Estimated];
+    pub const ALL: [Self; 5] = [Self::Listed, Self::Negotiated, Self::AssumedSameAs, Self::Unverified, Self::Estimated];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -185,8 +184,11 @@ mod tests {
 
     #[test]
     fn the_price_in_force_is_the_latest_begun_and_negotiated_wins() {
-        let prices =
-            [price(90, 1, PriceStatus::Listed), price(60, 10, PriceStatus::Listed), price(50, 5, PriceStatus::Negotiated)];
+        let prices = [
+            price(90, 1, PriceStatus::Listed),
+            price(60, 10, PriceStatus::Listed),
+            price(50, 5, PriceStatus::Negotiated),
+        ];
         let at = |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
         assert_eq!(at(2), Some(Decimal::from(90)));
         assert_eq!(at(6), Some(Decimal::from(50)));

@@ -47,9 +47,9 @@ pub struct Tokens {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// The first is better than the second beyond their intervals, at any price the estimates allow.
+    /// The first is better than the second by more than 2 % beyond their intervals, at any price the estimates allow.
     Clear,
-    /// The first leads, but the intervals (of speed, or of an estimated price) still overlap.
+    /// The first leads, but not by enough: the intervals (of speed, or of an estimated price) and 2 % on top still overlap.
     Leading,
     /// No candidate keeps within the full run's budget and deadline.
     Infeasible,
@@ -134,7 +134,7 @@ pub fn recommend(outcomes: &[Outcome], objective: &ObjectiveSpec, tokens: Tokens
     Recommendation {
         conclusion,
         headline: headline(conclusion, &ranked, objective),
-        reasons: reasons(&ranked, objective.minimize),
+        reasons: reasons(&ranked, objective.minimize, conclusion == Conclusion::Leading),
         basis: basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),
         ranked,
@@ -163,7 +163,10 @@ fn rankable(outcome: &Outcome) -> Result<(&Steady, &Price), Unranked> {
     };
     let Some(steady) = &outcome.tokens_per_second else {
         let fix = "let it train longer, and check the metric definition for tokens per second";
-        return Err(("not enough evidence: too few steady readings of tokens per second".to_owned(), Some(fix.to_owned())));
+        return Err((
+            "not enough evidence: too few steady readings of tokens per second".to_owned(),
+            Some(fix.to_owned()),
+        ));
     };
     Ok((steady, price))
 }
@@ -247,13 +250,15 @@ fn dominates(a: &Ranked, b: &Ranked) -> bool {
     cheaper.is_le() && faster.is_le() && (cheaper.is_lt() || faster.is_lt())
 }
 
+/// Differences below this share are not worth deciding: one trial each cannot tell them from start-up luck.
+const INDIFFERENCE: f64 = 0.02;
+
 /// What is minimised, from its least to its greatest plausible value: speed interval and price bounds together.
 fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
     let spread = row.tokens_per_second_half_width / row.tokens_per_second;
     match minimize {
         Minimize::Cost => {
             let high = row.projected_cost_usd_max.as_f64() * (1.0 + spread);
-            // SageMaker's lowest measured uplift over EC2 (1.15) is the least an estimate allows for.
             (row.projected_cost_usd.as_f64() * (1.0 - spread), high)
         }
         Minimize::Time => (row.projected_hours * (1.0 - spread), row.projected_hours * (1.0 + spread)),
@@ -267,7 +272,7 @@ fn conclude(ranked: &[Ranked], minimize: Minimize) -> Conclusion {
         (false, None, _) => Conclusion::Infeasible,
         (false, Some(_), None) => Conclusion::Clear,
         (false, Some(first), Some(second)) => {
-            let clear = interval(first, minimize).1 < interval(second, minimize).0;
+            let clear = interval(first, minimize).1 * (1.0 + INDIFFERENCE) < interval(second, minimize).0;
             if clear { Conclusion::Clear } else { Conclusion::Leading }
         }
     }
@@ -306,7 +311,7 @@ fn headline(conclusion: Conclusion, ranked: &[Ranked], objective: &ObjectiveSpec
     }
 }
 
-fn reasons(ranked: &[Ranked], minimize: Minimize) -> Vec<String> {
+fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
     let mut reasons = Vec::new();
     let Some(first) = ranked.first() else { return reasons };
     reasons.push(format!(
@@ -318,8 +323,9 @@ fn reasons(ranked: &[Ranked], minimize: Minimize) -> Vec<String> {
         first.price
     ));
     if let Some(second) = ranked.get(1) {
+        let equal = if close { "; too close to call: within the intervals and 2 %" } else { "" };
         reasons.push(format!(
-            "runner-up {}: {:.2} × its cost and {:.2} × its hours",
+            "runner-up {}: {:.2} × its cost and {:.2} × its hours{equal}",
             name(second),
             second.projected_cost_usd.as_f64() / first.projected_cost_usd.as_f64(),
             second.projected_hours / first.projected_hours
@@ -343,7 +349,8 @@ fn reasons(ranked: &[Ranked], minimize: Minimize) -> Vec<String> {
             best.projected_hours
         ));
     }
-    for row in ranked.iter().filter(|row| !matches!(row.price_status, PriceStatus::Listed | PriceStatus::AssumedSameAs)) {
+    for row in ranked.iter().filter(|row| !matches!(row.price_status, PriceStatus::Listed | PriceStatus::AssumedSameAs))
+    {
         let bound = if row.projected_cost_usd_max > row.projected_cost_usd {
             format!(", up to {} at the estimate's bound", row.projected_cost_usd_max)
         } else {
@@ -361,7 +368,10 @@ fn precise(amount: Usd) -> String {
 fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String> {
     let trials = ranked.len();
     let mut basis = vec![
-        format!("measured: tokens per second and billed seconds, one trial each of {} tokens ({trials} ranked)", tokens.trial),
+        format!(
+            "measured: tokens per second and billed seconds, one trial each of {} tokens ({trials} ranked)",
+            tokens.trial
+        ),
         format!("projected: hours and cost of the full run of {} tokens, at steady speed", tokens.total),
     ];
     if outcomes.iter().any(|outcome| outcome.purchase_option == PurchaseOption::Spot) {

@@ -22,7 +22,12 @@ fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
 
 fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
     let trial = 36_000_000.0 / tokens_per_second;
-    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test's small numbers")]
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a test's small numbers"
+    )]
     let seconds = trial as u64;
     Outcome {
         trial_id: TrialId(uuid::Uuid::from_u128(u128::from(candidate.len() as u64 * 1000) + u128::from(seconds))),
@@ -78,8 +83,9 @@ fn a_deadline_excludes_the_cheap_and_slow() {
 #[test]
 fn what_is_incomparable_is_in_the_table_and_never_in_the_rank() {
     let mut odd = outcome("odd", 1, 90_000.0);
-    odd.incomparable =
-        Some(Finding::new("global-batch-differs", Severity::Warning, "/candidates/1").says("48 against 64").fix("use 64"));
+    odd.incomparable = Some(
+        Finding::new("global-batch-differs", Severity::Warning, "/candidates/1").says("48 against 64").fix("use 64"),
+    );
     let got = recommend(&[outcome("fine", 30, 10_000.0), odd], &cheapest(), TOKENS);
     assert_eq!(got.ranked.len(), 1);
     assert_eq!(got.not_ranked[0].reason, "48 against 64");

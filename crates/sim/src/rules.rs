@@ -124,7 +124,8 @@ fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal>
     if used.saturating_add(wanted) <= world.quota() {
         return Ok(());
     }
-    let usage = if body["EnableManagedSpotTraining"].as_bool().unwrap_or(false) { "spot training job" } else { "training job" };
+    let usage =
+        if body["EnableManagedSpotTraining"].as_bool().unwrap_or(false) { "spot training job" } else { "training job" };
     Err(Refusal {
         code: "ResourceLimitExceeded",
         message: format!(

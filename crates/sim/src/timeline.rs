@@ -83,7 +83,12 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
     if life.fails_for_capacity {
         let wait = drawing.between(300.0, 1200.0);
-        drawing.phase("Starting", "Insufficient capacity error from EC2 while launching instances, retrying!", wait, 0.0);
+        drawing.phase(
+            "Starting",
+            "Insufficient capacity error from EC2 while launching instances, retrying!",
+            wait,
+            0.0,
+        );
         return Timeline {
             phases: drawing.phases,
             end_status: "Failed",
@@ -112,9 +117,10 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
             let draw: f64 = drawing.rng.random_range(f64::EPSILON..1.0);
             -draw.ln() * spot.mean_hours_between_interruptions * 3600.0
         });
-        let wait_left = life.spot.as_ref().map_or(f64::INFINITY, |spot| {
-            spot.max_wait_seconds - (drawing.at - life.created_at).as_seconds_f64()
-        });
+        let wait_left = life
+            .spot
+            .as_ref()
+            .map_or(f64::INFINITY, |spot| spot.max_wait_seconds - (drawing.at - life.created_at).as_seconds_f64());
         let run = needed.min(allowed).min(interruption).min(wait_left).max(1.0);
         drawing.phase("Training", "Training image download completed. Training in progress.", run, done);
         trained += run;
@@ -201,11 +207,7 @@ impl Timeline {
         let is_billed = |phase: &&Phase| {
             matches!(phase.status, "Downloading" | "Training" | "Stopping" | "Uploading") && phase.start >= begin
         };
-        self.phases
-            .iter()
-            .filter(is_billed)
-            .map(|phase| (phase.end.min(now) - phase.start).num_seconds().max(0))
-            .sum()
+        self.phases.iter().filter(is_billed).map(|phase| (phase.end.min(now) - phase.start).num_seconds().max(0)).sum()
     }
 }
 

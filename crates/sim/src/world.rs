@@ -41,7 +41,9 @@ impl Job {
         match self.timeline.phase_at(now) {
             None => self.timeline.end_status,
             Some(phase) if phase.status == "Stopping" => "Stopping",
-            Some(_) if self.timeline.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now) => "Stopping",
+            Some(_) if self.timeline.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now) => {
+                "Stopping"
+            }
             Some(_) => "InProgress",
         }
     }
@@ -121,7 +123,8 @@ impl World {
 
     /// Instances of a type in use by jobs that are not over.
     pub(crate) fn in_use(&self, instance_type: &str, now: DateTime<Utc>) -> u32 {
-        let alive = self.jobs.iter().filter(|job| job.instance.instance_type == instance_type && !job.timeline.is_over(now));
+        let alive =
+            self.jobs.iter().filter(|job| job.instance.instance_type == instance_type && !job.timeline.is_over(now));
         alive.map(|job| job.count).sum()
     }
 
@@ -139,7 +142,8 @@ impl World {
         let is_spot = request["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
-        let work_seconds = training.as_ref().map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second);
+        let work_seconds =
+            training.as_ref().map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second);
         let stopping = &request["StoppingCondition"];
         let runtime = stopping["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400);
         let wait = stopping["MaxWaitTimeInSeconds"].as_u64().unwrap_or(runtime);

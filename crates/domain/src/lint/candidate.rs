@@ -38,7 +38,10 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     if !prices.iter().any(|price| price.instance_type == instance.instance_type && price.region == spec.region) {
         findings.push(
             Finding::new("price-unknown", Severity::Refused, format!("{at}/instance_type"))
-                .says(format!("no price is known for {} in {}: its cost cannot be bounded", instance.instance_type, spec.region))
+                .says(format!(
+                    "no price is known for {} in {}: its cost cannot be bounded",
+                    instance.instance_type, spec.region
+                ))
                 .fix(format!("PUT /v1/prices/{} with your own rate", instance.instance_type))
                 .source("invariant 8: the budget refuses to start what it cannot bound"),
         );
@@ -120,7 +123,8 @@ fn libraries(profile: &ProfileSpec, instance: &InstanceType, at: &str, findings:
                 .source("SageMaker developer guide, supported instance types"),
         );
     }
-    if profile.library == ParallelLibrary::SmpV1 && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
+    if profile.library == ParallelLibrary::SmpV1 && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None)
+    {
         findings.push(
             refuse("two-engines", at)
                 .says("the model parallel library and DeepSpeed ZeRO both want to own the model and the optimiser")
@@ -156,5 +160,6 @@ fn memory(
             .fix("the trial will tell; a lower micro_batch_per_gpu is safer"),
         Verdict::Fits | Verdict::Unknown => return,
     };
-    findings.push(finding.source("ZeRO (arXiv 1910.02054), Korthikanti et al. (arXiv 2205.05198), DeepSpeed's estimator"));
+    findings
+        .push(finding.source("ZeRO (arXiv 1910.02054), Korthikanti et al. (arXiv 2205.05198), DeepSpeed's estimator"));
 }

@@ -36,8 +36,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
         );
     }
-    let trials: u64 =
-        spec.candidates.iter().map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64).sum();
+    let trials: u64 = spec.candidates.iter().map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64).sum();
     if trials > TRIALS_MAX {
         findings.push(
             error("trial-count", "/candidates")
@@ -78,7 +77,9 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
             (None, _) => findings.push(
                 error("profile-missing", format!("/candidates/{index}/profile"))
                     .says("this candidate has no profile, or its profile_id is not one of this project's")
-                    .fix("give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id"),
+                    .fix(
+                        "give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
+                    ),
             ),
         }
     }
@@ -139,7 +140,9 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     let objective = &spec.objective;
     if objective.full_run_budget_usd.is_some_and(|budget| budget.0 <= Decimal::ZERO) {
         findings.push(
-            error("full-run-budget", "/objective/full_run_budget_usd").says("it is not positive").fix("raise it, or leave it out"),
+            error("full-run-budget", "/objective/full_run_budget_usd")
+                .says("it is not positive")
+                .fix("raise it, or leave it out"),
         );
     }
     if objective.full_run_deadline_hours.is_some_and(|hours| !(hours.is_finite() && hours > 0.0)) {
@@ -210,7 +213,10 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
     if workload.image.is_empty() || workload.image.len() > 255 {
         findings.push(
-            error("image", "/workload/image").says("the image is empty or longer than 255").fix("give its ECR URI").source(API),
+            error("image", "/workload/image")
+                .says("the image is empty or longer than 255")
+                .fix("give its ECR URI")
+                .source(API),
         );
     }
     if workload.channels.is_empty() || workload.channels.len() > 20 {
@@ -246,7 +252,9 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     ] {
         if value == 0 {
             findings.push(
-                error("model-shape", format!("/workload/model/{field}")).says(format!("{field} is 0")).fix("give the model's own figure"),
+                error("model-shape", format!("/workload/model/{field}"))
+                    .says(format!("{field} is 0"))
+                    .fix("give the model's own figure"),
             );
         }
     }

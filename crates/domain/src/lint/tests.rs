@@ -76,7 +76,12 @@ fn full_offload_of_seven_billion_outgrows_the_g5_host() {
     });
     let found = lint(&document, &prices());
     let memory = found.iter().find(|f| f.rule == "does-not-fit").unwrap();
-    assert!(memory.message.contains("191 GiB of host memory of 128") || memory.message.contains("192 GiB of host memory of 128"), "{}", memory.message);
+    assert!(
+        memory.message.contains("191 GiB of host memory of 128")
+            || memory.message.contains("192 GiB of host memory of 128"),
+        "{}",
+        memory.message
+    );
 }
 
 #[test]

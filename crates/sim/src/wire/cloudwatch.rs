@@ -70,7 +70,8 @@ fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
     let dimension = &stat["Metric"]["Dimensions"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // Another namespace is another metric, and this region publishes only one.
-    let metric = if stat["Metric"]["Namespace"] == NAMESPACE { text(&stat["Metric"]["MetricName"]) } else { String::new() };
+    let metric =
+        if stat["Metric"]["Namespace"] == NAMESPACE { text(&stat["Metric"]["MetricName"]) } else { String::new() };
     Request {
         metric,
         dimension: text(&dimension["Name"]),
@@ -170,8 +171,8 @@ fn from_json(value: &Value, key: &str) -> Cbor {
         Value::Number(number) => Cbor::Float(number.as_f64().unwrap_or_default()),
         Value::String(text) => Cbor::Text(text.clone()),
         Value::Array(items) => Cbor::Array(items.iter().map(|item| from_json(item, key)).collect()),
-        Value::Object(entries) => Cbor::Map(
-            entries.iter().map(|(key, value)| (Cbor::Text(key.clone()), from_json(value, key))).collect(),
-        ),
+        Value::Object(entries) => {
+            Cbor::Map(entries.iter().map(|(key, value)| (Cbor::Text(key.clone()), from_json(value, key))).collect())
+        }
     }
 }

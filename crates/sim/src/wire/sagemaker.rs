@@ -69,7 +69,9 @@ fn list(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusa
     let size = usize::try_from(size).unwrap_or(10);
     let offset: usize = match body["NextToken"].as_str() {
         None => 0,
-        Some(token) => token.strip_prefix("page-").and_then(|n| n.parse().ok()).ok_or_else(|| invalid("Invalid NextToken"))?,
+        Some(token) => {
+            token.strip_prefix("page-").and_then(|n| n.parse().ok()).ok_or_else(|| invalid("Invalid NextToken"))?
+        }
     };
     let fragment = body["NameContains"].as_str().unwrap_or_default();
     let within = |job: &&Job| {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, root, run};
+use crate::process::{Scratch, cargo, root, run as run_program};
 
-pub(crate) fn run_sqlx(flags: &[&str]) -> Result<(), String> {
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let scratch = Scratch::new("sqlx")?;
     let config = Config { data_dir: scratch.0.join("data"), durable: false };
     Cluster::load_offline(&config, &migrations()?).map_err(|error| error.to_string())?;
@@ -35,11 +35,13 @@ fn compile(url: &str, out: &Path) -> Result<(), String> {
     let lib = root().join("src/lib.rs");
     let text = fs::read(&lib).map_err(|error| error.to_string())?;
     fs::write(&lib, text).map_err(|error| error.to_string())?;
-    run(cargo()
-        .args(["build", "--quiet", "--workspace", "--all-targets"])
-        .env("SQLX_OFFLINE", "false")
-        .env("SQLX_OFFLINE_DIR", out)
-        .env("DATABASE_URL", url))
+    run_program(
+        cargo()
+            .args(["build", "--quiet", "--workspace", "--all-targets"])
+            .env("SQLX_OFFLINE", "false")
+            .env("SQLX_OFFLINE_DIR", out)
+            .env("DATABASE_URL", url),
+    )
 }
 
 fn contents(dir: &Path) -> BTreeMap<String, String> {

@@ -1,0 +1,147 @@
+//! `cargo xtask demo`: from nothing to a recommendation. It starts a [`Stack`], sets the one price that no list has,
+//! runs both examples, and holds the ledger against the region's own bill.
+
+use std::io::IsTerminal;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::chaos;
+use crate::process::{cargo, run as run_program, wait_gone};
+use crate::stack::Stack;
+use crate::verify::{self, Verdict};
+
+const EXAMPLES: [&str; 2] = ["examples/hebrew-p4-p5.json", "examples/legal-g5-spot.json"];
+
+struct Flags {
+    once: bool,
+    json: bool,
+    kills: u32,
+}
+
+impl Flags {
+    fn parse(flags: &[&str]) -> Result<Self, String> {
+        let mut parsed = Self { once: false, json: false, kills: 0 };
+        let mut rest = flags.iter();
+        while let Some(flag) = rest.next() {
+            match *flag {
+                "--once" => parsed.once = true,
+                "--json" => parsed.json = true,
+                "--kills" => {
+                    let count = rest.next().and_then(|count| count.parse().ok());
+                    parsed.kills = count.ok_or("--kills wants a number")?;
+                }
+                other => return Err(format!("demo does not know {other}")),
+            }
+        }
+        if parsed.json && !parsed.once {
+            return Err("--json goes with --once".to_owned());
+        }
+        Ok(parsed)
+    }
+}
+
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
+    let flags = Flags::parse(flags)?;
+    let say = |text: &str| {
+        if !flags.json {
+            println!("{text}");
+        }
+    };
+    say("Building; the first time takes about four minutes …");
+    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
+    say("Starting a simulated AWS region, PostgreSQL and the service …");
+    let started = Instant::now();
+    let mut stack = Stack::start()?;
+    let outcome = play(&mut stack, &flags, &interrupted, started);
+    if outcome.is_ok() && !flags.once && !interrupted.load(Ordering::SeqCst) {
+        stay(&stack, &interrupted);
+    }
+    let stopped = stack.stop();
+    if interrupted.load(Ordering::SeqCst) {
+        println!("\nStopped; nothing is left running.");
+        return stopped;
+    }
+    outcome.and(stopped)
+}
+
+fn play(stack: &mut Stack, flags: &Flags, interrupted: &AtomicBool, started: Instant) -> Result<(), String> {
+    negotiated_price(stack)?;
+    if !flags.json {
+        println!("P5e has no list price: it is set through the API as 68 USD/h, `negotiated (example)`.\n");
+    }
+    let mut command = stack.bakeoff();
+    command.arg("run").args(EXAMPLES).arg("--watch");
+    if flags.json {
+        command.arg("--json").stdout(Stdio::piped());
+    } else if !std::io::stdout().is_terminal() {
+        println!("Two experiments run side by side, about a minute for a day of the region's time …\n");
+    }
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let (status, output, kills) = chaos::follow(stack, child, flags.kills, interrupted)?;
+    if interrupted.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    let verdict = verify::verify(stack)?;
+    report(flags, status, &output, &verdict, kills, started)
+}
+
+/// The documents name P5e, and no list has its price: a made-up rate, marked as such.
+fn negotiated_price(stack: &Stack) -> Result<(), String> {
+    let body = json!({
+        "region": "us-east-1",
+        "usd_per_hour": 68,
+        "source": "negotiated (example)",
+        "note": "made up for the demo: AWS sells P5e by capacity block only",
+    });
+    let url = format!("{}/v1/prices/ml.p5e.48xlarge", stack.url);
+    let authorization = format!("Bearer {}", stack.api_key);
+    let sent = ureq::put(&url).header("authorization", &authorization).send_json(&body);
+    sent.map(drop).map_err(|error| format!("PUT {url}: {error}"))
+}
+
+fn report(
+    flags: &Flags,
+    status: ExitStatus,
+    output: &str,
+    verdict: &Verdict,
+    kills: Value,
+    started: Instant,
+) -> Result<(), String> {
+    if flags.json {
+        let mut result: Value = serde_json::from_str(output).map_err(|error| format!("{error}: {output}"))?;
+        result["verification"] = verdict.json.clone();
+        result["kills"] = kills;
+        result["took_seconds"] = json!(started.elapsed().as_secs());
+        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+    } else {
+        println!("{}", verdict.text);
+        println!("took {} s", started.elapsed().as_secs());
+    }
+    if !status.success() {
+        return Err(format!("`bakeoff run` ended with {status}"));
+    }
+    if verdict.holds { Ok(()) } else { Err("the verification failed".to_owned()) }
+}
+
+/// Leaves everything up to be looked at, until Ctrl-C.
+fn stay(stack: &Stack, interrupted: &AtomicBool) {
+    println!("\nThe service is up: {}/docs", stack.url);
+    println!("  export BAKEOFF_URL={} BAKEOFF_API_KEY={}", stack.url, stack.api_key);
+    println!("  curl -s -H \"Authorization: Bearer $BAKEOFF_API_KEY\" $BAKEOFF_URL/v1/experiments | head -c 400");
+    println!("Ctrl-C stops everything.");
+    while !interrupted.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits for a child while watching for Ctrl-C.
+pub(crate) fn is_over(child: &mut std::process::Child) -> bool {
+    wait_gone(child, Duration::from_millis(60))
+}

@@ -1,0 +1,28 @@
+//! `cargo xtask openapi`: the committed OpenAPI document, written by the program itself; `--check` compares.
+
+use std::fs;
+
+use crate::process::{cargo, root};
+
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
+    let output = cargo()
+        .args(["run", "--quiet", "--package", "bakeoff", "--bin", "bakeoff", "--", "openapi"])
+        .output()
+        .map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let path = root().join("openapi/bakeoff.json");
+    if flags.contains(&"--check") {
+        let committed = fs::read(&path).unwrap_or_default();
+        if committed != output.stdout {
+            return Err("openapi/bakeoff.json has drifted\n  to mend it: cargo xtask openapi".to_owned());
+        }
+        println!("openapi/bakeoff.json is up to date");
+        return Ok(());
+    }
+    fs::create_dir_all(root().join("openapi")).map_err(|error| error.to_string())?;
+    fs::write(&path, &output.stdout).map_err(|error| error.to_string())?;
+    println!("openapi/bakeoff.json written");
+    Ok(())
+}

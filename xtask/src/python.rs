@@ -1,0 +1,38 @@
+//! Python packages from the registry into a folder of our own: no virtual environment, no sudo, nothing left on the machine.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::process::root;
+
+/// Installs pinned packages once into `target/python/<name>`; returns the folder, for PYTHONPATH.
+pub(crate) fn packages(requirements: &[&str], name: &str) -> Result<PathBuf, String> {
+    let target = root().join("target/python").join(name);
+    let stamp = target.join("requirements.txt");
+    let wanted = requirements.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        return Ok(target);
+    }
+    println!("Fetching {} …", requirements.join(", "));
+    let output = Command::new("python3")
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+            "--upgrade",
+        ])
+        .arg("--target")
+        .arg(&target)
+        .args(requirements)
+        .output()
+        .map_err(|error| format!("python3 could not be run ({error}); install Python 3.11 with pip"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{} could not be installed:\n{stderr}", requirements.join(", ")));
+    }
+    std::fs::write(&stamp, wanted).map_err(|error| error.to_string())?;
+    Ok(target)
+}

@@ -1,0 +1,210 @@
+//! A whole Bakeoff on this machine: the simulated region, the service with its embedded Postgres, a key, the objects that
+//! the examples read. It cannot reach AWS: every endpoint is loopback, the credentials are dummies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::process::{Scratch, interrupt, root, wait_gone};
+
+/// Virtual seconds in a real one.
+const FACTOR: u32 = 1000;
+const START_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Objects that the examples' channels point to.
+const INPUTS: [&str; 3] = ["hebrew/train", "legal/train", "legal/validation"];
+
+pub(crate) struct Stack {
+    scratch: Scratch,
+    clock: String,
+    region: Child,
+    pub(crate) region_url: String,
+    service: Child,
+    pub(crate) url: String,
+    pub(crate) api_key: String,
+}
+
+fn program(name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("debug").join(name)
+}
+
+impl Stack {
+    /// Starts everything; on an error nothing is left running.
+    pub(crate) fn start() -> Result<Self, String> {
+        let scratch = Scratch::new("demo")?;
+        for input in INPUTS {
+            let folder = scratch.0.join("s3/bakeoff-example").join(input);
+            fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+            fs::write(folder.join("part-00000"), "example\n").map_err(|error| error.to_string())?;
+        }
+        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", now_rfc3339()?);
+        let mut region = start_region(&scratch.0, &clock)?;
+        let addresses = match ready(&scratch.0.join("region.json"), &mut region, &scratch.0.join("region.log")) {
+            Ok(text) => text,
+            Err(error) => {
+                kill(&mut region);
+                return Err(error);
+            }
+        };
+        let addresses: serde_json::Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
+        let region_url = addresses["api"].as_str().unwrap_or_default().to_owned();
+        let service = start_service(&scratch.0, &clock, &region_url, "127.0.0.1:0");
+        let service = match service {
+            Ok(service) => service,
+            Err(error) => {
+                kill(&mut region);
+                return Err(error);
+            }
+        };
+        let mut stack =
+            Self { scratch, clock, region, region_url, service, url: String::new(), api_key: String::new() };
+        match stack.finish_start() {
+            Ok(()) => Ok(stack),
+            Err(error) => {
+                drop(stack.stop());
+                Err(error)
+            }
+        }
+    }
+
+    fn finish_start(&mut self) -> Result<(), String> {
+        self.url = self.wait_ready()?;
+        let output = Command::new(program("bakeoff"))
+            .args(["keys", "create", "--project", "demo", "--role", "admin", "--data-dir"])
+            .arg(self.data_dir())
+            .env_remove("DATABASE_URL")
+            .output()
+            .map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        String::from_utf8_lossy(&output.stdout).trim().clone_into(&mut self.api_key);
+        Ok(())
+    }
+
+    fn wait_ready(&mut self) -> Result<String, String> {
+        let log = self.log();
+        ready(&self.scratch.0.join("service.url"), &mut self.service, &log)
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.scratch.0.join("data")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.scratch.0.join("service.log")
+    }
+
+    /// The command line against this stack.
+    pub(crate) fn bakeoff(&self) -> Command {
+        let mut command = Command::new(program("bakeoff"));
+        command.env("BAKEOFF_URL", &self.url).env("BAKEOFF_API_KEY", &self.api_key).current_dir(root());
+        command
+    }
+
+    /// `kill -9` of the service; a new one takes its place, on the same port and clock.
+    pub(crate) fn kill_service(&mut self) -> Result<(), String> {
+        kill(&mut self.service);
+        drop(fs::remove_file(self.scratch.0.join("service.url")));
+        let address = self.url.trim_start_matches("http://").to_owned();
+        self.service = start_service(&self.scratch.0, &self.clock, &self.region_url, &address)?;
+        self.wait_ready().map(drop)
+    }
+
+    /// `kill -9` of Postgres; the service brings it back.
+    pub(crate) fn kill_postgres(&self) -> Result<(), String> {
+        let file = self.data_dir().join("postgres/postmaster.pid");
+        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let pid = text.lines().next().unwrap_or_default();
+        let status = Command::new("kill").args(["-9", pid]).status().map_err(|error| error.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("kill -9 {pid} failed")) }
+    }
+
+    /// Stops the service (which stops its Postgres), then the region; the folders go with it.
+    pub(crate) fn stop(mut self) -> Result<(), String> {
+        interrupt(&self.service);
+        let is_gone = wait_gone(&mut self.service, Duration::from_secs(40));
+        interrupt(&self.region);
+        wait_gone(&mut self.region, Duration::from_secs(5));
+        kill(&mut self.region);
+        if !is_gone {
+            kill(&mut self.service);
+            return Err("the service did not stop by itself and was killed".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn kill(child: &mut Child) {
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn log_file(path: &Path) -> Result<Stdio, String> {
+    let file = fs::OpenOptions::new().create(true).append(true).open(path);
+    file.map(Stdio::from).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A process group of its own: Ctrl-C reaches us, and we stop things in order.
+fn detached(name: &str, log: &Path) -> Result<Command, String> {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(program(name));
+    command.process_group(0).stdin(Stdio::null()).stdout(log_file(log)?).stderr(log_file(log)?);
+    Ok(command)
+}
+
+fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
+    let mut command = detached("bakeoff-sim", &scratch.join("region.log"))?;
+    command.arg("--s3-root").arg(scratch.join("s3")).args(["--clock", clock, "--throttle", "0.01"]);
+    command.arg("--ready-file").arg(scratch.join("region.json"));
+    command.spawn().map_err(|error| error.to_string())
+}
+
+fn start_service(scratch: &Path, clock: &str, region: &str, listen: &str) -> Result<Child, String> {
+    let mut command = detached("bakeoff", &scratch.join("service.log"))?;
+    command
+        .args(["serve", "--embedded", "--listen", listen, "--poll-seconds", "120", "--lease-seconds", "2"])
+        .arg("--data-dir")
+        .arg(scratch.join("data"))
+        .arg("--ready-file")
+        .arg(scratch.join("service.url"))
+        .env_remove("DATABASE_URL")
+        .env_remove("AWS_PROFILE")
+        .env("BAKEOFF_CLOCK", clock)
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ENDPOINT_URL", region)
+        .env("AWS_ENDPOINT_URL_SAGEMAKER", region)
+        .env("AWS_ENDPOINT_URL_CLOUDWATCH", region)
+        .env("AWS_ACCESS_KEY_ID", "simulated")
+        .env("AWS_SECRET_ACCESS_KEY", "simulated")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("AWS_CONFIG_FILE", "/dev/null")
+        .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+    command.spawn().map_err(|error| error.to_string())
+}
+
+/// Waits for a ready file; a process that ends first is an error with the end of its log.
+fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
+    let started = Instant::now();
+    while started.elapsed() < START_TIMEOUT {
+        if let Ok(text) = fs::read_to_string(file) {
+            return Ok(text);
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            let text = fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().rev().take(12).collect();
+            let tail = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+            return Err(format!("it ended with {status} before it was ready:\n{tail}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err(format!("it was not ready after {} seconds; its log is {}", START_TIMEOUT.as_secs(), log.display()))
+}
+
+fn now_rfc3339() -> Result<String, String> {
+    let output =
+        Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
