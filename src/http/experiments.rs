@@ -86,7 +86,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 fn created(body: serde_json::Value) -> Response {
-    let location = format!("/v1/experiments/{}", body["id"].as_str().unwrap_or_default());
+    let location = format!("/v1/experiments/{}", body.get("id").and_then(serde_json::Value::as_str).unwrap_or_default());
     (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
 }
 

@@ -80,7 +80,7 @@ fn account(trial: &Claimed, attempt: &Attempt) -> Account {
     }
 }
 
-fn event(trial: &Claimed, kind: &str, severity: &'static str, message: String) -> NewEvent {
+fn event(trial: &Claimed, kind: &str, severity: &'static str, message: &str) -> NewEvent {
     NewEvent {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
@@ -162,7 +162,7 @@ impl Store {
         ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "training", training), now).await?;
         ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "cloudwatch", metrics), now).await?;
         let message = format!("attempt {number} is {job_name}, {} reserved", training + metrics);
-        events::insert(&mut tx, &event(trial, "planned", "info", message), now).await?;
+        events::insert(&mut tx, &event(trial, "planned", "info", &message), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -184,7 +184,7 @@ impl Store {
         if !fenced(&mut tx, trial, state, (now, Some(reason)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        events::insert(&mut tx, &event(trial, state.as_str(), "info", reason.to_owned()), now).await?;
+        events::insert(&mut tx, &event(trial, state.as_str(), "info", reason), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -209,7 +209,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        events::insert(&mut tx, &event(trial, "submitted", "info", attempt.job_name.clone()), now).await?;
+        events::insert(&mut tx, &event(trial, "submitted", "info", &attempt.job_name), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -230,7 +230,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         if attempt.postponed == 0 {
-            events::insert(&mut tx, &event(trial, "waiting", "info", why.to_owned()), now).await?;
+            events::insert(&mut tx, &event(trial, "waiting", "info", why), now).await?;
         }
         tx.commit().await?;
         Ok(Applied::Done)
@@ -287,7 +287,7 @@ impl Store {
             accrue(&mut tx, trial, attempt, job, now).await?;
             if attempt.secondary_status.as_deref() != Some(job.secondary_status.as_str()) {
                 let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
-                events::insert(&mut tx, &event(trial, "status", severity, job.secondary_status.clone()), now).await?;
+                events::insert(&mut tx, &event(trial, "status", severity, &job.secondary_status), now).await?;
             }
         }
         tx.commit().await?;
@@ -336,7 +336,7 @@ impl Store {
         }
         let kind = if again_at.is_some() { "retrying" } else { ending.trial.as_str() };
         let severity = if ending.trial == TrialState::Failed || again_at.is_some() { "warning" } else { "info" };
-        events::insert(&mut tx, &event(trial, kind, severity, ending.reason.clone()), now).await?;
+        events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -417,7 +417,7 @@ async fn book(
         sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", trial.experiment_id.0, reason)
             .execute(&mut *tx)
             .await?;
-        events::insert(tx, &event(trial, "over_reservation", "alarm", reason), now).await?;
+        events::insert(tx, &event(trial, "over_reservation", "alarm", &reason), now).await?;
     }
     Ok(())
 }

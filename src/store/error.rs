@@ -28,6 +28,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    #[expect(clippy::needless_pass_by_value, reason = "ids are copied")]
     pub fn corrupt(table: &'static str, id: impl ToString, column: &'static str) -> Self {
         Self::Corrupt { table, id: id.to_string(), column }
     }

@@ -11,7 +11,7 @@ use crate::demo::is_over;
 use crate::stack::Stack;
 
 /// Between two kills: ten are spread over most of the demo, which then takes about a minute and a half.
-const BETWEEN: Duration = Duration::from_millis(5500);
+const BETWEEN: Duration = Duration::from_secs(4);
 
 /// Waits for `child`; returns its status, its output and what was killed.
 pub(crate) fn follow(

@@ -1,6 +1,8 @@
 //! `cargo xtask`: the project's own commands. It starts in seconds, before the long build, so it depends on little and
 //! never on the service: what it needs of the service it runs as a program.
 
+#![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
+
 mod chaos;
 mod demo;
 mod deploy;
@@ -24,6 +26,7 @@ cargo xtask COMMAND
   test                everything that CI checks
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
+  postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters
 ";
 
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),
+        Some("postgres") => test::postgres(),
         Some("deploy-lint") => deploy::run(),
         _ => {
             print!("{HELP}");

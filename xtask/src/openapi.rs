@@ -1,14 +1,13 @@
 //! `cargo xtask openapi`: the committed OpenAPI document, written by the program itself; `--check` compares.
 
 use std::fs;
+use std::process::Command;
 
-use crate::process::{cargo, root};
+use crate::process::{cargo, program, root, run as run_program};
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
-    let output = cargo()
-        .args(["run", "--quiet", "--package", "bakeoff", "--bin", "bakeoff", "--", "openapi"])
-        .output()
-        .map_err(|error| error.to_string())?;
+    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
+    let output = Command::new(program("bakeoff")).arg("openapi").output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }

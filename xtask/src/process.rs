@@ -27,6 +27,12 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// One of our programs, as the workspace build makes it: running it through cargo would resolve features anew and build twice.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("debug").join(name)
+}
+
 /// A folder below the system's temporary one, removed when dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 

@@ -13,7 +13,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let scratch = Scratch::new("sqlx")?;
     let config = Config { data_dir: scratch.0.join("data"), durable: false };
     Cluster::load_offline(&config, &migrations()?).map_err(|error| error.to_string())?;
-    let cluster = Cluster::start(config).map_err(|error| error.to_string())?;
+    let cluster = Cluster::start(&config).map_err(|error| error.to_string())?;
     let fresh = scratch.0.join("queries");
     let written = compile(&cluster.url("postgres"), &fresh);
     cluster.stop().map_err(|error| error.to_string())?;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{Scratch, interrupt, root, wait_gone};
+use crate::process::{Scratch, interrupt, program, root, wait_gone};
 
 /// Virtual seconds in a real one.
 const FACTOR: u32 = 1000;
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Objects that the examples' channels point to.
 const INPUTS: [&str; 3] = ["hebrew/train", "legal/train", "legal/validation"];
@@ -23,11 +23,6 @@ pub(crate) struct Stack {
     service: Child,
     pub(crate) url: String,
     pub(crate) api_key: String,
-}
-
-fn program(name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("debug").join(name)
 }
 
 impl Stack {

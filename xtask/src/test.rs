@@ -1,10 +1,13 @@
 //! `cargo xtask test`: everything that CI checks, in the order in which it fails fastest.
 
-use std::time::Instant;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, run as run_program};
+use crate::process::{Scratch, cargo, program, run as run_program};
 use crate::{deploy, openapi, python, queries};
 
 pub(crate) fn run() -> Result<(), String> {
@@ -16,7 +19,7 @@ pub(crate) fn run() -> Result<(), String> {
     step("committed OpenAPI document");
     openapi::run(&["--check"])?;
     let scratch = Scratch::new("test")?;
-    let cluster = Cluster::start(Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;
     let tested = with_database(&cluster);
     cluster.stop().map_err(|error| error.to_string())?;
@@ -29,12 +32,8 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// The schema goes into template1 once: each test's own database is a copy of it.
 fn with_database(cluster: &Cluster) -> Result<(), String> {
-    let template = cluster.url("template1");
-    run_program(
-        cargo().args(["run", "--quiet", "--package", "bakeoff", "--", "migrate"]).env("DATABASE_URL", template),
-    )?;
+    migrate(cluster)?;
     step("boto3 against the simulated region, and the tests");
     let modules = python::packages(&["boto3==1.44.5"], "boto3")?;
     run_program(
@@ -43,6 +42,29 @@ fn with_database(cluster: &Cluster) -> Result<(), String> {
             .env("DATABASE_URL", cluster.url("postgres"))
             .env("BAKEOFF_TEST_PYTHONPATH", modules),
     )
+}
+
+/// `cargo xtask postgres`: the tests' cluster by itself, for `cargo test` by hand.
+pub(crate) fn postgres() -> Result<(), String> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
+    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
+    let scratch = Scratch::new("postgres")?;
+    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = cluster.map_err(|error| error.to_string())?;
+    migrate(&cluster)?;
+    println!("export DATABASE_URL={}", cluster.url("postgres"));
+    println!("cargo test --workspace    # in another terminal; Ctrl-C here stops PostgreSQL");
+    while !interrupted.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.stop().map_err(|error| error.to_string())
+}
+
+/// The schema goes into template1 once: each test's own database is a copy of it.
+fn migrate(cluster: &Cluster) -> Result<(), String> {
+    run_program(Command::new(program("bakeoff")).arg("migrate").env("DATABASE_URL", cluster.url("template1")))
 }
 
 fn step(name: &str) {

@@ -1,6 +1,5 @@
 //! Between SDK types and the domain's. A value AWS adds later must not crash anything: it is kept as text.
 
-use aws_sdk_sagemaker::error::BuildError;
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
@@ -27,7 +26,7 @@ fn int(value: u32) -> i32 {
 pub(crate) fn fill(
     call: CreateTrainingJobFluentBuilder,
     request: &TrainingJobRequest,
-) -> Result<CreateTrainingJobFluentBuilder, BuildError> {
+) -> CreateTrainingJobFluentBuilder {
     let mut algorithm =
         AlgorithmSpecification::builder().training_image(&request.image).training_input_mode(TrainingInputMode::File);
     for metric in &request.metrics {
@@ -67,7 +66,7 @@ pub(crate) fn fill(
         let config = CheckpointConfig::builder().s3_uri(&checkpoint.s3_uri).local_path(&checkpoint.local_path);
         call = call.checkpoint_config(config.build());
     }
-    Ok(call)
+    call
 }
 
 fn input(name: &str, s3_uri: &str) -> Channel {

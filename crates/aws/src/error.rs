@@ -9,6 +9,7 @@ use bakeoff_domain::ports::AwsError;
 const NOT_FOUND_TEXT: &str = "Requested resource not found";
 
 /// Only an answer with a status below 500 and a modelled or known code is certain. Everything else may have happened.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 
 pub use cloudwatch::CloudWatch;
@@ -26,6 +27,14 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// `sdk_retries` is off in simulation: there our own backoff runs on the domain clock, and the SDK's would run on the real one.
 pub async fn connect(region: String, sdk_retries: bool) -> (SageMaker, CloudWatch) {
     let config = load(region, sdk_retries).await;
+    (SageMaker::new(&config), CloudWatch::new(&config))
+}
+
+/// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this machine's AWS configuration.
+pub async fn connect_to(endpoint: &str, region: &str) -> (SageMaker, CloudWatch) {
+    let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
+    let config = load(region.to_owned(), false).await.into_builder();
+    let config = config.endpoint_url(endpoint).credentials_provider(SharedCredentialsProvider::new(credentials)).build();
     (SageMaker::new(&config), CloudWatch::new(&config))
 }
 

@@ -29,8 +29,7 @@ impl SageMaker {
 #[async_trait]
 impl TrainingJobs for SageMaker {
     async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
-        let call = convert::fill(self.client.create_training_job(), request)
-            .map_err(|error| AwsError::Rejected { code: "BuildError".to_owned(), message: error.to_string() })?;
+        let call = convert::fill(self.client.create_training_job(), request);
         call.send().await.map(drop).map_err(classify)
     }
 

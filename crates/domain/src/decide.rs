@@ -152,18 +152,17 @@ pub enum Decision {
 /// Whether the decision needs a look at AWS first.
 pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTime<Utc>) -> bool {
     let Some(attempt) = attempt else { return false };
-    match (trial.is_terminal(), attempt.state) {
-        (true, _) => false,
-        (false, AttemptState::Running) => true,
-        (false, AttemptState::Quarantined) => attempt.quarantine_until.is_none_or(|until| until <= now),
-        (
-            false,
-            AttemptState::Planned
-            | AttemptState::Completed
-            | AttemptState::Failed
-            | AttemptState::Stopped
-            | AttemptState::NeverCreated,
-        ) => false,
+    if trial.is_terminal() {
+        return false;
+    }
+    match attempt.state {
+        AttemptState::Running => true,
+        AttemptState::Quarantined => attempt.quarantine_until.is_none_or(|until| until <= now),
+        AttemptState::Planned
+        | AttemptState::Completed
+        | AttemptState::Failed
+        | AttemptState::Stopped
+        | AttemptState::NeverCreated => false,
     }
 }
 

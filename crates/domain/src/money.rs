@@ -19,6 +19,7 @@ impl Usd {
     pub const ZERO: Self = Self(Decimal::ZERO);
 
     /// Rounded half to even to a millionth of a dollar.
+    #[must_use]
     pub fn rounded(self) -> Self {
         Self(self.0.round_dp(PLACES))
     }

@@ -73,19 +73,19 @@ impl Cluster {
     ///
     /// # Errors
     /// No server binaries, a directory that cannot be written, or a server that does not come up (with its log).
-    pub fn start(config: Config) -> Result<Self, Error> {
+    pub fn start(config: &Config) -> Result<Self, Error> {
         let mut cluster = Self::prepare(config)?;
         cluster.restart()?;
         Ok(cluster)
     }
 
     /// Finds the binaries and initialises the data directory if it is new; starts nothing.
-    fn prepare(config: Config) -> Result<Self, Error> {
+    fn prepare(config: &Config) -> Result<Self, Error> {
         let binaries = Binaries::find().map_err(Error::NotFound)?;
         let owner = Owner::current();
         fs::create_dir_all(&config.data_dir).map_err(io(config.data_dir.display().to_string()))?;
         let data_dir = fs::canonicalize(&config.data_dir).map_err(io("data directory"))?;
-        let config = Config { data_dir, ..config };
+        let config = Config { data_dir, durable: config.durable };
         let pgdata = owner.reachable(&config.data_dir.join("postgres"));
         let password = password(&config.data_dir)?;
         let cluster = Self { config, binaries, owner, pgdata, password, port: 0, pid: 0, child: None };
@@ -115,7 +115,7 @@ impl Cluster {
     /// # Errors
     /// A directory that cannot be initialised, or the first error that the server reports.
     pub fn load_offline(config: &Config, files: &[PathBuf]) -> Result<(), Error> {
-        let cluster = Self::prepare(config.clone())?;
+        let cluster = Self::prepare(config)?;
         for file in files {
             let sql = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
             cluster.single_user(&sql).map_err(|log| Error::Failed { what: file.display().to_string(), log })?;
@@ -271,7 +271,7 @@ fn password(data_dir: &Path) -> Result<String, Error> {
     }
     let mut bytes = [0u8; 24];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(io("/dev/urandom"))?;
-    let fresh: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let fresh = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     write_secret(&path, &fresh)?;
     Ok(fresh)
 }

@@ -4,6 +4,8 @@
 //! (rpc-v2-cbor and awsJson1_0) and S3. It is never a dependency of the product, which reaches it as it reaches AWS.
 //! It is not AWS: what it promises is in the tests, what it leaves out answers with an error.
 
+#![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
+
 mod billing;
 mod faults;
 mod metrics;
@@ -15,10 +17,10 @@ mod world;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::clock::Timescale;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::Parser;
 use tokio::net::TcpListener;
 
@@ -47,6 +49,9 @@ struct Options {
     /// Where to write the two addresses once both listen: `{"api": "http://…", "s3": "http://…"}`.
     #[arg(long)]
     ready_file: Option<PathBuf>,
+    /// For tests: time stands still at this moment, and moves by `POST /_sim/advance?seconds=N`.
+    #[arg(long, conflicts_with = "clock")]
+    manual_clock: Option<DateTime<Utc>>,
     #[command(flatten)]
     faults: Faults,
     /// Instances of one type that the account may use at once, for training.
@@ -59,6 +64,8 @@ struct Options {
 pub(crate) struct Region {
     world: Arc<Mutex<World>>,
     scale: Timescale,
+    /// Set when time is stepped by hand.
+    manual: Option<Arc<Mutex<DateTime<Utc>>>>,
     s3_root: Arc<PathBuf>,
 }
 
@@ -66,11 +73,19 @@ impl Region {
     /// The virtual moment.
     #[expect(clippy::disallowed_methods, reason = "the region's one look at real time")]
     pub(crate) fn now(&self) -> DateTime<Utc> {
-        self.scale.at(Utc::now())
+        match &self.manual {
+            Some(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
+            None => self.scale.at(Utc::now()),
+        }
+    }
+
+    /// Steps a manual clock; false when time runs by itself.
+    pub(crate) fn advance(&self, by: TimeDelta) -> bool {
+        self.manual.as_ref().map(|moment| *moment.lock().unwrap_or_else(PoisonError::into_inner) += by).is_some()
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
-        let mut world = self.world.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut world)
     }
 
@@ -102,6 +117,7 @@ async fn main() -> anyhow::Result<()> {
     let region = Region {
         world: Arc::new(Mutex::new(world)),
         scale: options.clock.unwrap_or(Timescale::REAL),
+        manual: options.manual_clock.map(|moment| Arc::new(Mutex::new(moment))),
         s3_root: Arc::new(options.s3_root.clone()),
     };
     let api = TcpListener::bind(options.listen).await?;

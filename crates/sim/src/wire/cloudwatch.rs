@@ -66,17 +66,17 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
 }
 
 fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
-    let stat = &query["MetricStat"];
-    let dimension = &stat["Metric"]["Dimensions"][0];
+    let asked = &query["MetricStat"];
+    let dimension = &asked["Metric"]["Dimensions"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // Another namespace is another metric, and this region publishes only one.
     let metric =
-        if stat["Metric"]["Namespace"] == NAMESPACE { text(&stat["Metric"]["MetricName"]) } else { String::new() };
+        if asked["Metric"]["Namespace"] == NAMESPACE { text(&asked["Metric"]["MetricName"]) } else { String::new() };
     Request {
         metric,
         dimension: text(&dimension["Name"]),
         value: text(&dimension["Value"]),
-        period_seconds: stat["Period"].as_i64().unwrap_or(60),
+        period_seconds: asked["Period"].as_i64().unwrap_or(60),
         start,
         end,
     }

@@ -7,10 +7,12 @@ mod sagemaker;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use chrono::TimeDelta;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Region;
@@ -21,12 +23,23 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/", post(aws_json))
         .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
         .route("/_sim/record", get(record))
+        .route("/_sim/advance", post(advance))
         .with_state(region)
 }
 
 async fn record(State(region): State<Region>) -> Response {
     let now = region.now();
     axum::Json(region.with(|world| world.record(now))).into_response()
+}
+
+#[derive(Deserialize)]
+struct Advance {
+    seconds: u32,
+}
+
+async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> StatusCode {
+    let moved = region.advance(TimeDelta::seconds(by.seconds.into()));
+    if moved { StatusCode::NO_CONTENT } else { StatusCode::CONFLICT }
 }
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.
@@ -46,6 +59,7 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
         Ok(value) => (StatusCode::OK, value),
         Err(refusal) => (status_of(&refusal), json!({ "__type": refusal.code, "message": refusal.message })),
     };
+    #[expect(clippy::disallowed_methods, reason = "a request id is for logs, not part of the world")]
     let id = uuid::Uuid::now_v7().to_string();
     let headers = [(header::CONTENT_TYPE.as_str(), content_type.to_owned()), ("x-amzn-requestid", id)];
     (status, headers, value.to_string()).into_response()

@@ -1,0 +1,246 @@
+//! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency, pages, formats, streams.
+
+use bakeoff::http::Role;
+use futures::StreamExt;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, spec};
+
+fn pointers(problem: &Value) -> Vec<&str> {
+    problem["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap()).collect()
+}
+
+#[sqlx::test(migrations = false)]
+async fn without_a_good_key_there_is_nothing_to_see(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let wrong = test.admin.replace('a', "b");
+    for key in ["", "bk_1_2", "nonsense", wrong.as_str()] {
+        let (status, problem) = test.send(test.request(Method::GET, "/v1/experiments", key)).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        assert_eq!(problem["code"], "unauthenticated");
+    }
+    let bare = reqwest::get(format!("{}/v1/experiments", test.url)).await.unwrap();
+    assert_eq!(bare.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(bare.headers()["content-type"], "application/problem+json");
+    assert!(bare.headers().contains_key("x-request-id"));
+}
+
+#[sqlx::test(migrations = false)]
+async fn another_projects_rows_do_not_exist(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let stranger = test.key(test.other_project().await, Role::Admin).await;
+    for path in ["", "/trials", "/comparison", "/recommendation", "/ledger", "/events"] {
+        let path = format!("/v1/experiments/{id}{path}");
+        let (status, _) = test.send(test.request(Method::GET, &path, &stranger)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+    }
+    let cancel = test.request(Method::POST, &format!("/v1/experiments/{id}/cancel"), &stranger);
+    assert_eq!(test.send(cancel).await.0, StatusCode::NOT_FOUND);
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let trial = trials["items"][0]["id"].as_str().unwrap();
+    let (status, _) = test.send(test.request(Method::GET, &format!("/v1/trials/{trial}"), &stranger)).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (_, page) = test.send(test.request(Method::GET, "/v1/experiments", &stranger)).await;
+    assert_eq!(page["items"], json!([]));
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_viewer_reads_and_does_not_spend(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let viewer = test.key(test.project, Role::Viewer).await;
+    let (status, problem) = test.send(test.request(Method::POST, "/v1/experiments", &viewer).json(&spec())).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
+    let (status, _) = test.send(test.request(Method::GET, "/v1/experiments", &viewer)).await;
+    assert_eq!(status, StatusCode::OK);
+}
+
+#[sqlx::test(migrations = false)]
+async fn all_mistakes_come_back_at_once_with_their_places(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut wrong = spec();
+    wrong["budget_us"] = json!(10);
+    wrong["budget_usd"] = json!(-5);
+    wrong["max_wait_seconds"] = json!(100);
+    wrong["candidates"][0]["purchase_options"] = json!(["spot"]);
+    wrong["candidates"][1]["instance_type"] = json!("ml.p5.48xlrge");
+    let (status, problem) = test.post("/v1/experiments", &wrong).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let expected = ["/budget_us", "/budget_usd", "/max_wait_seconds", "/checkpoint", "/candidates/1/instance_type"];
+    assert_eq!(pointers(&problem), expected);
+    assert!(problem["errors"][0]["fix"].as_str().unwrap().contains("budget_usd"));
+    assert!(problem["errors"][4]["fix"].as_str().unwrap().contains("ml.p5.48xlarge"));
+    assert_eq!(test.get("/v1/experiments").await["items"], json!([]), "nothing was written");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_wrong_type_names_its_place(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut wrong = spec();
+    wrong["candidates"][1]["profile"]["micro_batch_per_gpu"] = json!("four");
+    let (status, problem) = test.post("/v1/experiments", &wrong).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(pointers(&problem), ["/candidates/1/profile/micro_batch_per_gpu"]);
+    let broken = test.request(Method::POST, "/v1/experiments", &test.admin).body("{");
+    assert_eq!(test.send(broken).await.0, StatusCode::BAD_REQUEST);
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_unknown_parameter_is_refused(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    for path in ["/v1/experiments?sate=running", "/v1/experiments?page_size=0", "/v1/experiments?sort=name", "/v1/prices?regon=x"] {
+        let (status, problem) = test.send(test.request(Method::GET, path, &test.admin)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {problem}");
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_same_idempotency_key_counts_once(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let send = |body: Value| {
+        test.send(test.request(Method::POST, "/v1/experiments", &test.admin).header("idempotency-key", "k-1").json(&body))
+    };
+    // At the same time, and once more later.
+    let (first, second) = tokio::join!(send(spec()), send(spec()));
+    let third = send(spec()).await;
+    assert_eq!((first.0, second.0, third.0), (StatusCode::CREATED, StatusCode::CREATED, StatusCode::CREATED));
+    assert_eq!(first.1["id"], second.1["id"]);
+    assert_eq!(first.1, third.1);
+    assert_eq!(test.get("/v1/experiments").await["items"].as_array().unwrap().len(), 1);
+    let mut other = spec();
+    other["budget_usd"] = json!(11);
+    let (status, problem) = send(other).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_key_reused")));
+}
+
+#[sqlx::test(migrations = false)]
+async fn pages_neither_miss_nor_repeat(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(test.start(&spec()).await);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/v1/experiments?page_size=2".to_owned();
+    loop {
+        let page = test.get(&path).await;
+        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        let Some(token) = page["next_page_token"].as_str() else { break };
+        path = format!("/v1/experiments?page_size=2&page_token={token}");
+    }
+    made.reverse();
+    assert_eq!(seen, made, "newest first");
+    let oldest = test.get("/v1/experiments?sort=created_at&page_size=1").await;
+    assert_eq!(oldest["items"][0]["id"], made[4].as_str());
+    let token = oldest["next_page_token"].as_str().unwrap();
+    let path = format!("/v1/experiments?page_size=1&page_token={token}");
+    let (status, _) = test.send(test.request(Method::GET, &path, &test.admin)).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "a token belongs to its own list");
+    let none = test.get("/v1/experiments?state=completed&state=cancelled").await;
+    assert_eq!(none["items"], json!([]));
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_comparison_is_a_table_in_csv_too(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let path = format!("/v1/experiments/{id}/comparison?format=csv");
+    let text = test.request(Method::GET, &path, &test.admin).send().await.unwrap().text().await.unwrap();
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    for column in ["candidate", "instance_type", "tokens_per_second", "billable_seconds", "cost_usd", "price_source"] {
+        assert!(headers.iter().any(|header| header == column), "{column} in {headers:?}");
+    }
+    assert_eq!(reader.records().count(), 2);
+}
+
+#[sqlx::test(migrations = false)]
+async fn incomparable_profiles_share_the_table_and_not_the_rank(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut document = spec();
+    let mut odd = document["candidates"][1].clone();
+    odd["name"] = json!("p5-48");
+    odd["profile"]["micro_batch_per_gpu"] = json!(6);
+    document["candidates"].as_array_mut().unwrap().push(odd);
+    let id = test.start(&document).await;
+    test.run_to_end(&id, 12).await;
+    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    assert_eq!(verdict["ranked"].as_array().unwrap().len(), 2);
+    let reason = verdict["not_ranked"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("48 sequences a step, the others 64"), "{reason}");
+    assert!(verdict["not_ranked"][0]["fix"].as_str().unwrap().contains("8 × 1"));
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_stream_resumes_where_it_was_left(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    let all = test.get(&format!("/v1/experiments/{id}/events")).await;
+    let ids: Vec<i64> = all["items"].as_array().unwrap().iter().map(|event| event["id"].as_i64().unwrap()).collect();
+    assert!(ids.len() >= 3, "created, planned, submitted: {all}");
+    let stream = test
+        .request(Method::GET, &format!("/v1/experiments/{id}/events"), &test.admin)
+        .header("accept", "text/event-stream")
+        .header("last-event-id", ids[0].to_string())
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let mut chunks = stream.bytes_stream();
+    let mut text = String::new();
+    while text.matches("\nevent:").count() + usize::from(text.starts_with("event:")) < ids.len() - 1 {
+        text.push_str(std::str::from_utf8(&chunks.next().await.unwrap().unwrap()).unwrap());
+    }
+    assert!(!text.contains(&format!("id: {}\n", ids[0])) && text.contains(&format!("id: {}\n", ids[1])), "{text}");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_negotiated_price_is_used_and_a_second_of_its_day_is_a_conflict(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut p5e = spec();
+    p5e["candidates"][1]["instance_type"] = json!("ml.p5e.48xlarge");
+    let (_, created) = test.post("/v1/experiments", &p5e).await;
+    assert_eq!(created["trials"][1]["refused"], true, "no list has its price");
+    let put = |usd: f64| {
+        let body = json!({"region": "us-east-1", "usd_per_hour": usd, "source": "contract 7", "effective_from": "2026-11-01T00:00:00Z"});
+        test.send(test.request(Method::PUT, "/v1/prices/ml.p5e.48xlarge", &test.admin).json(&body))
+    };
+    assert_eq!(put(68.5).await.0, StatusCode::OK);
+    assert_eq!(put(70.0).await.0, StatusCode::CONFLICT);
+    assert_eq!(put(-1.0).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    let (_, created) = test.post("/v1/experiments", &p5e).await;
+    assert_eq!(created["trials"][1]["price"]["usd_per_hour"], 68.5);
+    assert_eq!(created["trials"][1]["price"]["status"], "negotiated");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_workload_is_versioned_by_its_content(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut workload = spec()["workload"].clone();
+    let (_, first) = test.post("/v1/workloads", &workload).await;
+    let (_, again) = test.post("/v1/workloads", &workload).await;
+    assert_eq!(first["id"], again["id"]);
+    workload["code_version"] = json!("2");
+    let (_, next) = test.post("/v1/workloads", &workload).await;
+    assert_eq!((&first["version"], &next["version"]), (&json!(1), &json!(2)));
+    let mut by_reference = spec();
+    by_reference.as_object_mut().unwrap().remove("workload");
+    by_reference["workload_id"] = next["id"].clone();
+    let id = test.start(&by_reference).await;
+    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["workload_id"], next["id"]);
+}
+
+#[sqlx::test(migrations = false)]
+async fn unknown_paths_and_methods_are_problems_too(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let (status, problem) = test.send(test.request(Method::GET, "/v1/nothing", &test.admin)).await;
+    assert_eq!((status, &problem["instance"]), (StatusCode::NOT_FOUND, &json!("/v1/nothing")));
+    let (status, _) = test.send(test.request(Method::DELETE, "/v1/experiments", &test.admin)).await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let (status, page) = test.send(test.request(Method::GET, "/docs/", "")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.as_str().unwrap().contains("swagger-ui"), "served by ourselves");
+}

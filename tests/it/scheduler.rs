@@ -1,0 +1,183 @@
+//! The scheduler against the region: exactly one job for each attempt, through lost replies, cancels and lost leases.
+
+use bakeoff::tasks::scheduler;
+use chrono::TimeDelta;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, spec, spot_spec};
+
+fn count(record: &Value) -> usize {
+    record["jobs"].as_array().map_or(0, Vec::len)
+}
+
+#[sqlx::test(migrations = false)]
+async fn two_trials_run_to_a_recommendation(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let ended = test.run_to_end(&id, 12).await;
+    assert_eq!(ended["state"], "completed");
+    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    assert_eq!(verdict["conclusion"], "clear", "{verdict}");
+    assert_eq!(verdict["ranked"][0]["candidate"], "p5");
+    assert_eq!(verdict["provisional"], false);
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    for row in table["rows"].as_array().unwrap() {
+        assert!(row["tokens_per_second"]["mean"].as_f64().unwrap() > 1000.0, "{row}");
+        // 94 % of one GPU, not 752 % of eight.
+        assert!((85.0..=100.0).contains(&row["gpu_utilization_percent"].as_f64().unwrap()), "{row}");
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_create_whose_reply_is_lost_is_adopted_and_not_repeated(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--lost-reply", "1"]).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    assert_eq!(count(&test.record().await), 2, "both were created although the replies were lost");
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    assert_eq!(trials["items"][0]["state"], "submitting");
+    test.advance(TimeDelta::minutes(2)).await;
+    test.tick().await;
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    assert_eq!(trials["items"][0]["state"], "running");
+    assert_eq!(trials["items"][0]["attempts"].as_array().unwrap().len(), 1);
+    test.run_to_end(&id, 12).await;
+    assert_eq!(count(&test.record().await), 2);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_throttled_region_only_takes_longer(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--throttle", "0.4"]).await;
+    let id = test.start(&spec()).await;
+    assert_eq!(test.run_to_end(&id, 24).await["state"], "completed");
+    assert_eq!(count(&test.record().await), 2);
+}
+
+#[sqlx::test(migrations = false)]
+async fn no_capacity_is_tried_again_and_then_given_up(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--no-capacity", "1"]).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 24).await;
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    for row in table["rows"].as_array().unwrap() {
+        assert_eq!((&row["state"], &row["attempts"], &row["cost_usd"]), (&json!("failed"), &json!(4), &json!(0.0)));
+    }
+    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    assert_eq!(verdict["conclusion"], "not_enough_evidence");
+    assert!(verdict["not_ranked"][0]["reason"].as_str().unwrap().contains("CapacityError"), "{verdict}");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_cancel_stops_what_runs_and_settles_it(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    let (status, _) = test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    assert_eq!(status, 202);
+    let ended = test.run_to_end(&id, 2).await;
+    assert_eq!(ended["state"], "cancelled");
+    for job in test.record().await["jobs"].as_array().unwrap() {
+        assert_eq!(job["status"], "Stopped");
+        assert!(job["billable_seconds"].as_i64().unwrap() < 1800, "{job}");
+    }
+    assert!(ended["settled_usd"].as_f64().unwrap() > 0.0);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_cancel_before_the_first_tick_creates_nothing(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    assert_eq!(test.run_to_end(&id, 1).await["state"], "cancelled");
+    assert_eq!(count(&test.record().await), 0);
+}
+
+/// A create that may have been sent, then a cancel: the reservation is kept until a look after the quarantine finds nothing.
+#[sqlx::test(migrations = false)]
+async fn a_cancelled_attempt_that_may_have_been_sent_is_quarantined(pool: PgPool) {
+    // Everything is throttled: the attempt is planned and no job comes of it.
+    let test = TestApp::with_faults(pool, &["--throttle", "1"]).await;
+    let id = test.start(&spec()).await;
+    scheduler::tick(&test.app).await.unwrap();
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    scheduler::tick(&test.app).await.unwrap();
+    let seen = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    assert_eq!(seen["items"][0]["attempts"][0]["state"], "quarantined", "{seen}");
+    let held = test.get(&format!("/v1/experiments/{id}")).await;
+    assert!(held["reserved_usd"].as_f64().unwrap() > 0.0, "the reservation is kept");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let store = &test.app.store;
+    let now = test.app.clock.now();
+    let stale = store.claim_due_trials("first", std::time::Duration::ZERO, now, 10).await.unwrap();
+    let fresh = store.claim_due_trials("second", std::time::Duration::from_secs(30), now, 10).await.unwrap();
+    assert_eq!((stale.len(), fresh.len()), (2, 2), "an expired lease passes on");
+    for trial in &stale {
+        let outcome = store.refuse(trial, "late", now).await.unwrap();
+        assert_eq!(outcome, bakeoff::store::attempts::Applied::Stale);
+    }
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    assert_eq!(trials["items"][0]["state"], "queued");
+    assert!(store.claim_due_trials("third", std::time::Duration::ZERO, now, 10).await.unwrap().is_empty());
+}
+
+/// Two schedulers at once, on one database and one region.
+#[sqlx::test(migrations = false)]
+async fn two_replicas_share_the_work_without_a_duplicate(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut many = spec();
+    many["budget_usd"] = json!(100_000);
+    many["candidates"][0]["repeats"] = json!(8);
+    many["candidates"][1]["repeats"] = json!(8);
+    let id = test.start(&many).await;
+    for _ in 0..4 {
+        let (left, right) = tokio::join!(scheduler::tick(&test.app), scheduler::tick(&test.app));
+        left.and(right).unwrap();
+    }
+    assert_eq!(count(&test.record().await), 16);
+    test.run_to_end(&id, 24).await;
+    assert_eq!(count(&test.record().await), 16);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let now = test.app.clock.now();
+    // Plan only: claim, then commit an attempt whose name somebody takes before it is sent.
+    let claimed = test.app.store.claim_due_trials("x", std::time::Duration::ZERO, now, 1).await.unwrap();
+    let trial = &claimed[0];
+    let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
+    let name = bakeoff_domain::plan::job_name(&test.app.settings.installation, attempt.0);
+    let worst = trial.plan.worst_case.unwrap();
+    let price = trial.plan.price.clone().unwrap();
+    let reserve = (worst.training_usd, worst.metrics_usd);
+    test.app.store.plan_attempt(trial, (attempt, &name), &price, reserve, now).await.unwrap();
+    let mut foreign = trial.plan.request.clone().unwrap();
+    foreign.job_name.clone_from(&name);
+    test.app.ports.jobs.create(&foreign).await.unwrap();
+    let ended = test.run_to_end_with_foreign_job(&id, 12, &name).await;
+    assert_eq!(ended["state"], "completed");
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let attempts = trials["items"][0]["attempts"].as_array().unwrap();
+    assert_eq!((&attempts[0]["state"], &attempts[1]["state"]), (&json!("never_created"), &json!("completed")));
+}
+
+#[sqlx::test(migrations = false)]
+async fn spot_survives_interruptions_and_is_billed_less_than_it_trained(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spot_spec()).await;
+    test.run_to_end(&id, 60).await;
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    let spot = &table["rows"][1];
+    assert_eq!((&spot["purchase_option"], &spot["state"]), (&json!("spot"), &json!("completed")));
+    let [trained, billed] = ["training_seconds", "billable_seconds"].map(|key| spot[key].as_f64().unwrap());
+    assert!(billed < 0.6 * trained && billed > 0.2 * trained, "{billed} of {trained}");
+}

@@ -1,0 +1,149 @@
+//! Style is a test: layers, sizes, no debts without a reason. It reads the sources as text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folders: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(found.len() > 3, "the walk found too little to prove anything");
+    found
+}
+
+const EVERYTHING: [&str; 6] = ["src", "crates/domain/src", "crates/aws/src", "crates/sim/src", "crates/postgres/src", "xtask/src"];
+
+/// Lines that break a rule, as `file:line: text`.
+fn offenders(folders: &[&str], breaks: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in sources(folders) {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| breaks(line)) {
+            found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+        }
+    }
+    found
+}
+
+fn mentions(line: &str, names: &[&str]) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    names.iter().any(|name| code.contains(name))
+}
+
+#[test]
+fn the_domain_is_pure() {
+    let impure = ["tokio::", "sqlx::", "aws_", "axum::", "Utc::now", "std::fs", "std::net", "std::env", "rand::", "now_v7"];
+    assert_eq!(offenders(&["crates/domain/src"], |line| mentions(line, &impure)), Vec::<String>::new());
+}
+
+#[test]
+fn only_the_aws_crate_names_an_sdk_type() {
+    let folders = ["src", "crates/domain/src", "crates/sim/src", "xtask/src"];
+    assert_eq!(offenders(&folders, |line| mentions(line, &["aws_sdk_", "aws_config", "aws_smithy"])), Vec::<String>::new());
+}
+
+#[test]
+fn only_the_composition_root_connects_to_aws() {
+    let found = offenders(&["src"], |line| mentions(line, &["bakeoff_aws"]));
+    assert!(found.iter().all(|line| line.contains("src/cli/serve.rs")) && !found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn all_sql_is_in_the_store() {
+    let folders = ["src/http", "src/tasks", "src/cli"];
+    assert_eq!(offenders(&folders, |line| mentions(line, &["sqlx::query", "SELECT ", "INSERT "])), Vec::<String>::new());
+}
+
+#[test]
+fn tasks_do_not_know_http_and_handlers_do_not_change_aws() {
+    assert_eq!(offenders(&["src/tasks"], |line| mentions(line, &["crate::http"])), Vec::<String>::new());
+    assert_eq!(offenders(&["src/http"], |line| mentions(line, &["ports.jobs"])), Vec::<String>::new());
+}
+
+#[test]
+fn error_statuses_are_named_in_one_file() {
+    let statuses = ["StatusCode::BAD_", "StatusCode::UN", "StatusCode::FORBIDDEN", "StatusCode::NOT_FOUND", "StatusCode::CONFLICT", "StatusCode::INTERNAL"];
+    let found = offenders(&["src/http"], |line| mentions(line, &statuses));
+    assert!(found.iter().all(|line| line.contains("src/http/problem.rs")) && !found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn the_simulator_is_never_a_dependency_of_the_product() {
+    for manifest in ["Cargo.toml", "crates/domain/Cargo.toml", "crates/aws/Cargo.toml", "crates/postgres/Cargo.toml"] {
+        let text = fs::read_to_string(root().join(manifest)).unwrap();
+        assert!(!text.contains("bakeoff-sim"), "{manifest}");
+    }
+}
+
+#[test]
+fn files_and_functions_stay_small() {
+    let mut too_long = Vec::new();
+    for (path, text) in sources(&EVERYTHING) {
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() > FILE_LINES_MAX {
+            too_long.push(format!("{}: {} lines", path.display(), lines.len()));
+        }
+        too_long.extend(long_functions(&path, &lines));
+    }
+    assert_eq!(too_long, Vec::<String>::new());
+}
+
+/// A function begins at a line with `fn ` that opens, and ends at the closing brace of its own indentation.
+fn long_functions(path: &Path, lines: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let trimmed = line.trim_start();
+        let is_function = ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "async fn ", "pub async fn ", "pub(crate) async fn ", "pub(super) async fn "]
+            .iter()
+            .any(|prefix| trimmed.starts_with(prefix));
+        if !is_function || trimmed.ends_with(';') {
+            continue;
+        }
+        let closing = format!("{}}}", &line[..line.len() - trimmed.len()]);
+        let length = lines[start..].iter().position(|line| *line == closing).unwrap_or(0);
+        if length > FUNCTION_LINES_MAX {
+            found.push(format!("{}:{}: a function of {length} lines", path.display(), start + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent: Vec<String> = sources(&EVERYTHING)
+        .into_iter()
+        .filter(|(_, text)| !text.starts_with("//!"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert_eq!(silent, Vec::<String>::new());
+}
+
+#[test]
+fn no_unwrap_in_production_sources() {
+    let mut found = Vec::new();
+    for (path, text) in sources(&EVERYTHING) {
+        if path.ends_with("decide_tests.rs") || path.ends_with("recommend_tests.rs") || path.ends_with("lint/tests.rs") {
+            continue;
+        }
+        let production = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let hits = production.lines().filter(|line| mentions(line, &[".unwrap()", ".expect("]));
+        found.extend(hits.map(|line| format!("{}: {}", path.display(), line.trim())));
+    }
+    assert_eq!(found, Vec::<String>::new());
+}

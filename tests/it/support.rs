@@ -1,0 +1,270 @@
+//! The test app: a region of its own (the program `bakeoff-sim`), a fresh database, the service on a port of its own, and a
+//! clock that stands still until it is stepped.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bakeoff::app::{App, Ports, Settings};
+use bakeoff::clock::Clock;
+use bakeoff::http::{Role, format_key, hash};
+use bakeoff::store::Store;
+use bakeoff::store::keys::NewKey;
+use bakeoff::{http, ids, tasks};
+use bakeoff_domain::decide::Policy;
+use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use bakeoff_domain::price;
+use chrono::TimeDelta;
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tokio::sync::{Notify, watch};
+
+/// A region that ends with the test.
+pub(crate) struct Region {
+    child: Child,
+    pub(crate) url: String,
+    pub(crate) s3_url: String,
+    folder: PathBuf,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+fn sim() -> PathBuf {
+    // target/debug/deps/it-… → target/debug/bakeoff-sim
+    let own = std::env::current_exe().expect("our own path");
+    own.ancestors().nth(2).expect("target/debug").join("bakeoff-sim")
+}
+
+impl Region {
+    /// Virtual time stands almost still at first: a factor of 1 from a virtual origin, stepped through `/_sim/advance`.
+    pub(crate) fn start(faults: &[&str]) -> Self {
+        let folder = std::env::temp_dir().join(format!("bakeoff-it-{}", ids::fresh().as_simple()));
+        for input in ["train", "validation"] {
+            let path = folder.join("b").join(input);
+            std::fs::create_dir_all(&path).expect("a folder");
+            std::fs::write(path.join("part-0"), "x").expect("an object");
+        }
+        let mut child = Command::new(sim())
+            .arg("--s3-root")
+            .arg(&folder)
+            .args(["--manual-clock", "2026-11-20T00:00:00Z"])
+            .args(faults)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bakeoff-sim; `cargo build --workspace` makes it");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("its addresses");
+        let addresses: Value = serde_json::from_str(&line).expect("its addresses as JSON");
+        let text = |key: &str| addresses[key].as_str().expect("an address").to_owned();
+        Self { child, url: text("api"), s3_url: text("s3"), folder }
+    }
+}
+
+/// The whole of it.
+pub(crate) struct TestApp {
+    pub(crate) app: App,
+    pub(crate) region: Region,
+    pub(crate) url: String,
+    pub(crate) admin: String,
+    pub(crate) project: ProjectId,
+    client: reqwest::Client,
+}
+
+impl TestApp {
+    pub(crate) async fn new(pool: PgPool) -> Self {
+        Self::with_faults(pool, &[]).await
+    }
+
+    pub(crate) async fn with_faults(pool: PgPool, faults: &[&str]) -> Self {
+        let region = Region::start(faults);
+        let store = Store::new(pool);
+        store.migrate().await.expect("migrations");
+        let clock = Clock::manual("2026-11-20T00:00:00Z".parse().expect("a date"));
+        store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
+        let (jobs, metrics) = bakeoff_aws::connect_to(&region.url, "us-east-1").await;
+        let settings = Settings {
+            region: "us-east-1".into(),
+            owner: "test".into(),
+            installation: store.installation().await.expect("installation"),
+            policy: Policy { poll: TimeDelta::seconds(60), ..Policy::default() },
+            lease: Duration::from_secs(30),
+            metrics_interval: TimeDelta::minutes(5),
+            secret_key: [7; 32],
+        };
+        let app = App {
+            store,
+            clock,
+            ports: Ports { jobs: Arc::new(jobs), metrics: Arc::new(metrics) },
+            settings: Arc::new(settings),
+            wake: Arc::new(Notify::new()),
+            events: watch::Sender::new(0),
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("its address"));
+        tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
+        let project = ProjectId(ids::fresh());
+        app.store.ensure_project(project, "first", app.clock.now()).await.expect("a project");
+        let client = reqwest::Client::new();
+        let mut test = Self { app, region, url, admin: String::new(), project, client };
+        test.admin = test.key(project, Role::Admin).await;
+        test
+    }
+
+    pub(crate) async fn key(&self, project: ProjectId, role: Role) -> String {
+        let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
+        let key = NewKey { id, name: "test", role: role.as_str(), secret_sha256: &hash(&secret), expires_at: None };
+        self.app.store.insert_key(project, &key, self.app.clock.now()).await.expect("a key");
+        format_key(id, &secret)
+    }
+
+    pub(crate) async fn other_project(&self) -> ProjectId {
+        let id = ProjectId(ids::fresh());
+        self.app.store.ensure_project(id, "second", self.app.clock.now()).await.expect("a project")
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str, key: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.send(self.request(Method::GET, path, &self.admin)).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        body
+    }
+
+    pub(crate) async fn send(&self, request: RequestBuilder) -> (StatusCode, Value) {
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status();
+        let text = answer.text().await.expect("a body");
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        self.send(self.request(Method::POST, path, &self.admin).json(body)).await
+    }
+
+    /// Starts an experiment that must be accepted.
+    pub(crate) async fn start(&self, spec: &Value) -> String {
+        let (status, body) = self.post("/v1/experiments", spec).await;
+        assert_eq!(status, StatusCode::CREATED, "{body}");
+        body["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Steps both clocks.
+    pub(crate) async fn advance(&self, by: TimeDelta) {
+        self.app.clock.advance(by);
+        let url = format!("{}/_sim/advance?seconds={}", self.region.url, by.num_seconds());
+        assert!(self.client.post(url).send().await.expect("the region").status().is_success());
+    }
+
+    /// Runs every loop's tick until nothing is due at this moment.
+    pub(crate) async fn tick(&self) {
+        while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
+        while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
+        tasks::concluder::tick(&self.app).await.expect("concluder");
+    }
+
+    /// In steps of five minutes until the experiment has ended, or `hours` have passed; then nothing may leak.
+    pub(crate) async fn run_to_end(&self, experiment: &str, hours: i64) -> Value {
+        let ended = self.run(experiment, hours).await;
+        self.assert_nothing_leaks(&[]).await;
+        ended
+    }
+
+    /// The same, with a job in the region that is not ours although it has one of our names.
+    pub(crate) async fn run_to_end_with_foreign_job(&self, experiment: &str, hours: i64, foreign: &str) -> Value {
+        let ended = self.run(experiment, hours).await;
+        self.assert_nothing_leaks(&[foreign]).await;
+        ended
+    }
+
+    async fn run(&self, experiment: &str, hours: i64) -> Value {
+        for _ in 0..hours * 12 {
+            self.tick().await;
+            let seen = self.get(&format!("/v1/experiments/{experiment}")).await;
+            if !seen["ended_at"].is_null() {
+                return seen;
+            }
+            self.advance(TimeDelta::minutes(5)).await;
+        }
+        panic!("the experiment has not ended after {hours} hours");
+    }
+
+    pub(crate) async fn record(&self) -> Value {
+        let url = format!("{}/_sim/record", self.region.url);
+        self.client.get(url).send().await.expect("the region").json().await.expect("its record")
+    }
+
+    /// After an end: no lease is held, no money is reserved, every job has its row and every attempt at most one job.
+    async fn assert_nothing_leaks(&self, foreign: &[&str]) {
+        let pool = self.app.store.pool();
+        let held: i64 = sqlx::query_scalar("SELECT count(*) FROM trials WHERE lease_owner IS NOT NULL")
+            .fetch_one(pool)
+            .await
+            .expect("leases");
+        assert_eq!(held, 0, "leases are still held");
+        let reserved: rust_decimal::Decimal =
+            sqlx::query_scalar("SELECT coalesce(sum(reserved_usd), 0) FROM projects").fetch_one(pool).await.expect("money");
+        assert!(reserved.is_zero(), "{reserved} is still reserved");
+        let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM attempts").fetch_all(pool).await.expect("rows");
+        let mut jobs: Vec<String> = self.record().await["jobs"]
+            .as_array()
+            .expect("jobs")
+            .iter()
+            .map(|job| job["name"].as_str().expect("a name").to_owned())
+            .filter(|name| !foreign.contains(&name.as_str()))
+            .collect();
+        let count = jobs.len();
+        jobs.sort();
+        jobs.dedup();
+        assert_eq!(jobs.len(), count, "a job exists twice");
+        assert!(jobs.iter().all(|job| names.contains(job)), "a job has no row");
+    }
+}
+
+/// Two candidates whose trials take about an hour.
+pub(crate) fn spec() -> Value {
+    json!({
+        "name": "test", "region": "us-east-1", "budget_usd": 1000, "max_runtime_seconds": 14_400,
+        "objective": {"minimize": "cost"},
+        "workload": {
+            "name": "qwen", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
+            "role_arn": "arn:aws:iam::111122223333:role/train",
+            "channels": [{"name": "train", "s3_uri": "s3://b/train/"}], "output_s3_uri": "s3://b/out",
+            "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+                      "vocabulary": 152_064, "sequence_length": 2048},
+            "precision": "bf16", "data_version": "1", "code_version": "1",
+            "total_tokens": 3_000_000_000_u64, "trial_tokens": 100_000_000,
+            "metrics": [
+                {"name": "tps", "regex": "tokens_per_second=([0-9.]+)", "meaning": "tokens_per_second"},
+                {"name": "step", "regex": "step=([0-9]+)", "meaning": "step"}]
+        },
+        "candidates": [
+            {"name": "p4de", "instance_type": "ml.p4de.24xlarge", "profile": {
+                "micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true}},
+            {"name": "p5", "instance_type": "ml.p5.48xlarge", "profile": {
+                "micro_batch_per_gpu": 8, "gradient_accumulation_steps": 1, "zero_stage": 2, "activation_checkpointing": true}}]
+    })
+}
+
+/// LoRA on g5, on demand and spot.
+pub(crate) fn spot_spec() -> Value {
+    let mut spec = spec();
+    spec["max_runtime_seconds"] = json!(72_000);
+    spec["max_wait_seconds"] = json!(144_000);
+    spec["checkpoint"] = json!({"s3_uri": "s3://b/checkpoints"});
+    spec["workload"]["model"]["lora_rank"] = json!(16);
+    spec["workload"]["trial_tokens"] = json!(40_000_000);
+    spec["candidates"] = json!([{"name": "g5", "instance_type": "ml.g5.12xlarge", "purchase_options": ["on_demand", "spot"],
+        "profile": {"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 16, "zero_stage": 2, "activation_checkpointing": true}}]);
+    spec
+}
