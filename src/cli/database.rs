@@ -47,7 +47,8 @@ pub(super) struct Embedded {
 impl Embedded {
     /// Starts (or adopts) the cluster; returns its URL. Blocking work stays off the runtime.
     pub(super) async fn start(data_dir: PathBuf) -> anyhow::Result<(Self, String)> {
-        let cluster = tokio::task::spawn_blocking(move || Cluster::start(&Config { data_dir, durable: true })).await??;
+        let cluster =
+            tokio::task::spawn_blocking(move || Cluster::start(&Config { data_dir, durable: true })).await??;
         let url = cluster.url("postgres");
         tracing::info!(source = cluster.source(), pid = cluster.pid(), "the embedded PostgreSQL is up");
         let stop = CancellationToken::new();

@@ -86,7 +86,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 fn created(body: serde_json::Value) -> Response {
-    let location = format!("/v1/experiments/{}", body.get("id").and_then(serde_json::Value::as_str).unwrap_or_default());
+    let location =
+        format!("/v1/experiments/{}", body.get("id").and_then(serde_json::Value::as_str).unwrap_or_default());
     (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
 }
 
@@ -226,6 +227,7 @@ pub(super) enum Format {
 #[into_params(parameter_in = Query)]
 pub(super) struct FormatParams {
     /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    #[param(inline)]
     format: Option<Format>,
 }
 

@@ -77,7 +77,8 @@ fn pointer(path: &Ignored<'_>) -> String {
 /// Every property name that the API knows: for "did you mean".
 static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let document = serde_json::to_value(super::openapi()).unwrap_or_default();
-    let schemas = document.pointer("/components/schemas").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
+    let schemas =
+        document.pointer("/components/schemas").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
     let names = schemas.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
     names.map(|(name, _)| name.clone()).collect()
 });

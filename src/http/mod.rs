@@ -38,6 +38,7 @@ pub use problem::{FieldError, Problem};
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "This service")),
+    components(schemas(Problem, FieldError)),
     modifiers(&Bearer),
     security(("api_key" = [])),
     tags(

@@ -177,20 +177,20 @@ impl Problem {
 pub(super) enum Problems {
     /// A parameter is unknown or malformed, or the body is not JSON.
     #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(#[to_schema] Problem),
+    BadRequest(Problem),
     /// No API key, or one that is not valid.
     #[response(status = 401, content_type = "application/problem+json")]
-    Unauthenticated(#[to_schema] Problem),
+    Unauthenticated(Problem),
     /// The key's role may not do that.
     #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(#[to_schema] Problem),
+    Forbidden(Problem),
     /// There is none in this project.
     #[response(status = 404, content_type = "application/problem+json")]
-    NotFound(#[to_schema] Problem),
+    NotFound(Problem),
     /// The request makes no sense; every reason is listed.
     #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(#[to_schema] Problem),
+    Invalid(Problem),
     /// Try again later.
     #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(#[to_schema] Problem),
+    Unavailable(Problem),
 }

@@ -1,7 +1,7 @@
 //! Applying decisions to a claimed trial and its attempt. Each function is one transaction, fenced by the lease token:
 //! [`Applied::Stale`] means that another scheduler has the trial now, and nothing was changed.
 
-use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::cost;
 use bakeoff_domain::decide::Ending;
 use bakeoff_domain::ids::AttemptId;
@@ -68,6 +68,20 @@ async fn fenced(
     .execute(tx)
     .await?;
     Ok(changed.rows_affected() == 1)
+}
+
+/// A trial's state while its attempt lives. Not the claimed one: the same claim may have planned the attempt.
+fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
+    match attempt.state {
+        _ if trial.stop_requested => TrialState::Stopping,
+        AttemptState::Running => TrialState::Running,
+        AttemptState::Quarantined => TrialState::Stopping,
+        AttemptState::Planned
+        | AttemptState::Completed
+        | AttemptState::Failed
+        | AttemptState::Stopped
+        | AttemptState::NeverCreated => TrialState::Submitting,
+    }
 }
 
 fn account(trial: &Claimed, attempt: &Attempt) -> Account {
@@ -223,7 +237,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, trial.state, (at, Some(why)), Lease::Release, now).await? {
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
@@ -270,8 +284,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let state = if trial.stop_requested { TrialState::Stopping } else { trial.state };
-        if !fenced(&mut tx, trial, state, (at, None), Lease::Release, now).await? {
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, None), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         let absent = if is_absent { attempt.absent + 1 } else { 0 };

@@ -39,13 +39,13 @@ def request(name, **changes):
         HyperParameters={
             "num_hidden_layers": "28", "hidden_size": "3584", "num_attention_heads": "28", "vocab_size": "152064",
             "max_seq_length": "2048", "per_device_train_batch_size": "4", "gradient_accumulation_steps": "2",
-            "max_steps": "700",
+            "max_steps": "2000",
         },
         InputDataConfig=[{
             "ChannelName": "train",
-            "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/train/"}},
+            "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://tests/train/"}},
         }],
-        OutputDataConfig={"S3OutputPath": "s3://b/out"},
+        OutputDataConfig={"S3OutputPath": "s3://tests/out"},
         ResourceConfig={"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30},
         StoppingCondition={"MaxRuntimeInSeconds": 86400},
         Tags=[{"Key": "team", "Value": "research"}],
@@ -116,7 +116,7 @@ speed, gpu = data["MetricDataResults"]
 check("metrics by the minute, GPU summed over eight", len(speed["Values"]) > 30 and min(speed["Values"]) > 1000
       and speed["Timestamps"] == sorted(speed["Timestamps"]) and 600 < max(gpu["Values"]) <= 800)
 
-s3.put_object(Bucket="b", Key="models/one.txt", Body=b"weights")
-check("S3", s3.get_object(Bucket="b", Key="models/one.txt")["Body"].read() == b"weights")
+s3.put_object(Bucket="tests", Key="models/one.txt", Body=b"weights")
+check("S3", s3.get_object(Bucket="tests", Key="models/one.txt")["Body"].read() == b"weights")
 
 print(f"boto3: {held} checks held")

@@ -90,7 +90,12 @@ async fn a_wrong_type_names_its_place(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn an_unknown_parameter_is_refused(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    for path in ["/v1/experiments?sate=running", "/v1/experiments?page_size=0", "/v1/experiments?sort=name", "/v1/prices?regon=x"] {
+    for path in [
+        "/v1/experiments?sate=running",
+        "/v1/experiments?page_size=0",
+        "/v1/experiments?sort=name",
+        "/v1/prices?regon=x",
+    ] {
         let (status, problem) = test.send(test.request(Method::GET, path, &test.admin)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {problem}");
     }
@@ -100,7 +105,9 @@ async fn an_unknown_parameter_is_refused(pool: PgPool) {
 async fn the_same_idempotency_key_counts_once(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let send = |body: Value| {
-        test.send(test.request(Method::POST, "/v1/experiments", &test.admin).header("idempotency-key", "k-1").json(&body))
+        test.send(
+            test.request(Method::POST, "/v1/experiments", &test.admin).header("idempotency-key", "k-1").json(&body),
+        )
     };
     // At the same time, and once more later.
     let (first, second) = tokio::join!(send(spec()), send(spec()));

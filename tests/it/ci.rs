@@ -37,10 +37,8 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
     let (id, secret) = template(&test).await;
     let body = r#"{"commit": "4f2a9c1d7e55", "branch": "main"}"#;
     let signature = sign(&secret, body);
-    let (one, two) = tokio::join!(
-        deliver(&test, &id, "d-1", &signature, body),
-        deliver(&test, &id, "d-1", &signature, body)
-    );
+    let (one, two) =
+        tokio::join!(deliver(&test, &id, "d-1", &signature, body), deliver(&test, &id, "d-1", &signature, body));
     let three = deliver(&test, &id, "d-1", &signature, body).await;
     assert_eq!((one.0, two.0, three.0), (StatusCode::ACCEPTED, StatusCode::ACCEPTED, StatusCode::ACCEPTED));
     assert_eq!((&one.1["experiment_id"], &three.1["duplicate"]), (&two.1["experiment_id"], &json!(true)));

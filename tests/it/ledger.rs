@@ -43,8 +43,13 @@ async fn reading_metrics_is_booked_as_the_region_counts_it(pool: PgPool) {
     test.run_to_end(&id, 12).await;
     let page = test.get(&format!("/v1/experiments/{id}/ledger?page_size=500")).await;
     let is_metrics = |entry: &&Value| entry["kind"] == "settled" && entry["component"] == "cloudwatch";
-    let booked: i64 =
-        page["items"].as_array().unwrap().iter().filter(is_metrics).map(|entry| entry["quantity"].as_i64().unwrap()).sum();
+    let booked: i64 = page["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_metrics)
+        .map(|entry| entry["quantity"].as_i64().unwrap())
+        .sum();
     let record = test.record().await;
     let counted: i64 =
         record["jobs"].as_array().unwrap().iter().map(|job| job["metrics_requested"].as_i64().unwrap()).sum();

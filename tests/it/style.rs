@@ -28,7 +28,8 @@ fn sources(folders: &[&str]) -> Vec<(PathBuf, String)> {
     found
 }
 
-const EVERYTHING: [&str; 6] = ["src", "crates/domain/src", "crates/aws/src", "crates/sim/src", "crates/postgres/src", "xtask/src"];
+const EVERYTHING: [&str; 6] =
+    ["src", "crates/domain/src", "crates/aws/src", "crates/sim/src", "crates/postgres/src", "xtask/src"];
 
 /// Lines that break a rule, as `file:line: text`.
 fn offenders(folders: &[&str], breaks: impl Fn(&str) -> bool) -> Vec<String> {
@@ -48,14 +49,18 @@ fn mentions(line: &str, names: &[&str]) -> bool {
 
 #[test]
 fn the_domain_is_pure() {
-    let impure = ["tokio::", "sqlx::", "aws_", "axum::", "Utc::now", "std::fs", "std::net", "std::env", "rand::", "now_v7"];
+    let impure =
+        ["tokio::", "sqlx::", "aws_", "axum::", "Utc::now", "std::fs", "std::net", "std::env", "rand::", "now_v7"];
     assert_eq!(offenders(&["crates/domain/src"], |line| mentions(line, &impure)), Vec::<String>::new());
 }
 
 #[test]
 fn only_the_aws_crate_names_an_sdk_type() {
     let folders = ["src", "crates/domain/src", "crates/sim/src", "xtask/src"];
-    assert_eq!(offenders(&folders, |line| mentions(line, &["aws_sdk_", "aws_config", "aws_smithy"])), Vec::<String>::new());
+    assert_eq!(
+        offenders(&folders, |line| mentions(line, &["aws_sdk_", "aws_config", "aws_smithy"])),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -67,7 +72,10 @@ fn only_the_composition_root_connects_to_aws() {
 #[test]
 fn all_sql_is_in_the_store() {
     let folders = ["src/http", "src/tasks", "src/cli"];
-    assert_eq!(offenders(&folders, |line| mentions(line, &["sqlx::query", "SELECT ", "INSERT "])), Vec::<String>::new());
+    assert_eq!(
+        offenders(&folders, |line| mentions(line, &["sqlx::query", "SELECT ", "INSERT "])),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -78,7 +86,14 @@ fn tasks_do_not_know_http_and_handlers_do_not_change_aws() {
 
 #[test]
 fn error_statuses_are_named_in_one_file() {
-    let statuses = ["StatusCode::BAD_", "StatusCode::UN", "StatusCode::FORBIDDEN", "StatusCode::NOT_FOUND", "StatusCode::CONFLICT", "StatusCode::INTERNAL"];
+    let statuses = [
+        "StatusCode::BAD_",
+        "StatusCode::UN",
+        "StatusCode::FORBIDDEN",
+        "StatusCode::NOT_FOUND",
+        "StatusCode::CONFLICT",
+        "StatusCode::INTERNAL",
+    ];
     let found = offenders(&["src/http"], |line| mentions(line, &statuses));
     assert!(found.iter().all(|line| line.contains("src/http/problem.rs")) && !found.is_empty(), "{found:#?}");
 }
@@ -109,9 +124,18 @@ fn long_functions(path: &Path, lines: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {
         let trimmed = line.trim_start();
-        let is_function = ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "async fn ", "pub async fn ", "pub(crate) async fn ", "pub(super) async fn "]
-            .iter()
-            .any(|prefix| trimmed.starts_with(prefix));
+        let is_function = [
+            "fn ",
+            "pub fn ",
+            "pub(crate) fn ",
+            "pub(super) fn ",
+            "async fn ",
+            "pub async fn ",
+            "pub(crate) async fn ",
+            "pub(super) async fn ",
+        ]
+        .iter()
+        .any(|prefix| trimmed.starts_with(prefix));
         if !is_function || trimmed.ends_with(';') {
             continue;
         }
@@ -138,7 +162,8 @@ fn every_file_says_what_it_is() {
 fn no_unwrap_in_production_sources() {
     let mut found = Vec::new();
     for (path, text) in sources(&EVERYTHING) {
-        if path.ends_with("decide_tests.rs") || path.ends_with("recommend_tests.rs") || path.ends_with("lint/tests.rs") {
+        if path.ends_with("decide_tests.rs") || path.ends_with("recommend_tests.rs") || path.ends_with("lint/tests.rs")
+        {
             continue;
         }
         let production = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -49,7 +49,7 @@ impl Region {
     pub(crate) fn start(faults: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("bakeoff-it-{}", ids::fresh().as_simple()));
         for input in ["train", "validation"] {
-            let path = folder.join("b").join(input);
+            let path = folder.join("tests").join(input);
             std::fs::create_dir_all(&path).expect("a folder");
             std::fs::write(path.join("part-0"), "x").expect("an object");
         }
@@ -212,10 +212,13 @@ impl TestApp {
             .await
             .expect("leases");
         assert_eq!(held, 0, "leases are still held");
-        let reserved: rust_decimal::Decimal =
-            sqlx::query_scalar("SELECT coalesce(sum(reserved_usd), 0) FROM projects").fetch_one(pool).await.expect("money");
+        let reserved: rust_decimal::Decimal = sqlx::query_scalar("SELECT coalesce(sum(reserved_usd), 0) FROM projects")
+            .fetch_one(pool)
+            .await
+            .expect("money");
         assert!(reserved.is_zero(), "{reserved} is still reserved");
-        let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM attempts").fetch_all(pool).await.expect("rows");
+        let names: Vec<String> =
+            sqlx::query_scalar("SELECT job_name FROM attempts").fetch_all(pool).await.expect("rows");
         let mut jobs: Vec<String> = self.record().await["jobs"]
             .as_array()
             .expect("jobs")
@@ -239,7 +242,7 @@ pub(crate) fn spec() -> Value {
         "workload": {
             "name": "qwen", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
             "role_arn": "arn:aws:iam::111122223333:role/train",
-            "channels": [{"name": "train", "s3_uri": "s3://b/train/"}], "output_s3_uri": "s3://b/out",
+            "channels": [{"name": "train", "s3_uri": "s3://tests/train/"}], "output_s3_uri": "s3://tests/out",
             "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
                       "vocabulary": 152_064, "sequence_length": 2048},
             "precision": "bf16", "data_version": "1", "code_version": "1",
@@ -261,7 +264,7 @@ pub(crate) fn spot_spec() -> Value {
     let mut spec = spec();
     spec["max_runtime_seconds"] = json!(72_000);
     spec["max_wait_seconds"] = json!(144_000);
-    spec["checkpoint"] = json!({"s3_uri": "s3://b/checkpoints"});
+    spec["checkpoint"] = json!({"s3_uri": "s3://tests/checkpoints"});
     spec["workload"]["model"]["lora_rank"] = json!(16);
     spec["workload"]["trial_tokens"] = json!(40_000_000);
     spec["candidates"] = json!([{"name": "g5", "instance_type": "ml.g5.12xlarge", "purchase_options": ["on_demand", "spot"],

@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<(), String> {
 fn policy_lint(modules: &Path, policy: &str) -> Result<(), String> {
     let text = std::fs::read(root().join(policy)).map_err(|error| format!("{policy}: {error}"))?;
     let mut child = Command::new("python3")
-        .args(["-c", "from parliament.cli import main; main()"])
+        .args(["-W", "ignore", "-c", "from parliament.cli import cli; cli()"])
         .env("PYTHONPATH", modules)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -5,6 +5,23 @@ use std::process::Command;
 
 use crate::process::{cargo, program, root, run as run_program};
 
+const REDOCLY: &str = "@redocly/cli@2.77.0";
+
+/// The document under redocly's recommended rules; a warning is allowed, an error is not.
+pub(crate) fn lint() -> Result<(), String> {
+    let output = Command::new("npx")
+        .args(["--yes", REDOCLY, "lint", "openapi/bakeoff.json"])
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("npx could not be run ({error}); install Node 20 or newer with npm"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        println!("openapi/bakeoff.json: redocly finds no error");
+        return Ok(());
+    }
+    Err(text)
+}
+
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
     let output = Command::new(program("bakeoff")).arg("openapi").output().map_err(|error| error.to_string())?;

@@ -18,6 +18,7 @@ pub(crate) fn run() -> Result<(), String> {
     run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
     step("committed OpenAPI document");
     openapi::run(&["--check"])?;
+    openapi::lint()?;
     let scratch = Scratch::new("test")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
-use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 
 pub use cloudwatch::CloudWatch;
 pub use sagemaker::SageMaker;
@@ -34,7 +34,8 @@ pub async fn connect(region: String, sdk_retries: bool) -> (SageMaker, CloudWatc
 pub async fn connect_to(endpoint: &str, region: &str) -> (SageMaker, CloudWatch) {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
     let config = load(region.to_owned(), false).await.into_builder();
-    let config = config.endpoint_url(endpoint).credentials_provider(SharedCredentialsProvider::new(credentials)).build();
+    let config =
+        config.endpoint_url(endpoint).credentials_provider(SharedCredentialsProvider::new(credentials)).build();
     (SageMaker::new(&config), CloudWatch::new(&config))
 }
 
