@@ -151,13 +151,23 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
 
 fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Settings> {
     let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    let lease = Duration::from_secs(options.lease_seconds.max(1).into());
+    let policy = Policy {
+        poll: TimeDelta::seconds(options.poll_seconds.max(1).into()),
+        // A create can be under way for as long as a lease is trusted and a call may take: real time, on the domain clock.
+        quarantine: options
+            .clock
+            .unwrap_or(Timescale::REAL)
+            .virtual_duration(lease + bakeoff_aws::OPERATION_TIMEOUT * 2),
+        ..Policy::default()
+    };
     Ok(Settings {
         region: options.region.clone(),
         // Unique even on hosts of the same name, and for a process that comes back with the same pid.
         owner: format!("{}/{}/{}", host.trim(), std::process::id(), ids::fresh().as_simple()),
         installation,
-        policy: Policy { poll: TimeDelta::seconds(options.poll_seconds.max(1).into()), ..Policy::default() },
-        lease: Duration::from_secs(options.lease_seconds.max(1).into()),
+        policy,
+        lease,
         metrics_interval: TimeDelta::seconds(options.metrics_interval_seconds.max(60).into()),
         secret_key: secret_key(options)?,
     })

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Role};
+use super::csv;
 use super::extract::{Id, Params, Raw, parse};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
@@ -23,9 +24,7 @@ use crate::read;
 use crate::store::StoreError;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::requests::{Once, StoredReply};
-use crate::view::{
-    Comparison, ComparisonRow, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
-};
+use crate::view::{Comparison, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 
@@ -253,32 +252,10 @@ pub(super) async fn comparison(
     let table = read::comparison(&app.store, &experiment, app.clock.now()).await?;
     let vary = (header::VARY, "Accept");
     if wants_csv(&params, &headers) {
-        let body = csv(&table.rows).ok_or_else(Problem::internal)?;
+        let body = csv::table(&table.rows).ok_or_else(Problem::internal)?;
         return Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8"), vary], body).into_response());
     }
     Ok(([vary], Json(table)).into_response())
-}
-
-/// The table's columns; nested figures are flattened to mean and half width.
-fn csv(rows: &[ComparisonRow]) -> Option<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        let mut record = serde_json::to_value(row).ok()?;
-        let fields = record.as_object_mut()?;
-        fields.insert("tokens_per_second".to_owned(), row.tokens_per_second.as_ref().map(|s| s.mean).into());
-        let half = row.tokens_per_second.as_ref().map(|s| s.half_width);
-        fields.insert("tokens_per_second_half_width".to_owned(), half.into());
-        if writer.get_ref().is_empty() && rows.first().is_some_and(|first| first.trial_id == row.trial_id) {
-            writer.write_record(fields.keys()).ok()?;
-        }
-        let text = |value: &serde_json::Value| match value {
-            serde_json::Value::Null => String::new(),
-            serde_json::Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        writer.write_record(fields.values().map(text)).ok()?;
-    }
-    String::from_utf8(writer.into_inner().ok()?).ok()
 }
 
 /// Which instance to buy, and why

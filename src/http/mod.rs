@@ -4,6 +4,7 @@
 mod auth;
 mod catalog;
 mod ci;
+mod csv;
 mod events;
 mod experiments;
 mod extract;

@@ -48,6 +48,23 @@ pub(crate) async fn insert(tx: &mut PgConnection, event: &NewEvent, now: DateTim
 }
 
 impl Store {
+    /// Tells the experiment, if there still is one, that a job of it ran without a living attempt.
+    pub async fn alarm_stray_job(&self, job_name: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
+               SELECT project_id, experiment_id, trial_id, 'trial.stray_job', 'alarm', $2, $3
+               FROM attempts WHERE job_name = $1"#,
+            job_name,
+            format!(
+                "{job_name} ran although its attempt was over; it was stopped, and what it cost is not in the ledger"
+            ),
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// Events of an experiment (or of one of its trials) after an id, oldest first.
     pub async fn events_after(
         &self,

@@ -244,6 +244,18 @@ impl Store {
         .await?)
     }
 
+    /// Of some job names, those that no unsettled attempt has.
+    pub async fn without_living_attempt(&self, job_names: &[String]) -> Result<Vec<String>, StoreError> {
+        let rows = sqlx::query_scalar!(
+            r#"SELECT name AS "name!" FROM UNNEST($1::text[]) AS t(name)
+               WHERE NOT EXISTS (SELECT FROM attempts a WHERE a.job_name = t.name AND a.settled_at IS NULL)"#,
+            job_names,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows)
+    }
+
     pub async fn trials_of(&self, experiment: ExperimentId) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,

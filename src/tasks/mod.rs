@@ -1,10 +1,11 @@
-//! The loops: scheduler, ingester, concluder, listener. A tick takes no input, a wake carries no data: there is one code
+//! The loops: scheduler, ingester, concluder, sweeper, listener. A tick takes no input, a wake carries no data: there is one code
 //! path, also after a restart. Tasks never import `http`.
 
 pub mod concluder;
 pub mod ingester;
 mod listener;
 pub mod scheduler;
+pub mod sweeper;
 
 use chrono::TimeDelta;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,7 @@ use crate::app::App;
 
 /// The longest a loop sleeps without looking, on the domain clock.
 const IDLE_MAX: TimeDelta = TimeDelta::seconds(60);
+const SWEEP_EVERY: TimeDelta = TimeDelta::minutes(10);
 /// The shortest sleep between two looks: a due row that somebody else holds must not spin us.
 const PAUSE_REAL: std::time::Duration = std::time::Duration::from_millis(20);
 
@@ -26,6 +28,13 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(every(app.clone(), stop.clone(), "concluder", TimeDelta::seconds(20), |app| async move {
         concluder::tick(&app).await
     }));
+    tracker.spawn(every(
+        app.clone(),
+        stop.clone(),
+        "sweeper",
+        SWEEP_EVERY,
+        |app| async move { sweeper::tick(&app).await },
+    ));
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 

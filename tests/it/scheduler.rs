@@ -1,6 +1,6 @@
 //! The scheduler against the region: exactly one job for each attempt, through lost replies, cancels and lost leases.
 
-use bakeoff::tasks::scheduler;
+use bakeoff::tasks::{scheduler, sweeper};
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -168,6 +168,28 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     let attempts = trials["items"][0]["attempts"].as_array().unwrap();
     assert_eq!((&attempts[0]["state"], &attempts[1]["state"]), (&json!("never_created"), &json!("completed")));
+}
+
+/// As after a restore from a backup: the region runs a job that the database believes to be over.
+#[sqlx::test(migrations = false)]
+async fn a_stray_job_is_stopped_and_reported(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    assert_eq!(sweeper::tick(&test.app).await.unwrap(), 0, "living jobs are left alone");
+    sqlx::query(
+        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL WHERE number = 1",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    test.advance(TimeDelta::minutes(1)).await;
+    assert_eq!(sweeper::tick(&test.app).await.unwrap(), 2);
+    test.advance(TimeDelta::minutes(5)).await;
+    assert!(test.record().await["jobs"].as_array().unwrap().iter().all(|job| job["status"] == "Stopped"));
+    let events = test.get(&format!("/v1/experiments/{id}/events")).await;
+    let alarms = events["items"].as_array().unwrap().iter().filter(|event| event["severity"] == "alarm").count();
+    assert_eq!(alarms, 2);
 }
 
 #[sqlx::test(migrations = false)]

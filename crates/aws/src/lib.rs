@@ -20,7 +20,8 @@ pub use sagemaker::SageMaker;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
+/// The longest that a call to AWS can take, retries of the SDK included.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets none by itself).
 ///

@@ -42,6 +42,11 @@ impl Timescale {
         std::time::Duration::from_secs_f64(real)
     }
 
+    /// How much virtual time passes in a real duration.
+    pub fn virtual_duration(&self, real_duration: std::time::Duration) -> TimeDelta {
+        seconds(real_duration.as_secs_f64() * self.factor.max(1.0))
+    }
+
     pub fn is_real(&self) -> bool {
         self.factor <= 1.0
     }

@@ -67,7 +67,7 @@ impl Price {
         self.usd_per_hour_max.map_or(self.usd_per_hour, |max| max.max(self.usd_per_hour))
     }
 
-    /// `S2 2026-09-24 (assumed_same_as)`: source, date and status in one cell.
+    /// `AWS Price List API 2026-09-24 (assumed_same_as)`: source, date and status in one cell.
     pub fn label(&self) -> String {
         format!("{} {} ({})", self.source, self.effective_from.format("%Y-%m-%d"), self.status.as_str())
     }
