@@ -13,7 +13,9 @@ use utoipa::ToSchema;
 
 use super::auth::{Caller, Role};
 use super::extract::{Raw, Strict, parse};
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
+use super::specs::name_error;
 use crate::app::App;
 use crate::ids;
 use crate::intake;
@@ -77,6 +79,9 @@ pub(super) async fn create_template(
     Strict(new): Strict<NewTemplate>,
 ) -> Result<(StatusCode, Json<CreatedTemplate>), Problem> {
     let caller = caller.needs(Role::Admin)?;
+    if let Some(error) = name_error(&new.name) {
+        return Err(Problem::invalid(vec![error]));
+    }
     if let Err(findings) = intake::prepare(&app, caller.project, new.spec.clone()).await? {
         let errors = findings.iter().map(|finding| {
             let error = FieldError::from(finding);
@@ -122,6 +127,9 @@ pub(super) async fn trigger(
 ) -> Result<(StatusCode, Json<CiStarted>), Problem> {
     let template = verified(&app, &headers, &body).await?;
     let delivery = header(&headers, "x-bakeoff-delivery")?;
+    if delivery.len() > 255 {
+        return Err(page::parameter("X-Bakeoff-Delivery", "it is longer than 255 characters"));
+    }
     let started = |experiment_id, duplicate| Ok((StatusCode::ACCEPTED, Json(CiStarted { experiment_id, duplicate })));
     if let Some(id) = app.store.delivered(template.id, delivery).await? {
         return started(id, true);

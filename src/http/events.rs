@@ -19,7 +19,6 @@ use super::extract::{Id, Params};
 use super::page::{self, Page};
 use super::problem::{Problem, Problems};
 use crate::app::App;
-use crate::store::events::Event;
 use crate::view::EventView;
 
 const BATCH: i64 = 200;
@@ -84,18 +83,7 @@ async fn answer(
     let limit = i64::try_from(size).unwrap_or(i64::MAX);
     let rows = app.store.events_after(of.0, of.1, after, limit).await?;
     let next_page_token = rows.last().filter(|_| rows.len() == size).map(|row| row.id.to_string());
-    Ok(Json(Page { items: rows.into_iter().map(view).collect(), next_page_token }).into_response())
-}
-
-fn view(event: Event) -> EventView {
-    EventView {
-        id: event.id,
-        trial_id: event.trial_id,
-        kind: event.kind,
-        severity: event.severity,
-        message: event.message,
-        recorded_at: event.recorded_at,
-    }
+    Ok(Json(Page { items: rows, next_page_token }).into_response())
 }
 
 /// Reads what is there, then waits to be told that there is more; always by id, so nothing is missed or told twice.
@@ -105,13 +93,13 @@ fn stream(
     after: i64,
 ) -> impl Stream<Item = Result<SseEvent, Infallible>> {
     let told = app.events.subscribe();
-    let start = (app, told, after, Vec::<Event>::new().into_iter());
+    let start = (app, told, after, Vec::<EventView>::new().into_iter());
     futures::stream::unfold(start, move |(app, mut told, mut after, mut batch)| async move {
         loop {
             if let Some(event) = batch.next() {
                 after = event.id;
                 let sse = SseEvent::default().id(event.id.to_string()).event(event.kind.clone());
-                let sse = sse.json_data(view(event)).unwrap_or_default();
+                let sse = sse.json_data(event).unwrap_or_default();
                 return Some((Ok(sse), (app, told, after, batch)));
             }
             told.mark_unchanged();

@@ -301,18 +301,5 @@ pub(super) async fn ledger(
     let limit = i64::try_from(size).unwrap_or(i64::MAX);
     let rows = app.store.ledger(id, params.after.unwrap_or(0), limit).await?;
     let next_page_token = rows.last().filter(|_| rows.len() == size).map(|row| row.id.to_string());
-    let items = rows.into_iter().map(|row| LedgerEntryView {
-        id: row.id,
-        trial_id: row.trial_id,
-        attempt_id: row.attempt_id,
-        kind: row.kind,
-        component: row.component,
-        usd: row.usd,
-        quantity: row.quantity,
-        unit: row.unit,
-        price_id: row.price_id,
-        estimated: row.estimated,
-        recorded_at: row.recorded_at,
-    });
-    Ok(Json(Page { items: items.collect(), next_page_token }))
+    Ok(Json(Page { items: rows, next_page_token }))
 }

@@ -42,6 +42,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Strict<T> {
 
 /// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+    // Postgres keeps no NUL, neither in text nor in JSON.
+    if bytes.windows(6).any(|window| window == b"\\u0000") {
+        return Err(Problem::malformed("a string contains the character NUL (\\u0000)"));
+    }
     let json: serde_json::Value =
         serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))?;
     let mut unknown = Vec::new();
@@ -98,7 +102,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        serde_html_form::from_str(parts.uri.query().unwrap_or_default())
+        let query = parts.uri.query().unwrap_or_default();
+        if query.contains("%00") {
+            return Err(Problem::bad_parameter("a parameter contains the character NUL", Vec::new()));
+        }
+        serde_html_form::from_str(query)
             .map(Self)
             .map_err(|error| Problem::bad_parameter(error.to_string(), Vec::new()))
     }

@@ -72,7 +72,7 @@ pub(super) struct PageParams {
     page_token: Option<String>,
 }
 
-fn name_error(name: &str) -> Option<FieldError> {
+pub(super) fn name_error(name: &str) -> Option<FieldError> {
     let is_good = (1..=100).contains(&name.chars().count());
     (!is_good).then(|| FieldError {
         pointer: "/name".to_owned(),

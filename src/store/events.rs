@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::{Store, StoreError};
+use crate::view::EventView;
 
 /// An event to be written.
 #[derive(Debug, Clone)]
@@ -17,17 +18,6 @@ pub struct NewEvent {
     /// `info`, `warning` or `alarm`.
     pub severity: &'static str,
     pub message: String,
-}
-
-/// An event as it was written.
-#[derive(Debug, Clone)]
-pub struct Event {
-    pub id: i64,
-    pub trial_id: Option<TrialId>,
-    pub kind: String,
-    pub severity: String,
-    pub message: String,
-    pub recorded_at: DateTime<Utc>,
 }
 
 pub(crate) async fn insert(tx: &mut PgConnection, event: &NewEvent, now: DateTime<Utc>) -> Result<(), StoreError> {
@@ -72,7 +62,7 @@ impl Store {
         trial: Option<TrialId>,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<Event>, StoreError> {
+    ) -> Result<Vec<EventView>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, trial_id, kind, severity, message, recorded_at FROM events
                WHERE experiment_id = $1 AND id > $2 AND ($3::uuid IS NULL OR trial_id = $3)
@@ -86,7 +76,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| Event {
+            .map(|row| EventView {
                 id: row.id,
                 trial_id: row.trial_id.map(TrialId),
                 kind: row.kind,

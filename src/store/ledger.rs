@@ -7,6 +7,7 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
 use super::{Store, StoreError};
+use crate::view::LedgerEntryView;
 
 /// Whose money it is.
 #[derive(Debug, Clone, Copy)]
@@ -69,22 +70,6 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// A row as it was written.
-#[derive(Debug, Clone)]
-pub struct LedgerRow {
-    pub id: i64,
-    pub trial_id: TrialId,
-    pub attempt_id: AttemptId,
-    pub kind: String,
-    pub component: String,
-    pub usd: Usd,
-    pub quantity: i64,
-    pub unit: String,
-    pub price_id: Option<PriceId>,
-    pub estimated: bool,
-    pub recorded_at: DateTime<Utc>,
-}
-
 /// What a trial has cost: settled attempts as settled, living ones as accrued.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrialCost {
@@ -96,7 +81,12 @@ pub struct TrialCost {
 
 impl Store {
     /// Rows of an experiment after an id, oldest first.
-    pub async fn ledger(&self, experiment: ExperimentId, after: i64, limit: i64) -> Result<Vec<LedgerRow>, StoreError> {
+    pub async fn ledger(
+        &self,
+        experiment: ExperimentId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<LedgerEntryView>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at
                FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
@@ -108,7 +98,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| LedgerRow {
+            .map(|row| LedgerEntryView {
                 id: row.id,
                 trial_id: TrialId(row.trial_id),
                 attempt_id: AttemptId(row.attempt_id),

@@ -143,14 +143,7 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let bucket = Bucket {
-                    start_at: row.start_at,
-                    points: u32::try_from(row.points).unwrap_or_default(),
-                    mean: row.mean,
-                    min: row.min,
-                    max: row.max,
-                    last: row.last,
-                };
+                let bucket = bucket((row.start_at, row.points), row.mean, (row.min, row.max), row.last);
                 (TrialId(row.trial_id), row.metric, bucket)
             })
             .collect())
@@ -168,16 +161,13 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| Bucket {
-                start_at: row.start_at,
-                points: u32::try_from(row.points).unwrap_or_default(),
-                mean: row.mean,
-                min: row.min,
-                max: row.max,
-                last: row.last,
-            })
+            .map(|row| bucket((row.start_at, row.points), row.mean, (row.min, row.max), row.last))
             .collect())
     }
+}
+
+fn bucket((start_at, points): (DateTime<Utc>, i32), mean: f64, (min, max): (f64, f64), last: f64) -> Bucket {
+    Bucket { start_at, points: u32::try_from(points).unwrap_or_default(), mean, min, max, last }
 }
 
 async fn upsert_samples(tx: &mut PgConnection, points: &[Point]) -> Result<(), StoreError> {

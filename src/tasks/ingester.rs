@@ -1,9 +1,10 @@
 //! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap → normalise → upsert with
 //! rollups and cursors in one transaction. What a metric means is the domain's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::catalog;
+use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::metric::{HOST_METRICS, normalised};
 use bakeoff_domain::ports::{MetricQuery, QUERIES_MAX, Series};
 use chrono::{DateTime, TimeDelta, Utc};
@@ -116,7 +117,18 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
             }
         }
     }
-    app.store.record_metrics(&points, &progress, now).await
+    // A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.
+    let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
+    let of = |trial| points.iter().filter(move |point| point.trial_id == trial).cloned().collect::<Vec<Point>>();
+    for step in last {
+        app.store.record_metrics(&of(step.due.account.trial_id), &[step], now).await?;
+    }
+    if running.is_empty() {
+        return Ok(());
+    }
+    let ids: BTreeSet<TrialId> = running.iter().map(|step| step.due.account.trial_id).collect();
+    points.retain(|point| ids.contains(&point.trial_id));
+    app.store.record_metrics(&points, &running, now).await
 }
 
 /// The cursor after a read, and when the next is due: none after the last.

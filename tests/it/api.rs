@@ -88,6 +88,27 @@ async fn a_wrong_type_names_its_place(pool: PgPool) {
 }
 
 #[sqlx::test(migrations = false)]
+async fn what_the_database_could_not_keep_is_refused_before_it(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let refused = |change: fn(&mut Value)| {
+        let mut spec = spec();
+        change(&mut spec);
+        spec
+    };
+    for (body, status) in [
+        (refused(|spec| spec["workload"]["name"] = json!("")), StatusCode::UNPROCESSABLE_ENTITY),
+        (refused(|spec| spec["candidates"][0]["name"] = json!("x".repeat(500))), StatusCode::UNPROCESSABLE_ENTITY),
+        (refused(|spec| spec["budget_usd"] = json!(1e27)), StatusCode::UNPROCESSABLE_ENTITY),
+        (refused(|spec| spec["notes"] = json!(["a\u{0}b"])), StatusCode::BAD_REQUEST),
+    ] {
+        let (got, problem) = test.post("/v1/experiments", &body).await;
+        assert_eq!(got, status, "{problem}");
+    }
+    let (status, _) = test.send(test.request(Method::GET, "/v1/experiments?name_contains=%00", &test.admin)).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[sqlx::test(migrations = false)]
 async fn an_unknown_parameter_is_refused(pool: PgPool) {
     let test = TestApp::new(pool).await;
     for path in [

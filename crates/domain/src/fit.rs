@@ -51,8 +51,8 @@ const BAND: f64 = 0.20;
 
 /// Estimates the memory of `model` under `profile` on `count` instances of `instance`.
 pub fn fit(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, count: u32) -> Fit {
-    let gpus = f64::from((instance.accelerator_count * count).max(1));
-    let split = f64::from((profile.tensor_parallel_degree * profile.pipeline_parallel_degree).max(1));
+    let gpus = f64::from(instance.accelerator_count) * f64::from(count.max(1));
+    let split = f64::from(profile.tensor_parallel_degree.max(1)) * f64::from(profile.pipeline_parallel_degree.max(1));
     let replicas = (gpus / split).max(1.0);
     let all = model.parameters() / split;
     let trained = model.trainable_parameters() / split;

@@ -111,10 +111,10 @@ fn trial(
     let instance = catalog::find(&candidate.instance_type);
     let workload = spec.workload.as_ref();
     let profile = candidate.profile.as_ref();
-    let gpus = instance.map_or(1, |found| found.accelerator_count.max(1)) * candidate.instance_count;
+    let gpus = instance.map_or(1, |found| found.accelerator_count.max(1)).saturating_mul(candidate.instance_count);
     let global_batch = profile.map_or(0, |profile| profile.global_batch(gpus));
     let steps = workload.map_or(0, |workload| {
-        let tokens_per_step = global_batch * u64::from(workload.model.sequence_length);
+        let tokens_per_step = global_batch.saturating_mul(u64::from(workload.model.sequence_length));
         workload.trial_tokens.div_ceil(tokens_per_step.max(1))
     });
     let price = price::in_force(prices, &candidate.instance_type, &spec.region, now);

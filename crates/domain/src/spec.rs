@@ -217,6 +217,7 @@ impl ProfileSpec {
     pub fn global_batch(&self, accelerators: u32) -> u64 {
         let model_parallel = self.tensor_parallel_degree.max(1).saturating_mul(self.pipeline_parallel_degree.max(1));
         let replicas = u64::from((accelerators / model_parallel).max(1));
-        u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps) * replicas
+        let per_replica = u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps);
+        per_replica.saturating_mul(replicas)
     }
 }

@@ -12,6 +12,7 @@ const CANDIDATES_MAX: usize = 50;
 const REPEATS_MAX: u32 = 20;
 const TRIALS_MAX: u64 = 200;
 const NAME_CHARS_MAX: usize = 100;
+const BUDGET_USD_MAX: u32 = 1_000_000_000;
 /// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100 each); we add our own.
 const USER_ENTRIES_MAX: usize = 80;
 const API: &str = "CreateTrainingJob API reference (botocore 1.44.5)";
@@ -21,13 +22,19 @@ fn error(rule: &str, pointer: impl Into<String>) -> Finding {
     Finding::new(rule, Severity::Error, pointer).source(OURS)
 }
 
+fn is_name(name: &str) -> bool {
+    !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX
+}
+
+fn name_length(pointer: &str) -> Finding {
+    error("name-length", pointer)
+        .says("the name is empty or too long")
+        .fix(format!("give it 1 to {NAME_CHARS_MAX} characters"))
+}
+
 pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
-    if spec.name.trim().is_empty() || spec.name.chars().count() > NAME_CHARS_MAX {
-        findings.push(
-            error("name-length", "/name")
-                .says("the name is empty or too long")
-                .fix(format!("give it 1 to {NAME_CHARS_MAX} characters")),
-        );
+    if !is_name(&spec.name) {
+        findings.push(name_length("/name"));
     }
     if spec.candidates.is_empty() || spec.candidates.len() > CANDIDATES_MAX {
         findings.push(
@@ -45,6 +52,9 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         );
     }
     for (index, candidate) in spec.candidates.iter().enumerate() {
+        if !is_name(&candidate.name) {
+            findings.push(name_length(&format!("/candidates/{index}/name")));
+        }
         if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
             findings.push(
                 error("repeats", format!("/candidates/{index}/repeats"))
@@ -122,11 +132,13 @@ fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Findin
 }
 
 pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
-    if spec.budget_usd.0 <= Decimal::ZERO {
+    if spec.budget_usd.0 <= Decimal::ZERO || spec.budget_usd.0 > Decimal::from(BUDGET_USD_MAX) {
         findings.push(
-            error("budget-not-positive", "/budget_usd")
+            error("budget", "/budget_usd")
                 .says(format!("the budget is {}", spec.budget_usd))
-                .fix("give a positive amount in US dollars: it is a hard cap on what the experiment may spend"),
+                .fix(format!(
+                    "give a positive amount in US dollars, at most {BUDGET_USD_MAX}: it is a hard cap on what the experiment may spend"
+                )),
         );
     }
     if spec.max_runtime_seconds == 0 || spec.max_runtime_seconds > MAX_RUNTIME_SECONDS {
@@ -202,6 +214,9 @@ pub(super) fn workload_missing() -> Finding {
 }
 
 pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    if !is_name(&workload.name) {
+        findings.push(name_length("/workload/name"));
+    }
     let role = Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$");
     if role.is_ok_and(|pattern| !pattern.is_match(&workload.role_arn)) {
         findings.push(

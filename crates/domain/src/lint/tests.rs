@@ -108,3 +108,23 @@ fn what_has_no_price_is_refused_with_the_way_out() {
     assert_eq!(price.severity, Severity::Refused);
     assert!(price.fix.contains("PUT /v1/prices/ml.p5e.48xlarge"));
 }
+
+#[test]
+fn absurd_numbers_are_findings_and_not_crashes() {
+    let absurd = spec(|value| {
+        value["budget_usd"] = json!(1e27);
+        value["candidates"][0]["instance_count"] = json!(u32::MAX);
+        value["candidates"][0]["profile"] = json!({
+            "micro_batch_per_gpu": u32::MAX, "gradient_accumulation_steps": u32::MAX,
+            "tensor_parallel_degree": u32::MAX, "pipeline_parallel_degree": u32::MAX});
+        let mut other = value["candidates"][0].clone();
+        other["name"] = json!("b");
+        other["instance_count"] = json!(1);
+        value["candidates"].as_array_mut().unwrap().push(other);
+        value["workload"]["model"] = json!({"layers": u32::MAX, "hidden": u32::MAX, "heads": u32::MAX,
+            "vocabulary": u32::MAX, "sequence_length": u32::MAX});
+    });
+    let found = rules(&absurd, Severity::Error);
+    assert!(found.contains(&"budget".to_owned()) && found.contains(&"profile-count".to_owned()), "{found:?}");
+    crate::plan::plan(&absurd, &[], &prices(), chrono::TimeDelta::minutes(5), chrono::DateTime::UNIX_EPOCH);
+}
