@@ -78,6 +78,9 @@ async fn prices_in_force(
 async fn fill(store: &Store, project: ProjectId, mut spec: ExperimentSpec) -> Result<ExperimentSpec, StoreError> {
     if let (None, Some(id)) = (&spec.workload, spec.workload_id) {
         spec.workload = store.workload(project, id).await?.map(|stored| stored.spec);
+        if spec.workload.is_some() {
+            spec.workload_id = None;
+        }
     }
     let wanted: Vec<uuid::Uuid> = spec.candidates.iter().filter_map(|c| c.profile_id.map(|id| id.0)).collect();
     if wanted.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::attempt::TrialState;
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::metric::Meaning;
@@ -26,6 +27,7 @@ struct Evidence {
     costs: BTreeMap<TrialId, TrialCost>,
     series: BTreeMap<(TrialId, String), Vec<Bucket>>,
     names: MetricNames,
+    trial_tokens: u64,
 }
 
 /// The workload's own names for what we rank by.
@@ -67,7 +69,8 @@ async fn load(store: &Store, experiment: &Experiment) -> Result<Evidence, StoreE
     for (trial, metric, bucket) in rollups {
         series.entry((trial, metric)).or_default().push(bucket);
     }
-    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), series, names })
+    let trial_tokens = experiment.spec.workload.as_ref().map_or(0, |workload| workload.trial_tokens);
+    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), series, names, trial_tokens })
 }
 
 impl Evidence {
@@ -128,8 +131,8 @@ fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
         train_loss: evidence.series(trial, evidence.names.loss.as_ref()).last().map(|bucket| bucket.last),
         usd_per_million_tokens: per_million(
             trial,
-            speed.as_ref().map(|figure| figure.mean),
-            training_seconds,
+            speed.as_ref().map(|s| s.mean),
+            evidence.trial_tokens,
             billable_seconds,
         ),
         tokens_per_second: speed,
@@ -154,23 +157,24 @@ fn interruptions(attempts: &[Attempt]) -> u32 {
 
 #[expect(clippy::cast_precision_loss, reason = "step counts lie far below 2^53")]
 fn progress(trial: &Trial, step: Option<f64>) -> Option<f64> {
-    use bakeoff_domain::attempt::TrialState;
     if trial.state == TrialState::Completed {
         return Some(1.0);
     }
     step.filter(|_| trial.plan.steps > 0).map(|step| (step / trial.plan.steps as f64).clamp(0.0, 1.0))
 }
 
-/// Spot's billed share is observed, so a running spot trial has no figure yet.
-#[expect(clippy::cast_precision_loss, reason = "seconds lie far below 2^53")]
-fn per_million(trial: &Trial, tokens_per_second: Option<f64>, training: u64, billable: u64) -> Option<Usd> {
+/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot trial has no figure before
+/// its end.
+#[expect(clippy::cast_precision_loss, reason = "seconds and tokens lie far below 2^53")]
+fn per_million(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64, billable: u64) -> Option<Usd> {
+    let speed = tokens_per_second.filter(|speed| *speed > 0.0)?;
     let share = match trial.plan.purchase_option {
         PurchaseOption::OnDemand => 1.0,
-        PurchaseOption::Spot if training > 0 && trial.state.is_terminal() => billable as f64 / training as f64,
+        PurchaseOption::Spot if trial.state == TrialState::Completed => billable as f64 / (trial_tokens as f64 / speed),
         PurchaseOption::Spot => return None,
     };
     let rate = trial.plan.price.as_ref()?.usd_per_hour;
-    cost::usd_per_million_tokens(rate, trial.plan.instance_count, tokens_per_second?, share)
+    cost::usd_per_million_tokens(rate, trial.plan.instance_count, speed, share)
 }
 
 /// The ranking; provisional while trials run.
@@ -194,7 +198,9 @@ pub async fn recommendation(
 fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
-    let wall = (trial.ended_at.unwrap_or(now) - trial.created_at).num_seconds();
+    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the instance's time.
+    let wall: i64 =
+        attempts.iter().map(|one| (one.ended_at.unwrap_or(now) - one.planned_at).num_seconds().max(0)).sum();
     Outcome {
         trial_id: trial.id,
         candidate: plan.candidate.clone(),

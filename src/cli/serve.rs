@@ -102,6 +102,13 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
 async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::Result<()> {
     let store = Store::connect_lazy(url)?;
     prepare_schema(&store, options.embedded).await?;
+    let elsewhere = store.living_elsewhere(&options.region).await?;
+    ensure!(
+        elsewhere == 0,
+        "{elsewhere} experiments still run in another region than {}: their jobs would look as if they had vanished. \
+         Start with the region they were started in (--region), or cancel them there first",
+        options.region
+    );
     let clock = Clock::Running(clock);
     let added = store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await?;
     tracing::info!(added, "catalog prices are in the store");

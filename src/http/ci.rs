@@ -13,7 +13,6 @@ use utoipa::ToSchema;
 
 use super::auth::{Caller, Role};
 use super::extract::{Raw, Strict, parse};
-use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
 use crate::app::App;
@@ -41,6 +40,9 @@ pub(super) struct CreatedTemplate {
 /// What CI sends.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct CiTrigger {
+    /// Unique for each delivery, 1 to 255 characters. In the body, and so under the signature: nobody can replay it under
+    /// another one.
+    delivery_id: String,
     /// Becomes the workload's code version.
     commit: String,
     #[serde(default)]
@@ -82,15 +84,20 @@ pub(super) async fn create_template(
     if let Some(error) = name_error(&new.name) {
         return Err(Problem::invalid(vec![error]));
     }
-    if let Err(findings) = intake::prepare(&app, caller.project, new.spec.clone()).await? {
-        let errors = findings.iter().map(|finding| {
-            let error = FieldError::from(finding);
-            FieldError { pointer: format!("/spec{}", error.pointer), ..error }
-        });
-        return Err(Problem::invalid(errors.collect()));
-    }
+    let prepared = intake::prepare(&app, caller.project, new.spec).await?;
+    // Stored with what it refers to filled in: a trigger sets the workload's code version.
+    let spec = match prepared {
+        Ok(prepared) => prepared.spec,
+        Err(findings) => {
+            let errors = findings.iter().map(|finding| {
+                let error = FieldError::from(finding);
+                FieldError { pointer: format!("/spec{}", error.pointer), ..error }
+            });
+            return Err(Problem::invalid(errors.collect()));
+        }
+    };
     let id = TemplateId(ids::fresh());
-    app.store.insert_template(caller.project, (id, &new.name), &new.spec, app.clock.now()).await?;
+    app.store.insert_template(caller.project, (id, &new.name), &spec, app.clock.now()).await?;
     let created = CreatedTemplate { id, name: new.name, secret: secret(&app, id) };
     Ok((StatusCode::CREATED, Json(created)))
 }
@@ -113,11 +120,10 @@ async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Templat
 
 /// Start an experiment from CI
 ///
-/// Headers: `X-Bakeoff-Template` (its id), `X-Bakeoff-Delivery` (unique for each delivery; a repetition starts nothing),
-/// `X-Bakeoff-Signature-256` (`sha256=` and the HMAC-SHA256 of the raw body under the template's secret).
+/// Headers: `X-Bakeoff-Template` (its id) and `X-Bakeoff-Signature-256` (`sha256=` and the HMAC-SHA256 of the raw body under
+/// the template's secret). The body's `delivery_id` counts once: a repetition starts nothing.
 #[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
-    params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Delivery" = String, Header),
-           ("X-Bakeoff-Signature-256" = String, Header)),
+    params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
     request_body = CiTrigger,
     responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted), Problems))]
 pub(super) async fn trigger(
@@ -126,17 +132,22 @@ pub(super) async fn trigger(
     Raw(body): Raw,
 ) -> Result<(StatusCode, Json<CiStarted>), Problem> {
     let template = verified(&app, &headers, &body).await?;
-    let delivery = header(&headers, "x-bakeoff-delivery")?;
-    if delivery.len() > 255 {
-        return Err(page::parameter("X-Bakeoff-Delivery", "it is longer than 255 characters"));
+    let (trigger, mut errors) = parse::<CiTrigger>(&body)?;
+    let delivery = trigger.delivery_id.as_str();
+    if !(1..=255).contains(&delivery.len()) {
+        errors.push(FieldError {
+            pointer: "/delivery_id".to_owned(),
+            detail: "it is empty or longer than 255 characters".to_owned(),
+            fix: "use the CI run's own id".to_owned(),
+            rule: "delivery-id".to_owned(),
+        });
+    }
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
     }
     let started = |experiment_id, duplicate| Ok((StatusCode::ACCEPTED, Json(CiStarted { experiment_id, duplicate })));
     if let Some(id) = app.store.delivered(template.id, delivery).await? {
         return started(id, true);
-    }
-    let (trigger, unknown) = parse::<CiTrigger>(&body)?;
-    if !unknown.is_empty() {
-        return Err(Problem::invalid(unknown));
     }
     let spec = with_commit(template.spec, &trigger);
     let prepared = intake::prepare(&app, template.project_id, spec).await?;

@@ -28,10 +28,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventParams {
-    /// Only events after this id.
-    after: Option<i64>,
     /// 1 to 500; 50 when absent.
     page_size: Option<u32>,
+    /// Of the page before; or the id of the last event seen.
+    page_token: Option<i64>,
 }
 
 /// Events of an experiment
@@ -74,16 +74,15 @@ async fn answer(
 ) -> Result<Response, Problem> {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
-    let after = resumed.or(params.after).unwrap_or(0);
+    let after = resumed.or(params.page_token).unwrap_or(0);
     if accept.contains("text/event-stream") {
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
         return Ok(Sse::new(stream(app, of, after)).keep_alive(keep_alive).into_response());
     }
     let size = page::size(params.page_size)?;
-    let limit = i64::try_from(size).unwrap_or(i64::MAX);
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let rows = app.store.events_after(of.0, of.1, after, limit).await?;
-    let next_page_token = rows.last().filter(|_| rows.len() == size).map(|row| row.id.to_string());
-    Ok(Json(Page { items: rows, next_page_token }).into_response())
+    Ok(Json(page::cut_by_number(rows, size, |row| row.id)).into_response())
 }
 
 /// Reads what is there, then waits to be told that there is more; always by id, so nothing is missed or told twice.

@@ -278,10 +278,10 @@ pub(super) async fn recommendation(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LedgerParams {
-    /// Only entries after this id.
-    after: Option<i64>,
     /// 1 to 500; 50 when absent.
     page_size: Option<u32>,
+    /// Of the page before; or the id of the last entry seen.
+    page_token: Option<i64>,
 }
 
 /// The ledger of an experiment
@@ -298,8 +298,7 @@ pub(super) async fn ledger(
 ) -> Result<Json<Page<LedgerEntryView>>, Problem> {
     find(&app, caller, id).await?;
     let size = page::size(params.page_size)?;
-    let limit = i64::try_from(size).unwrap_or(i64::MAX);
-    let rows = app.store.ledger(id, params.after.unwrap_or(0), limit).await?;
-    let next_page_token = rows.last().filter(|_| rows.len() == size).map(|row| row.id.to_string());
-    Ok(Json(Page { items: rows, next_page_token }))
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
+    let rows = app.store.ledger(id, params.page_token.unwrap_or(0), limit).await?;
+    Ok(Json(page::cut_by_number(rows, size, |row| row.id)))
 }

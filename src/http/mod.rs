@@ -11,6 +11,7 @@ mod extract;
 mod ops;
 mod page;
 mod problem;
+mod projects;
 mod request_id;
 mod specs;
 mod trials;
@@ -48,6 +49,7 @@ pub use problem::{FieldError, Problem};
         (name = "workloads", description = "What is trained, versioned"),
         (name = "instance-profiles", description = "How it is configured for an instance type, versioned"),
         (name = "catalog", description = "Instance types and effective-dated prices"),
+        (name = "projects", description = "The tenant and its budget"),
         (name = "webhooks", description = "Signed triggers from CI"),
         (name = "operations", description = "Health")
     )
@@ -88,6 +90,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(catalog::instance_type))
         .routes(routes!(catalog::prices))
         .routes(routes!(catalog::put_price))
+        .routes(routes!(projects::current))
+        .routes(routes!(projects::put_budget))
         .routes(routes!(ci::create_template))
         .routes(routes!(ci::trigger))
         .routes(routes!(ops::livez))

@@ -78,6 +78,14 @@ pub(super) fn cut<T: ToSchema, R>(
     Page { items: rows.into_iter().map(show).collect(), next_page_token }
 }
 
+/// The same for rows that are numbered: the token is the last number.
+pub(super) fn cut_by_number<T: ToSchema>(mut rows: Vec<T>, size: usize, number: impl Fn(&T) -> i64) -> Page<T> {
+    let has_more = rows.len() > size;
+    rows.truncate(size);
+    let next_page_token = rows.last().filter(|_| has_more).map(|last| number(last).to_string());
+    Page { items: rows, next_page_token }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -124,6 +124,15 @@ impl From<StoreError> for Problem {
             StoreError::Conflict { constraint } => {
                 Self::conflict("conflict", format!("it exists already ({constraint})"))
             }
+            StoreError::Refused { what } => {
+                tracing::warn!(what, "the schema refused what a request wanted to write");
+                Self::invalid(vec![FieldError {
+                    pointer: String::new(),
+                    detail: what.clone(),
+                    fix: String::new(),
+                    rule: "schema".to_owned(),
+                }])
+            }
             StoreError::Database(source) => {
                 tracing::error!(%error, ?source, "the database failed a request");
                 Self::unavailable("the database did not answer; try again")

@@ -6,8 +6,8 @@ use bakeoff_domain::cost;
 use bakeoff_domain::decide::Ending;
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::money::Usd;
-use bakeoff_domain::price::Price;
+use bakeoff_domain::plan::{TrialPlan, WorstCase};
+use bakeoff_domain::price::{Price, PriceStatus};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
@@ -40,7 +40,7 @@ enum Lease {
     Release,
 }
 
-/// Moves the trial on, if the lease is still ours.
+/// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at once.
 async fn fenced(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -51,7 +51,8 @@ async fn fenced(
 ) -> Result<bool, StoreError> {
     let changed = sqlx::query!(
         r#"UPDATE trials
-           SET state = $3, due_at = $4, reason = $5,
+           SET state = $3, reason = $5,
+               due_at = CASE WHEN stop_requested_at IS NOT NULL AND NOT $9 THEN $7::timestamptz ELSE $4::timestamptz END,
                ended_at = CASE WHEN $6 THEN $7::timestamptz END,
                lease_owner = CASE WHEN $8 THEN lease_owner END,
                lease_expires_at = CASE WHEN $8 THEN lease_expires_at END
@@ -64,6 +65,7 @@ async fn fenced(
         state.is_terminal(),
         now,
         lease == Lease::Keep,
+        trial.stop_requested,
     )
     .execute(tx)
     .await?;
@@ -114,12 +116,15 @@ impl Store {
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"UPDATE trials SET lease_owner = NULL, lease_expires_at = NULL, due_at = $3, reason = coalesce($4, reason)
+            r#"UPDATE trials
+               SET lease_owner = NULL, lease_expires_at = NULL, reason = coalesce($4, reason),
+                   due_at = CASE WHEN stop_requested_at IS NOT NULL AND NOT $5 THEN stop_requested_at ELSE $3::timestamptz END
                WHERE id = $1 AND lease_token = $2"#,
             trial.id.0,
             trial.lease_token,
             due_at,
             reason,
+            trial.stop_requested,
         )
         .execute(&self.pool)
         .await?;
@@ -131,10 +136,13 @@ impl Store {
         &self,
         trial: &Claimed,
         (id, job_name): (AttemptId, &str),
+        plan: &TrialPlan,
         price: &Price,
-        (training, metrics): (Usd, Usd),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        let Some(WorstCase { training_usd: training, metrics_usd: metrics, .. }) = plan.worst_case else {
+            return Ok(Applied::OverBudget);
+        };
         let mut tx = self.pool.begin().await?;
         if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, training + metrics).await? {
             return Ok(Applied::OverBudget);
@@ -143,8 +151,15 @@ impl Store {
             return Ok(Applied::Stale);
         }
         let number = sqlx::query_scalar!(
-            "UPDATE trials SET attempts_made = attempts_made + 1 WHERE id = $1 RETURNING attempts_made",
-            trial.id.0
+            r#"UPDATE trials
+               SET attempts_made = attempts_made + 1, plan = $2, price_id = $3, worst_case_training_usd = $4,
+                   worst_case_metrics_usd = $5
+               WHERE id = $1 RETURNING attempts_made"#,
+            trial.id.0,
+            to_json(plan),
+            price.id.0,
+            training.0,
+            metrics.0,
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -410,13 +425,14 @@ async fn book(
     let count = trial.plan.instance_count;
     let seconds = ending.billable_seconds.unwrap_or_default();
     let training = cost::training(seconds, count, attempt.usd_per_hour);
+    let is_estimate = trial.plan.price.as_ref().is_some_and(|price| price.status == PriceStatus::Estimated);
     let settled = Entry {
         kind: "settled",
         component: "training",
         usd: training,
         quantity: i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(i64::from(count)),
         unit: "instance_seconds",
-        estimated: ending.estimated,
+        estimated: ending.estimated || is_estimate,
     };
     ledger::write(tx, &account, &settled, now).await?;
     let held = attempt.reserved_training_usd;

@@ -10,6 +10,9 @@ pub enum StoreError {
     /// A unique constraint, by its name.
     #[error("a row breaks {constraint}")]
     Conflict { constraint: String },
+    /// A value that the schema refuses: bad input that nobody caught before.
+    #[error("the schema refuses a value: {what}")]
+    Refused { what: String },
     /// A row that this program cannot read: a fault of ours or of somebody's hand.
     #[error("a row cannot be read: {table} {id}, column {column}")]
     Corrupt { table: &'static str, id: String, column: &'static str },
@@ -19,6 +22,11 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
+        if let Some(refused) = error.as_database_error()
+            && refused.code().is_some_and(|code| code == "23514" || code.starts_with("22"))
+        {
+            return Self::Refused { what: refused.message().to_owned() };
+        }
         let unique = error.as_database_error().filter(|error| error.is_unique_violation());
         match unique.and_then(|error| error.constraint()) {
             Some(constraint) => Self::Conflict { constraint: constraint.to_owned() },

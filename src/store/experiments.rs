@@ -229,6 +229,17 @@ impl Store {
         .collect()
     }
 
+    /// Experiments that are not over and run in another region than this service would look in.
+    pub async fn living_elsewhere(&self, region: &str) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM experiments
+               WHERE state IN ('running', 'cancelling') AND spec->>'region' <> $1"#,
+            region,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     /// Asks for a cancel: the experiment and its living trials are marked, and the trials become due at once.
     /// False when it is over already.
     pub async fn cancel_experiment(

@@ -20,7 +20,6 @@ pub struct MetricsDue {
     pub job_name: String,
     pub plan: TrialPlan,
     pub reserved_metrics_usd: Usd,
-    pub metrics_requested: i64,
     pub cursor: Option<DateTime<Utc>>,
     pub started_at: Option<DateTime<Utc>>,
     /// Set when the attempt is over: this is its last read.
@@ -62,7 +61,7 @@ impl Store {
                FROM due, trials t
                WHERE a.id = due.id AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.plan,
-                         a.reserved_metrics_usd, a.metrics_requested, a.metrics_cursor, a.started_at,
+                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at,
                          CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
             now,
             now + hold,
@@ -83,7 +82,6 @@ impl Store {
                     job_name: row.job_name,
                     plan: from_json(row.plan, "trials", row.trial_id, "plan")?,
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
-                    metrics_requested: row.metrics_requested,
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
                     settled_end_at: row.settled_end_at,
@@ -103,20 +101,21 @@ impl Store {
         upsert_samples(&mut tx, points).await?;
         roll_up(&mut tx, points).await?;
         for step in progress {
-            sqlx::query!(
+            let written = sqlx::query_scalar!(
                 r#"UPDATE attempts
                    SET metrics_cursor = greatest(metrics_cursor, $2), metrics_due_at = $3,
                        metrics_requested = metrics_requested + $4
-                   WHERE id = $1 AND metrics_due_at IS NOT NULL"#,
+                   WHERE id = $1 AND metrics_due_at IS NOT NULL
+                   RETURNING metrics_requested"#,
                 step.due.account.attempt_id.0,
                 step.cursor,
                 step.next_at,
                 step.requested,
             )
-            .execute(&mut *tx)
+            .fetch_optional(&mut *tx)
             .await?;
-            if step.next_at.is_none() {
-                let requested = step.due.metrics_requested + step.requested;
+            // No row: another reader was faster and has settled it.
+            if let (Some(requested), None) = (written, step.next_at) {
                 settle(&mut tx, &step.due.account, step.due.reserved_metrics_usd, requested, now).await?;
             }
         }

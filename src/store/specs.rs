@@ -1,4 +1,4 @@
-//! Versioned workloads and instance profiles. The same content under the same name is the same version.
+//! Versioned workloads and instance profiles. The same content of a workload under the same name is the same version.
 
 use bakeoff_domain::ids::{ProfileId, ProjectId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};

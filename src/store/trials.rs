@@ -202,15 +202,21 @@ impl Store {
         let mut latest = self.latest_attempts(&ids).await?;
         let mut claimed = Vec::with_capacity(rows.len());
         for row in rows {
+            let state = TrialState::parse(&row.state);
+            // A row that cannot be read keeps its lease until it expires, and keeps nobody else waiting.
+            let (Some(state), Ok(plan)) = (state, from_json(row.plan, "trials", row.id, "plan")) else {
+                tracing::error!(trial = %row.id, "a trial cannot be read and is left alone");
+                continue;
+            };
             let position = latest.iter().position(|attempt| attempt.trial_id.0 == row.id);
             claimed.push(Claimed {
                 id: TrialId(row.id),
                 project_id: ProjectId(row.project_id),
                 experiment_id: ExperimentId(row.experiment_id),
                 lease_token: row.lease_token,
-                state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+                state,
                 stop_requested: row.stop_requested_at.is_some(),
-                plan: from_json(row.plan, "trials", row.id, "plan")?,
+                plan,
                 attempts_made: count(row.attempts_made),
                 attempt: position.map(|index| latest.swap_remove(index)),
             });

@@ -16,6 +16,8 @@ use crate::store::metrics::{MetricsDue, Point, Progress};
 
 /// Attempts taken in one tick.
 const DUE_MAX: i64 = 200;
+/// A last read that has failed for so long after the job's end is given up: the figures stay as they are.
+const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
 /// Read again before the cursor: points may come late.
 const OVERLAP: TimeDelta = TimeDelta::minutes(3);
 
@@ -36,6 +38,10 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 fn is_last(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
     attempt.settled_end_at.is_some_and(|end| end + METRICS_FINAL_AFTER <= now)
+}
+
+fn is_hopeless(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
+    attempt.settled_end_at.is_some_and(|end| end + GIVE_UP_AFTER <= now)
 }
 
 fn batches(attempts: Vec<MetricsDue>) -> Vec<Vec<MetricsDue>> {
@@ -112,8 +118,11 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
                 }
             }
             Err(error) => {
-                // The claim's hold brings them back; a read that may have counted is counted, for the ledger's sake.
-                tracing::info!(%error, attempts = ready.len(), "metrics could not be read; trying again later");
+                tracing::warn!(%error, attempts = ready.len(), "metrics could not be read");
+                // The claim's hold brings them back, but not for ever: money must not stay reserved for a read that is denied.
+                let given_up =
+                    ready.into_iter().map(|(attempt, _)| attempt).filter(|attempt| is_hopeless(attempt, now));
+                progress.extend(given_up.map(|attempt| advance(app, attempt, now, now, 0)));
             }
         }
     }

@@ -7,7 +7,10 @@ mod listener;
 pub mod scheduler;
 pub mod sweeper;
 
+use std::panic::AssertUnwindSafe;
+
 use chrono::TimeDelta;
+use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -40,12 +43,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
 
 async fn scheduler_loop(app: App, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        let wait = match scheduler::tick(&app).await {
-            Ok(_) => until_next(&app).await,
-            Err(error) => {
-                tracing::warn!(%error, "a scheduler tick failed; trying again");
-                TimeDelta::seconds(5)
-            }
+        let wait = match guarded("scheduler", scheduler::tick(&app)).await {
+            Some(_) => until_next(&app).await,
+            None => TimeDelta::seconds(5),
         };
         tokio::select! {
             () = stop.cancelled() => return,
@@ -65,16 +65,29 @@ async fn until_next(app: &App) -> TimeDelta {
     due.map_or(IDLE_MAX, |at| (at - app.clock.now()).clamp(TimeDelta::zero(), IDLE_MAX))
 }
 
-/// A loop on a timer of the domain clock. An error is logged once, here, and the loop goes on.
+/// A tick that fails, or panics, is logged once, here, and the loop goes on.
+async fn guarded(name: &str, tick: impl Future<Output = Result<usize, crate::store::StoreError>>) -> Option<usize> {
+    match AssertUnwindSafe(tick).catch_unwind().await {
+        Ok(Ok(count)) => Some(count),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, task = name, "a tick failed; trying again");
+            None
+        }
+        Err(_) => {
+            tracing::error!(task = name, "a tick panicked; trying again");
+            None
+        }
+    }
+}
+
+/// A loop on a timer of the domain clock.
 async fn every<F, T>(app: App, stop: CancellationToken, name: &'static str, interval: TimeDelta, tick: F)
 where
     F: Fn(App) -> T + Send,
     T: Future<Output = Result<usize, crate::store::StoreError>> + Send,
 {
     while !stop.is_cancelled() {
-        if let Err(error) = tick(app.clone()).await {
-            tracing::warn!(%error, task = name, "a tick failed; trying again");
-        }
+        guarded(name, tick(app.clone())).await;
         tokio::select! {
             () = stop.cancelled() => return,
             () = pause(&app, interval) => {}

@@ -6,14 +6,16 @@
 
 use std::time::Instant;
 
-use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::decide::{
     AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, decide, needs_look,
 };
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan;
 use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::price;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 
@@ -88,6 +90,7 @@ impl Hand<'_> {
             quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
             postponed: attempt.postponed,
+            started_at: attempt.started_at,
         })
     }
 
@@ -150,17 +153,26 @@ impl Hand<'_> {
         }
     }
 
+    /// Price and worst case are those of this moment: a trial may have waited long, and a retry may come days later.
     async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        let Some((price, worst)) = self.trial.plan.price.as_ref().zip(self.trial.plan.worst_case) else {
+        let mut plan = self.trial.plan.clone();
+        let kind = std::slice::from_ref(&plan.instance_type);
+        let region = &self.app.settings.region;
+        let prices = self.app.store.prices_of(self.trial.project_id, Some(region), Some(kind)).await?;
+        let current = price::in_force(&prices, &plan.instance_type, region, now);
+        let Some((price, request)) = current.zip(plan.request.as_ref()) else {
             self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
             return Ok(false);
         };
+        let worst = plan::worst_case(request, &prices, &price, self.app.settings.metrics_interval, now);
+        plan.price = Some(price.clone());
+        plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());
         let job_name = plan::job_name(&self.app.settings.installation, id.0);
         let reserve = (worst.training_usd, worst.metrics_usd);
-        match self.app.store.plan_attempt(self.trial, (id, &job_name), price, reserve, now).await? {
+        match self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await? {
             Applied::Stale => Ok(false),
-            Applied::OverBudget => self.wait_for_budget(now).await,
+            Applied::OverBudget => self.wait_for_budget(worst.total_usd, now).await,
             Applied::Done => {
                 self.attempt = Some(Attempt {
                     id,
@@ -194,26 +206,29 @@ impl Hand<'_> {
     }
 
     /// Over budget: wait while other trials hold reservations that may come back, else the trial can never run.
-    async fn wait_for_budget(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
+    async fn wait_for_budget(&self, worst: Usd, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let store = &self.app.store;
-        let Some(experiment) = store.experiment(self.trial.project_id, self.trial.experiment_id).await? else {
-            return Ok(false);
-        };
+        let experiment = store.experiment(self.trial.project_id, self.trial.experiment_id).await?;
         let project = store.project(self.trial.project_id).await?;
-        let is_held = experiment.reserved_usd.0.is_sign_positive() && !experiment.reserved_usd.0.is_zero()
-            || project.is_some_and(|project| project.budget_usd.is_some() && !project.reserved_usd.0.is_zero());
-        let worst = self.trial.plan.worst_case.map(|worst| worst.total_usd).unwrap_or_default();
+        let Some((experiment, project)) = experiment.zip(project) else { return Ok(false) };
         let left = experiment.budget_usd - experiment.reserved_usd - experiment.settled_usd;
-        if is_held || experiment.paused_reason.is_some() {
+        let project_left = project.budget_usd.map(|budget| budget - project.reserved_usd - project.settled_usd);
+        let own = worst > left && experiment.reserved_usd == Usd::ZERO;
+        let shared = project_left.is_some_and(|left| worst > left) && project.reserved_usd == Usd::ZERO;
+        let is_running = experiment.state == ExperimentState::Running && experiment.paused_reason.is_none();
+        if is_running && (own || shared) {
+            let (whose, left) =
+                if own { ("budget_usd", left) } else { ("the project's budget", project_left.unwrap_or(left)) };
+            let why = format!(
+                "over budget: it may cost {worst}, and {left} is left; raise {whose} or lower max_runtime_seconds"
+            );
+            store.refuse(self.trial, &why, now).await?;
+        } else {
             let why = experiment.paused_reason.unwrap_or_else(|| {
                 format!("waiting for budget: it may cost {worst}, {left} is free, the rest is reserved")
             });
             store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
-        } else {
-            let why = format!(
-                "over budget: it may cost {worst}, and {left} is left; raise budget_usd or lower max_runtime_seconds"
-            );
-            store.refuse(self.trial, &why, now).await?;
         }
         Ok(false)
     }
@@ -244,7 +259,28 @@ impl Hand<'_> {
                 self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
                 Ok(false)
             }
-            AfterCreate::Rejected(ending) => self.settle(attempt, &ending, None, now).await,
+            AfterCreate::Rejected(ending) => self.rejected(attempt, &ending, now).await,
+        }
+    }
+
+    /// A create of this attempt may have succeeded before, unseen: it ends only when a look finds no job of ours.
+    async fn rejected(&mut self, attempt: &Attempt, ending: &Ending, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        self.look().await;
+        let marker = attempt.id.to_string();
+        match &self.seen {
+            Seen::Job(job) if job.marker.as_ref() == Some(&marker) => {
+                self.app.store.record_running(self.trial, attempt, now).await?;
+                Ok(false)
+            }
+            Seen::Job(_) | Seen::Absent => {
+                self.seen = Seen::Absent;
+                self.settle(attempt, ending, None, now).await
+            }
+            Seen::NotLooked | Seen::NoAnswer(_) => {
+                let at = now + self.app.settings.policy.backoff_after(attempt.postponed);
+                self.app.store.postpone(self.trial, attempt, (at, &ending.reason), now).await?;
+                Ok(false)
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 //!
 //! It never touches a job of another installation, nor one without our marker.
 
+use bakeoff_domain::job::JobStatus;
+
 use crate::app::App;
 use crate::store::StoreError;
 
@@ -21,15 +23,18 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut stopped = 0;
     for name in strays {
         let Ok(job) = app.ports.jobs.describe(&name).await else { continue };
-        if job.marker.is_none() {
+        // It may have ended, and been settled, between the listing and now.
+        if job.marker.is_none() || job.status != JobStatus::InProgress {
             continue;
         }
         tracing::error!(job = name, "a job of ours runs without a living attempt; stopping it");
         match app.ports.jobs.stop(&name).await {
-            Ok(()) => stopped += 1,
+            Ok(()) => {
+                stopped += 1;
+                app.store.alarm_stray_job(&name, app.clock.now()).await?;
+            }
             Err(error) => tracing::warn!(%error, job = name, "a stray job could not be stopped; next time"),
         }
-        app.store.alarm_stray_job(&name, app.clock.now()).await?;
     }
     Ok(stopped)
 }

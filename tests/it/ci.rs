@@ -21,11 +21,10 @@ async fn template(test: &TestApp) -> (String, String) {
     (made["id"].as_str().unwrap().to_owned(), made["secret"].as_str().unwrap().to_owned())
 }
 
-async fn deliver(test: &TestApp, template: &str, delivery: &str, signature: &str, body: &str) -> (StatusCode, Value) {
+async fn deliver(test: &TestApp, template: &str, signature: &str, body: &str) -> (StatusCode, Value) {
     let request = reqwest::Client::new()
         .post(format!("{}/v1/webhooks/ci", test.url))
         .header("x-bakeoff-template", template)
-        .header("x-bakeoff-delivery", delivery)
         .header("x-bakeoff-signature-256", signature)
         .body(body.to_owned());
     test.send(request).await
@@ -35,17 +34,22 @@ async fn deliver(test: &TestApp, template: &str, delivery: &str, signature: &str
 async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let (id, secret) = template(&test).await;
-    let body = r#"{"commit": "4f2a9c1d7e55", "branch": "main"}"#;
+    let body = r#"{"delivery_id": "d-1", "commit": "4f2a9c1d7e55", "branch": "main"}"#;
     let signature = sign(&secret, body);
-    let (one, two) =
-        tokio::join!(deliver(&test, &id, "d-1", &signature, body), deliver(&test, &id, "d-1", &signature, body));
-    let three = deliver(&test, &id, "d-1", &signature, body).await;
+    let (one, two) = tokio::join!(deliver(&test, &id, &signature, body), deliver(&test, &id, &signature, body));
+    let three = deliver(&test, &id, &signature, body).await;
     assert_eq!((one.0, two.0, three.0), (StatusCode::ACCEPTED, StatusCode::ACCEPTED, StatusCode::ACCEPTED));
     assert_eq!((&one.1["experiment_id"], &three.1["duplicate"]), (&two.1["experiment_id"], &json!(true)));
     let all = test.get("/v1/experiments").await;
     assert_eq!(all["items"].as_array().unwrap().len(), 1);
     assert_eq!(all["items"][0]["spec"]["workload"]["code_version"], "4f2a9c1d7e55");
-    assert_eq!(deliver(&test, &id, "d-2", &signature, body).await.1["duplicate"], false);
+    let next = body.replace("d-1", "d-2");
+    assert_eq!(
+        deliver(&test, &id, &signature, &next).await.0,
+        StatusCode::UNAUTHORIZED,
+        "the id is under the signature"
+    );
+    assert_eq!(deliver(&test, &id, &sign(&secret, &next), &next).await.1["duplicate"], false);
 }
 
 #[sqlx::test(migrations = false)]
@@ -59,7 +63,7 @@ async fn a_body_that_was_changed_or_is_unsigned_starts_nothing(pool: PgPool) {
         (id.as_str(), "", r#"{"commit": "a"}"#),
         ("tpl_00000000000000000000000000000000", signature.as_str(), r#"{"commit": "a"}"#),
     ] {
-        let (status, _) = deliver(&test, template, "d", signature, body).await;
+        let (status, _) = deliver(&test, template, signature, body).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
     }
     assert_eq!(test.get("/v1/experiments").await["items"], json!([]));

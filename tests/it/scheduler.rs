@@ -46,6 +46,37 @@ async fn a_create_whose_reply_is_lost_is_adopted_and_not_repeated(pool: PgPool) 
     assert_eq!(count(&test.record().await), 2);
 }
 
+/// The reply is lost, and then the permission is gone: "no" to the second create says nothing of the first.
+#[sqlx::test(migrations = false)]
+async fn a_definite_no_after_a_lost_reply_does_not_abandon_the_job(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--lost-reply", "1", "--deny-again", "1"]).await;
+    let id = test.start(&spec()).await;
+    assert_eq!(test.run_to_end(&id, 12).await["state"], "completed");
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    assert!(table["rows"].as_array().unwrap().iter().all(|row| row["state"] == "completed" && row["attempts"] == 1));
+    assert_eq!(count(&test.record().await), 2);
+}
+
+/// A price that falls between two attempts: the second is reserved and settled at the new one.
+#[sqlx::test(migrations = false)]
+async fn a_later_attempt_is_priced_when_it_is_planned(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut tight = spec();
+    tight["budget_usd"] = json!(330);
+    let id = test.start(&tight).await;
+    test.tick().await;
+    let body = json!({"region": "us-east-1", "usd_per_hour": 10, "source": "contract"});
+    for kind in ["ml.p4de.24xlarge", "ml.p5.48xlarge"] {
+        test.send(test.request(reqwest::Method::PUT, &format!("/v1/prices/{kind}"), &test.admin).json(&body)).await;
+    }
+    test.run_to_end(&id, 24).await;
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    let mut rates: Vec<f64> =
+        table["rows"].as_array().unwrap().iter().map(|row| row["usd_per_hour"].as_f64().unwrap()).collect();
+    rates.sort_by(f64::total_cmp);
+    assert!((rates[0] - 10.0).abs() < 1e-9 && rates[1] > 30.0, "{rates:?}");
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_throttled_region_only_takes_longer(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--throttle", "0.4"]).await;
@@ -156,10 +187,8 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let trial = &claimed[0];
     let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
     let name = bakeoff_domain::plan::job_name(&test.app.settings.installation, attempt.0);
-    let worst = trial.plan.worst_case.unwrap();
     let price = trial.plan.price.clone().unwrap();
-    let reserve = (worst.training_usd, worst.metrics_usd);
-    test.app.store.plan_attempt(trial, (attempt, &name), &price, reserve, now).await.unwrap();
+    test.app.store.plan_attempt(trial, (attempt, &name), &trial.plan, &price, now).await.unwrap();
     let mut foreign = trial.plan.request.clone().unwrap();
     foreign.job_name.clone_from(&name);
     test.app.ports.jobs.create(&foreign).await.unwrap();

@@ -175,19 +175,19 @@ impl TestApp {
 
     /// In steps of five minutes until the experiment has ended, or `hours` have passed; then nothing may leak.
     pub(crate) async fn run_to_end(&self, experiment: &str, hours: i64) -> Value {
-        let ended = self.run(experiment, hours).await;
+        let ended = self.run_until_ended(experiment, hours).await;
         self.assert_nothing_leaks(&[]).await;
         ended
     }
 
     /// The same, with a job in the region that is not ours although it has one of our names.
     pub(crate) async fn run_to_end_with_foreign_job(&self, experiment: &str, hours: i64, foreign: &str) -> Value {
-        let ended = self.run(experiment, hours).await;
+        let ended = self.run_until_ended(experiment, hours).await;
         self.assert_nothing_leaks(&[foreign]).await;
         ended
     }
 
-    async fn run(&self, experiment: &str, hours: i64) -> Value {
+    pub(crate) async fn run_until_ended(&self, experiment: &str, hours: i64) -> Value {
         for _ in 0..hours * 12 {
             self.tick().await;
             let seen = self.get(&format!("/v1/experiments/{experiment}")).await;

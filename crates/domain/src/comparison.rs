@@ -2,49 +2,40 @@
 //! construction (one workload); what a profile can change is the global batch and the optimiser's hyperparameters.
 //! Strategy, micro-batch, accumulation, offload and checkpointing may differ.
 
-use std::collections::BTreeMap;
-
 use crate::finding::{Finding, Severity};
 use crate::spec::ProfileSpec;
 
-/// What must be equal for two candidates to be ranked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What must be equal for two candidates to be ranked: the global batch, and the candidate's own hyperparameters, since a
+/// difference there may be a different optimiser.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
+    /// Place among the experiment's candidates.
+    pub index: usize,
     pub candidate: String,
     /// Sequences per optimiser step.
     pub global_batch: u64,
-    /// Hyperparameters of this candidate only: a difference here may be a different optimiser.
-    pub hyperparameters: BTreeMap<String, String>,
+    /// Of all its instances.
+    pub accelerators: u32,
+    pub profile: ProfileSpec,
 }
 
-/// One finding (or none) for each candidate, in order. The reference is what most candidates share; the first wins a tie.
-pub fn incomparable(identities: &[Identity], profiles: &[ProfileSpec], accelerators: &[u32]) -> Vec<Option<Finding>> {
+/// One finding (or none) for each identity, in order. The reference is what most share; the first wins a tie.
+pub fn incomparable(identities: &[Identity]) -> Vec<Option<Finding>> {
     let Some(reference) = reference(identities) else { return Vec::new() };
-    let mut findings = Vec::with_capacity(identities.len());
-    for (index, identity) in identities.iter().enumerate() {
-        let profile = profiles.get(index);
-        let gpus = accelerators.get(index).copied().unwrap_or(1);
-        findings.push(difference(index, identity, reference, profile, gpus));
-    }
-    findings
+    identities.iter().map(|identity| difference(identity, reference)).collect()
 }
 
 fn reference(identities: &[Identity]) -> Option<&Identity> {
     let same = |left: &Identity, right: &Identity| {
-        left.global_batch == right.global_batch && left.hyperparameters == right.hyperparameters
+        left.global_batch == right.global_batch && left.profile.hyperparameters == right.profile.hyperparameters
     };
     let supporters = |identity: &Identity| identities.iter().filter(|other| same(identity, other)).count();
     // max_by_key keeps the last of equals: reversed, that is the first.
     identities.iter().rev().max_by_key(|identity| supporters(identity))
 }
 
-fn difference(
-    index: usize,
-    identity: &Identity,
-    reference: &Identity,
-    profile: Option<&ProfileSpec>,
-    accelerators: u32,
-) -> Option<Finding> {
+fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
+    let index = identity.index;
     if identity.global_batch != reference.global_batch {
         let message = format!(
             "{} trains {} sequences a step, the others {}: loss per step, and with it quality per dollar, cannot be compared",
@@ -53,12 +44,12 @@ fn difference(
         return Some(
             Finding::new("global-batch-differs", Severity::Warning, format!("/candidates/{index}/profile"))
                 .says(message)
-                .fix(batch_fix(profile, accelerators, reference.global_batch))
+                .fix(batch_fix(&identity.profile, identity.accelerators, reference.global_batch))
                 .source("invariant 3: comparable means the same global batch"),
         );
     }
-    let (key, here) = first_difference(&identity.hyperparameters, &reference.hyperparameters)?;
-    let there = reference.hyperparameters.get(&key).map_or("nothing", String::as_str);
+    let (key, here) = first_difference(&identity.profile.hyperparameters, &reference.profile.hyperparameters)?;
+    let there = reference.profile.hyperparameters.get(&key).map_or("nothing", String::as_str);
     Some(
         Finding::new(
             "hyperparameters-differ",
@@ -71,7 +62,9 @@ fn difference(
     )
 }
 
-fn first_difference(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> Option<(String, String)> {
+type Entries = std::collections::BTreeMap<String, String>;
+
+fn first_difference(here: &Entries, there: &Entries) -> Option<(String, String)> {
     let keys = here.keys().chain(there.keys());
     let key = keys.into_iter().find(|key| here.get(*key) != there.get(*key))?;
     Some((key.clone(), here.get(key).cloned().unwrap_or_else(|| "nothing".to_owned())))
@@ -81,10 +74,9 @@ fn first_difference(here: &BTreeMap<String, String>, there: &BTreeMap<String, St
 const PER_STEP_MAX: u64 = 1 << 20;
 
 /// The settings that would reach the reference: keep the micro-batch where accumulation can make up the rest.
-fn batch_fix(profile: Option<&ProfileSpec>, accelerators: u32, wanted: u64) -> String {
+fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -> String {
     let fallback =
         format!("choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step");
-    let Some(profile) = profile else { return fallback };
     let split = profile.tensor_parallel_degree.max(1).saturating_mul(profile.pipeline_parallel_degree.max(1));
     let replicas = u64::from((accelerators / split).max(1));
     // What lies beyond is a mistake that the linter names elsewhere: no search for it.
@@ -116,9 +108,11 @@ mod tests {
 
     fn identities(profiles: &[ProfileSpec]) -> Vec<Identity> {
         let named = |(index, profile): (usize, &ProfileSpec)| Identity {
+            index,
             candidate: format!("c{index}"),
             global_batch: profile.global_batch(8),
-            hyperparameters: profile.hyperparameters.clone(),
+            accelerators: 8,
+            profile: profile.clone(),
         };
         profiles.iter().enumerate().map(named).collect()
     }
@@ -127,7 +121,7 @@ mod tests {
     #[test]
     fn the_documents_p5_profile_is_named_with_its_way_out() {
         let profiles = [profile(2, 4), profile(4, 2), profile(6, 1)];
-        let findings = incomparable(&identities(&profiles), &profiles, &[8, 8, 8]);
+        let findings = incomparable(&identities(&profiles));
         assert_eq!(findings[0], None);
         assert_eq!(findings[1], None);
         let p5 = findings[2].as_ref().unwrap();
@@ -139,7 +133,7 @@ mod tests {
     fn another_learning_rate_is_another_experiment() {
         let mut profiles = [profile(8, 1), profile(8, 1), profile(8, 1)];
         profiles[1].hyperparameters.insert("learning_rate".into(), "1e-3".into());
-        let findings = incomparable(&identities(&profiles), &profiles, &[8, 8, 8]);
+        let findings = incomparable(&identities(&profiles));
         assert!(findings[0].is_none() && findings[2].is_none());
         assert_eq!(findings[1].as_ref().unwrap().rule, "hyperparameters-differ");
     }

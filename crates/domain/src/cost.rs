@@ -40,11 +40,12 @@ pub fn worst_case_metrics(series: u64, span_seconds: u64, interval_seconds: u64)
 
 /// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the time that is billed.
 pub fn usd_per_million_tokens(usd_per_hour: Usd, count: u32, tokens_per_second: f64, billed_share: f64) -> Option<Usd> {
-    let rate = Decimal::from_f64(tokens_per_second)?;
-    let share = Decimal::from_f64(billed_share)?;
-    if rate <= Decimal::ZERO {
+    // The rate comes out of somebody's log: what no machine can do is no evidence, and would overflow.
+    if !(1e-6..1e12).contains(&tokens_per_second) || !(0.0..1e6).contains(&billed_share) {
         return None;
     }
+    let rate = Decimal::from_f64(tokens_per_second)?;
+    let share = Decimal::from_f64(billed_share)?;
     let million = Decimal::from(1_000_000u32);
     Some((usd_per_hour * (Decimal::from(count) * million * share / (SECONDS_PER_HOUR * rate))).rounded())
 }
@@ -70,6 +71,7 @@ mod tests {
         let usd = usd_per_million_tokens(Usd(Decimal::from(36)), 1, 10_000.0, 1.0).unwrap();
         assert_eq!(usd, Usd(Decimal::ONE));
         assert!(usd_per_million_tokens(Usd(Decimal::from(36)), 1, 0.0, 1.0).is_none());
+        assert!(usd_per_million_tokens(Usd(Decimal::from(36)), 1, 1e27, 1.0).is_none());
     }
 
     #[test]

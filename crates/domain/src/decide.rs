@@ -22,6 +22,8 @@ pub struct Policy {
     pub attempts_max: u32,
     /// Looks in a row at which a running job may be absent before it counts as vanished.
     pub absent_max: u32,
+    /// Creates in a row that a quota may turn down before the trial fails: with the longest backoff, about a day.
+    pub over_quota_max: u32,
 }
 
 impl Default for Policy {
@@ -32,6 +34,7 @@ impl Default for Policy {
             backoff: TimeDelta::seconds(15),
             attempts_max: 4,
             absent_max: 5,
+            over_quota_max: 100,
         }
     }
 }
@@ -55,6 +58,8 @@ pub struct AttemptFacts {
     pub absent: u32,
     /// Creates or stops in a row that were put off.
     pub postponed: u32,
+    /// When billing began, as last seen.
+    pub started_at: Option<DateTime<Utc>>,
 }
 
 /// What a look at AWS showed.
@@ -201,7 +206,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
         },
         AttemptState::Running => match &situation.seen {
             Seen::Job(job) => with_job(situation, attempt, job, policy),
-            Seen::Absent if attempt.absent >= policy.absent_max => Decision::End(vanished()),
+            Seen::Absent if attempt.absent >= policy.absent_max => Decision::End(vanished(attempt, situation.now)),
             Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => {
                 Decision::LookAgain { at: situation.now + policy.poll }
             }
@@ -236,7 +241,9 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
         JobStatus::InProgress | JobStatus::Stopping | JobStatus::Unknown(_) => {
             Decision::LookAgain { at: situation.now + policy.poll }
         }
-        JobStatus::Completed => Decision::End(ended(job, TrialState::Completed, AttemptState::Completed, "completed")),
+        JobStatus::Completed => {
+            Decision::End(ended(job, (TrialState::Completed, AttemptState::Completed), "completed", situation.now))
+        }
         JobStatus::Stopped => {
             let reason = match job.secondary_status.as_str() {
                 "MaxRuntimeExceeded" => "stopped at its maximum runtime",
@@ -244,7 +251,7 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
                 _ if situation.stop_requested => "cancelled",
                 _ => "stopped in SageMaker by somebody else",
             };
-            Decision::End(ended(job, TrialState::Stopped, AttemptState::Stopped, reason))
+            Decision::End(ended(job, (TrialState::Stopped, AttemptState::Stopped), reason, situation.now))
         }
         JobStatus::Failed => failed(situation, attempt, job, policy),
     }
@@ -254,19 +261,22 @@ fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, poli
     let reason = job.failure_reason.as_deref().unwrap_or("no reason given");
     let again = FailureClass::of(reason).is_worth_a_retry() && attempt.number < policy.attempts_max;
     if situation.stop_requested {
-        return Decision::End(ended(job, TrialState::Stopped, AttemptState::Failed, reason));
+        return Decision::End(ended(job, (TrialState::Stopped, AttemptState::Failed), reason, situation.now));
     }
     if again {
         let at = situation.now + policy.backoff_after(attempt.number + 1);
-        return Decision::Retry { ending: ended(job, TrialState::Queued, AttemptState::Failed, reason), at };
+        return Decision::Retry {
+            ending: ended(job, (TrialState::Queued, AttemptState::Failed), reason, situation.now),
+            at,
+        };
     }
-    Decision::End(ended(job, TrialState::Failed, AttemptState::Failed, reason))
+    Decision::End(ended(job, (TrialState::Failed, AttemptState::Failed), reason, situation.now))
 }
 
-fn ended(job: &ObservedJob, trial: TrialState, attempt: AttemptState, reason: &str) -> Ending {
-    let span = job.started_at.zip(job.ended_at).map(|(start, end)| (end - start).num_seconds());
+fn ended(job: &ObservedJob, states: (TrialState, AttemptState), reason: &str, now: DateTime<Utc>) -> Ending {
+    let (trial, attempt) = states;
     let measured = job.billable_seconds;
-    let estimate = span.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+    let estimate = job.started_at.map_or(0, |start| seconds_between(start, job.ended_at.unwrap_or(now)));
     Ending {
         trial,
         attempt,
@@ -287,14 +297,19 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
     }
 }
 
-fn vanished() -> Ending {
+/// Nobody will tell what it cost: billed to this moment at most.
+fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,
         reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate".to_owned(),
-        billable_seconds: Some(0),
+        billable_seconds: Some(attempt.started_at.map_or(0, |start| seconds_between(start, now))),
         estimated: true,
     }
+}
+
+fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
+    u64::try_from((end - start).num_seconds()).unwrap_or_default()
 }
 
 /// What a reply to CreateTrainingJob means.
@@ -306,7 +321,7 @@ pub enum AfterCreate {
     LookFirst,
     /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is sent again later.
     Postpone { at: DateTime<Utc>, why: String },
-    /// A definite no: there is no job and there will be none.
+    /// A definite no to this create. One sent before may have succeeded unseen: look, and end only if there is no job.
     Rejected(Ending),
 }
 
@@ -321,6 +336,9 @@ pub fn after_create(
     match reply {
         Ok(()) => AfterCreate::Running,
         Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
+        Err(AwsError::LimitExceeded(why)) if attempt.postponed >= policy.over_quota_max => {
+            AfterCreate::Rejected(never_created(TrialState::Failed, &why))
+        }
         Err(AwsError::Throttled(why) | AwsError::LimitExceeded(why) | AwsError::Unknown(why)) => {
             AfterCreate::Postpone { at: later, why }
         }

@@ -11,7 +11,15 @@ fn now() -> DateTime<Utc> {
 }
 
 fn attempt(state: AttemptState) -> AttemptFacts {
-    AttemptFacts { number: 1, state, marker: MARKER.into(), quarantine_until: None, absent: 0, postponed: 0 }
+    AttemptFacts {
+        number: 1,
+        state,
+        marker: MARKER.into(),
+        quarantine_until: None,
+        absent: 0,
+        postponed: 0,
+        started_at: None,
+    }
 }
 
 fn job(status: JobStatus, secondary: &str) -> ObservedJob {
@@ -171,4 +179,28 @@ proptest! {
                 prop_assert!(stop_requested && state.is_none_or(AttemptState::is_terminal)),
         }
     }
+}
+
+#[test]
+fn a_vanished_job_is_billed_to_the_last_moment() {
+    let policy = Policy::default();
+    let lost = AttemptFacts {
+        absent: policy.absent_max,
+        started_at: Some(now() - TimeDelta::hours(2)),
+        ..attempt(AttemptState::Running)
+    };
+    let case = situation(TrialState::Running, Some(lost), Seen::Absent);
+    let Decision::End(ending) = decide(&case, &policy) else { panic!("not ended") };
+    assert_eq!((ending.billable_seconds, ending.estimated), (Some(7200), true));
+}
+
+#[test]
+fn a_quota_is_waited_for_and_not_for_ever() {
+    let policy = Policy::default();
+    let reply = |postponed| {
+        let facts = AttemptFacts { postponed, ..attempt(AttemptState::Planned) };
+        after_create(Err(AwsError::LimitExceeded("quota".into())), &facts, now(), &policy)
+    };
+    assert!(matches!(reply(3), AfterCreate::Postpone { .. }));
+    assert!(matches!(reply(policy.over_quota_max), AfterCreate::Rejected(_)));
 }

@@ -7,9 +7,9 @@ mod candidate;
 mod request;
 
 use crate::comparison;
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::price::Price;
-use crate::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
+use crate::spec::{ExperimentSpec, WorkloadSpec};
 
 /// Checks an experiment whose workload and profiles have been filled in. `prices` are those in force.
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
@@ -24,29 +24,35 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     for (index, _) in spec.candidates.iter().enumerate() {
         candidate::check(spec, index, prices, &mut findings);
     }
-    findings.extend(comparability(spec).into_iter().flatten());
+    findings.extend(comparability(spec, &findings).into_iter().flatten());
     findings
 }
 
-/// One entry per candidate: the finding that keeps it out of the ranking.
-pub fn comparability(spec: &ExperimentSpec) -> Vec<Option<Finding>> {
-    let profiles: Vec<ProfileSpec> = spec.candidates.iter().filter_map(|candidate| candidate.profile.clone()).collect();
-    if profiles.len() != spec.candidates.len() {
-        return vec![None; spec.candidates.len()];
-    }
-    let accelerators: Vec<u32> = spec.candidates.iter().map(candidate::accelerators).collect();
-    let identities: Vec<comparison::Identity> = spec
-        .candidates
-        .iter()
-        .zip(&profiles)
-        .zip(&accelerators)
-        .map(|((candidate, profile), gpus)| comparison::Identity {
+/// One entry per candidate: the finding that keeps it out of the ranking. What is refused by `findings` has none, and does
+/// not count for what is usual.
+pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<Finding>> {
+    let mut places = Vec::new();
+    let mut identities = Vec::new();
+    for (index, candidate) in spec.candidates.iter().enumerate() {
+        let at = format!("/candidates/{index}/");
+        let is_refused = findings.iter().any(|f| f.severity >= Severity::Refused && f.pointer.starts_with(&at));
+        let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else { continue };
+        places.push(index);
+        identities.push(comparison::Identity {
+            index,
             candidate: candidate.name.clone(),
-            global_batch: profile.global_batch(*gpus),
-            hyperparameters: profile.hyperparameters.clone(),
-        })
-        .collect();
-    comparison::incomparable(&identities, &profiles, &accelerators)
+            global_batch: profile.global_batch(candidate::accelerators(candidate)),
+            accelerators: candidate::accelerators(candidate),
+            profile: profile.clone(),
+        });
+    }
+    let mut all = vec![None; spec.candidates.len()];
+    for (place, finding) in places.into_iter().zip(comparison::incomparable(&identities)) {
+        if let Some(slot) = all.get_mut(place) {
+            *slot = finding;
+        }
+    }
+    all
 }
 
 /// The workload of a spec that has passed the linter.

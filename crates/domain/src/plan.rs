@@ -58,12 +58,6 @@ pub struct WorstCase {
     pub total_usd: Usd,
 }
 
-/// Metric series that watching one trial reads: the hosts' and the script's.
-pub fn series_count(instance_count: u32, workload: &WorkloadSpec) -> u64 {
-    let hosts = u64::from(instance_count) * HOST_METRICS.len() as u64;
-    hosts + workload.metrics.len() as u64
-}
-
 /// Lays out every trial of an experiment, in the order of its candidates.
 pub fn plan(
     spec: &ExperimentSpec,
@@ -72,7 +66,7 @@ pub fn plan(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> Vec<TrialPlan> {
-    let incomparable = crate::lint::comparability(spec);
+    let incomparable = crate::lint::comparability(spec, findings);
     let mut trials = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
         let at = format!("/candidates/{index}/");
@@ -118,16 +112,13 @@ fn trial(
         workload.trial_tokens.div_ceil(tokens_per_step.max(1))
     });
     let price = price::in_force(prices, &candidate.instance_type, &spec.region, now);
-    let span = span_seconds(spec, purchase_option);
-    let worst_case = price.as_ref().zip(workload).map(|(price, workload)| {
-        let until = now + TimeDelta::seconds(i64::from(span));
-        let ceiling = price::ceiling_over(prices, price, now, until);
-        let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
-        let series = series_count(candidate.instance_count, workload);
-        let training_usd = cost::worst_case_training(spec.max_runtime_seconds, candidate.instance_count, ceiling);
-        let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
-        WorstCase { training_usd, metrics_usd, total_usd: training_usd + metrics_usd }
-    });
+    let request = workload
+        .zip(profile)
+        .map(|(workload, profile)| request(spec, workload, candidate, profile, purchase_option, steps));
+    let worst_case = price
+        .as_ref()
+        .zip(request.as_ref())
+        .map(|(price, request)| worst_case(request, prices, price, metrics_interval, now));
     TrialPlan {
         candidate: candidate.name.clone(),
         instance_type: candidate.instance_type.clone(),
@@ -144,18 +135,25 @@ fn trial(
         incomparable: None,
         price,
         worst_case,
-        request: workload
-            .zip(profile)
-            .map(|(workload, profile)| request(spec, workload, candidate, profile, purchase_option, steps)),
+        request,
     }
 }
 
-/// The longest a trial can live.
-fn span_seconds(spec: &ExperimentSpec, option: PurchaseOption) -> u32 {
-    match option {
-        PurchaseOption::OnDemand => spec.max_runtime_seconds,
-        PurchaseOption::Spot => spec.max_wait_seconds.unwrap_or(spec.max_runtime_seconds),
-    }
+/// The most that one attempt can cost: its longest life, at the highest price in force over it, and watching it.
+pub fn worst_case(
+    request: &TrainingJobRequest,
+    prices: &[Price],
+    price: &Price,
+    metrics_interval: TimeDelta,
+    now: DateTime<Utc>,
+) -> WorstCase {
+    let span = request.max_wait_seconds.unwrap_or(request.max_runtime_seconds);
+    let ceiling = price::ceiling_over(prices, price, now, now + TimeDelta::seconds(i64::from(span)));
+    let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
+    let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64;
+    let training_usd = cost::worst_case_training(request.max_runtime_seconds, request.instance_count, ceiling);
+    let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
+    WorstCase { training_usd, metrics_usd, total_usd: training_usd + metrics_usd }
 }
 
 fn request(
@@ -188,6 +186,27 @@ fn request(
         tags: BTreeMap::from([("bakeoff:managed-by".to_owned(), "bakeoff-control-plane".to_owned())]),
     }
 }
+
+/// Hyperparameters that follow from model and profile: a user's own would make a job train something else than its plan says.
+pub const RESERVED_HYPERPARAMETERS: [&str; 17] = [
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_seq_length",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "max_steps",
+    "zero_stage",
+    "cpu_offload",
+    "distributed_library",
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "num_key_value_heads",
+    "intermediate_size",
+    "lora_rank",
+];
 
 /// What the training script needs to build this model and this strategy, under Hugging Face's argument names.
 fn shape_hyperparameters(workload: &WorkloadSpec, profile: &ProfileSpec, steps: u64) -> BTreeMap<String, String> {

@@ -265,9 +265,15 @@ fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
     }
 }
 
+/// Another choice, and not a repeat of the same one.
+fn is_other(first: &Ranked, row: &Ranked) -> bool {
+    (&first.candidate, first.purchase_option) != (&row.candidate, row.purchase_option)
+}
+
 fn conclude(ranked: &[Ranked], minimize: Minimize) -> Conclusion {
-    let mut feasible = ranked.iter().filter(|row| row.feasible);
-    match (ranked.is_empty(), feasible.next(), feasible.next()) {
+    let first = ranked.iter().find(|row| row.feasible);
+    let second = first.and_then(|first| ranked.iter().find(|row| row.feasible && is_other(first, row)));
+    match (ranked.is_empty(), first, second) {
         (true, ..) => Conclusion::NotEnoughEvidence,
         (false, None, _) => Conclusion::Infeasible,
         (false, Some(_), None) => Conclusion::Clear,
@@ -322,7 +328,7 @@ fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
         precise(first.usd_per_million_tokens),
         first.price
     ));
-    if let Some(second) = ranked.get(1) {
+    if let Some(second) = ranked.iter().find(|row| is_other(first, row)) {
         let equal = if close { "; too close to call: within the intervals and 2 %" } else { "" };
         reasons.push(format!(
             "runner-up {}: {:.2} × its cost and {:.2} × its hours{equal}",

@@ -72,6 +72,17 @@ fn the_dearer_hour_can_be_the_cheaper_run() {
 }
 
 #[test]
+fn a_repeat_of_the_winner_is_not_its_runner_up() {
+    let got = recommend(
+        &[outcome("fast", 60, 30_000.0), outcome("fast", 60, 30_001.0), outcome("slow", 60, 10_000.0)],
+        &cheapest(),
+        TOKENS,
+    );
+    assert_eq!(got.conclusion, Conclusion::Clear);
+    assert!(got.reasons[1].contains("runner-up ml.slow"), "{:?}", got.reasons);
+}
+
+#[test]
 fn a_deadline_excludes_the_cheap_and_slow() {
     let outcomes = [outcome("slow", 10, 10_000.0), outcome("fast", 60, 30_000.0)];
     let within = |hours| ObjectiveSpec { full_run_deadline_hours: Some(hours), ..cheapest() };

@@ -153,15 +153,20 @@ impl Cluster {
     pub fn restart(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
         while Instant::now() < deadline {
-            if let Some((pid, port)) = running(&self.pgdata)
+            let found = running(&self.pgdata);
+            if let Some((pid, port)) = found
                 && answers(port)
             {
+                // Adopted: a child of ours that lost the race for the directory is not the server.
+                if self.child.as_ref().is_some_and(|child| i32::try_from(child.id()) != Ok(pid)) {
+                    self.child = None;
+                }
                 (self.pid, self.port) = (pid, port);
-                self.save_url()?;
-                return Ok(());
+                return self.save_url();
             }
-            // A killed postmaster leaves children that hold its shared memory for a moment: try again until they are gone.
-            if !self.is_alive() {
+            // One that runs and does not answer is still recovering. A killed one leaves children that hold its shared
+            // memory for a moment, and the next dies of that: try again until they are gone.
+            if found.is_none() && !self.is_alive() {
                 self.spawn()?;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -189,17 +194,24 @@ impl Cluster {
         Ok(())
     }
 
+    /// Into a folder beside it, renamed when whole: a kill half-way leaves nothing that looks like a cluster.
     fn initdb(&self) -> Result<(), Error> {
-        fs::create_dir_all(&self.pgdata).map_err(io(self.pgdata.display().to_string()))?;
-        fs::set_permissions(&self.pgdata, Permissions::from_mode(0o700)).map_err(io("chmod"))?;
-        self.owner.own(&self.pgdata).map_err(io("chown"))?;
-        let pwfile = std::env::temp_dir().join(format!("bakeoff-pw-{}", std::process::id()));
-        write_secret(&pwfile, &self.password)?;
+        let fresh = self.pgdata.with_extension("new");
+        drop(fs::remove_dir_all(&fresh));
+        fs::create_dir_all(&fresh).map_err(io(fresh.display().to_string()))?;
+        fs::set_permissions(&fresh, Permissions::from_mode(0o700)).map_err(io("chmod"))?;
+        self.owner.own(&fresh).map_err(io("chown"))?;
+        // Beside the cluster, where only its owner and we write; and new, so that it is nobody's link.
+        let pwfile = self.pgdata.with_extension("pw");
+        drop(fs::remove_file(&pwfile));
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&pwfile).map_err(io("password"))?;
+        file.write_all(self.password.as_bytes()).map_err(io("password"))?;
         self.owner.own(&pwfile).map_err(io("chown"))?;
         let mut command = Command::new(self.binaries.dir.join("initdb"));
         command
             .arg("-D")
-            .arg(&self.pgdata)
+            .arg(&fresh)
             .args(["-U", USER, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
             .arg(format!("--pwfile={}", pwfile.display()));
         self.owner.apply(&mut command);
@@ -207,7 +219,7 @@ impl Cluster {
         drop(fs::remove_file(&pwfile));
         let output = output?;
         if output.status.success() {
-            return Ok(());
+            return fs::rename(&fresh, &self.pgdata).map_err(io("rename"));
         }
         Err(Error::Failed {
             what: format!("initdb failed ({})", output.status),
@@ -216,8 +228,11 @@ impl Cluster {
     }
 
     fn spawn(&mut self) -> Result<(), Error> {
-        if self.port == 0 || TcpListener::bind(("127.0.0.1", self.port)).is_err() {
+        if self.port == 0 {
             self.port = free_port()?;
+        } else if TcpListener::bind(("127.0.0.1", self.port)).is_err() {
+            // Whoever holds the URL would look for it there: wait for the port rather than move.
+            return Ok(());
         }
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).map_err(io("postgres.log"))?;
         let mut command = Command::new(self.binaries.dir.join("postgres"));

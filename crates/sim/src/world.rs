@@ -112,6 +112,11 @@ impl World {
         self.dice.random_bool(self.faults.lost_reply.clamp(0.0, 1.0))
     }
 
+    /// Whether a create under a taken name is denied instead.
+    pub(crate) fn denies_again(&mut self) -> bool {
+        self.dice.random_bool(self.faults.deny_again.clamp(0.0, 1.0))
+    }
+
     pub(crate) fn job(&self, name: &str) -> Option<&Job> {
         self.by_name.get(name).and_then(|index| self.jobs.get(*index))
     }

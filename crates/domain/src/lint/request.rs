@@ -1,9 +1,12 @@
 //! Rules on the whole request: limits of SageMaker's API, money, spot.
 
+use std::collections::BTreeMap;
+
 use regex::Regex;
 use rust_decimal::Decimal;
 
 use crate::finding::{Finding, Severity};
+use crate::plan::RESERVED_HYPERPARAMETERS;
 use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
 
 /// 28 days, StoppingCondition.MaxRuntimeInSeconds.
@@ -95,6 +98,19 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Names that the plan sets from model and profile.
+fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
+    for key in entries.keys().filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str())) {
+        findings.push(
+            error("reserved-hyperparameter", format!("{pointer}/{key}"))
+                .says(format!(
+                    "{key} follows from the model and the profile; set here, the job would train something else"
+                ))
+                .fix("remove it, and set the model's or the profile's own field"),
+        );
+    }
+}
+
 fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Finding>) {
     let counts = [
         ("micro_batch_per_gpu", profile.micro_batch_per_gpu),
@@ -111,6 +127,7 @@ fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Findin
             );
         }
     }
+    reserved(&profile.hyperparameters, &format!("/candidates/{index}/profile/hyperparameters"), findings);
     if profile.zero_stage > 3 {
         findings.push(
             error("zero-stage", format!("/candidates/{index}/profile/zero_stage"))
@@ -217,6 +234,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if !is_name(&workload.name) {
         findings.push(name_length("/workload/name"));
     }
+    reserved(&workload.hyperparameters, "/workload/hyperparameters", findings);
     let role = Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$");
     if role.is_ok_and(|pattern| !pattern.is_match(&workload.role_arn)) {
         findings.push(
@@ -285,10 +303,20 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                 .fix("SageMaker takes at most 40")
                 .source(API),
         );
+        return;
     }
     for (index, metric) in workload.metrics.iter().enumerate() {
-        let groups = Regex::new(&metric.regex).map(|regex| regex.captures_len());
-        if metric.regex.len() > 500 || !matches!(groups, Ok(2..)) {
+        if metric.name.is_empty() || metric.name.len() > 255 {
+            findings.push(
+                error("metric-name", format!("/workload/metrics/{index}/name"))
+                    .says("the name is empty or longer than 255")
+                    .fix("name it as your dashboards do, train:loss")
+                    .source(API),
+            );
+        }
+        let is_short = metric.regex.len() <= 500;
+        let groups = is_short.then(|| Regex::new(&metric.regex).map(|regex| regex.captures_len()));
+        if !matches!(groups, Some(Ok(2..))) {
             findings.push(
                 error("metric-regex", format!("/workload/metrics/{index}/regex"))
                     .says(format!("`{}` is not a regular expression with one group around the number", metric.regex))

@@ -128,3 +128,24 @@ fn absurd_numbers_are_findings_and_not_crashes() {
     assert!(found.contains(&"budget".to_owned()) && found.contains(&"profile-count".to_owned()), "{found:?}");
     crate::plan::plan(&absurd, &[], &prices(), chrono::TimeDelta::minutes(5), chrono::DateTime::UNIX_EPOCH);
 }
+
+#[test]
+fn what_the_plan_sets_cannot_be_set_beside_it() {
+    let sneaky = spec(|value| value["workload"]["hyperparameters"] = json!({"gradient_accumulation_steps": "1"}));
+    assert_eq!(rules(&sneaky, Severity::Error), ["reserved-hyperparameter"]);
+}
+
+/// Two refused candidates agree on 48 sequences a step; the one that can run must not be called odd for its 64.
+#[test]
+fn refused_candidates_do_not_decide_what_is_usual() {
+    let mixed = spec(|value| {
+        let mut refused = value["candidates"][0].clone();
+        refused["instance_type"] = json!("ml.p5e.48xlarge");
+        refused["profile"]["micro_batch_per_gpu"] = json!(6);
+        for name in ["b", "c"] {
+            refused["name"] = json!(name);
+            value["candidates"].as_array_mut().unwrap().push(refused.clone());
+        }
+    });
+    assert!(!rules(&mixed, Severity::Warning).contains(&"global-batch-differs".to_owned()));
+}

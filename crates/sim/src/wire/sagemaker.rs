@@ -30,6 +30,11 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
 }
 
 fn create(region: &Region, world: &mut World, body: Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let is_taken = body["TrainingJobName"].as_str().is_some_and(|name| world.job(name).is_some());
+    if is_taken && world.denies_again() {
+        let message = "User is not authorized to perform: sagemaker:CreateTrainingJob".to_owned();
+        return Err(Refusal { code: "AccessDeniedException", message });
+    }
     rules::check_create(region, world, &body, now)?;
     let created = world.create(body, now).map(|job| json!({ "TrainingJobArn": job.arn }));
     if world.loses_reply() {

@@ -1,0 +1,79 @@
+//! The caller's project: its budget and what has been taken of it.
+
+use axum::Json;
+use axum::extract::State;
+use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::money::Usd;
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Role};
+use super::extract::Strict;
+use super::problem::{FieldError, Problem, Problems};
+use crate::app::App;
+
+const BUDGET_USD_MAX: u32 = 1_000_000_000;
+
+/// A project.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct ProjectView {
+    id: ProjectId,
+    name: String,
+    /// Hard cap over all experiments; none when empty.
+    budget_usd: Option<Usd>,
+    /// Held for attempts that are not settled yet.
+    reserved_usd: Usd,
+    /// Spent, as settled.
+    settled_usd: Usd,
+}
+
+/// A project's budget.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct NewBudget {
+    /// Hard cap over all experiments; none when null.
+    budget_usd: Option<Usd>,
+}
+
+async fn view(app: &App, id: ProjectId) -> Result<Json<ProjectView>, Problem> {
+    let project = app.store.project(id).await?.ok_or_else(Problem::internal)?;
+    Ok(Json(ProjectView {
+        id,
+        name: project.name,
+        budget_usd: project.budget_usd,
+        reserved_usd: project.reserved_usd,
+        settled_usd: project.settled_usd,
+    }))
+}
+
+/// The key's own project
+#[utoipa::path(get, path = "/v1/projects/current", operation_id = "getCurrentProject", tag = "projects",
+    responses((status = 200, description = "With what is reserved and spent", body = ProjectView), Problems))]
+pub(super) async fn current(State(app): State<App>, caller: Caller) -> Result<Json<ProjectView>, Problem> {
+    view(&app, caller.project).await
+}
+
+/// Set the project's budget
+///
+/// What is reserved already stays reserved; nothing new is started beyond the cap.
+#[utoipa::path(put, path = "/v1/projects/current/budget", operation_id = "putProjectBudget", tag = "projects",
+    request_body = NewBudget,
+    responses((status = 200, description = "The project", body = ProjectView), Problems))]
+pub(super) async fn put_budget(
+    State(app): State<App>,
+    caller: Caller,
+    Strict(new): Strict<NewBudget>,
+) -> Result<Json<ProjectView>, Problem> {
+    let caller = caller.needs(Role::Admin)?;
+    let is_sound = |usd: Usd| usd.0 > Decimal::ZERO && usd.0 <= Decimal::from(BUDGET_USD_MAX);
+    if new.budget_usd.is_some_and(|usd| !is_sound(usd)) {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/budget_usd".to_owned(),
+            detail: "it is not a positive amount in US dollars".to_owned(),
+            fix: format!("give at most {BUDGET_USD_MAX}, or null for no cap"),
+            rule: "budget".to_owned(),
+        }]));
+    }
+    app.store.set_project_budget(caller.project, new.budget_usd).await?;
+    view(&app, caller.project).await
+}
