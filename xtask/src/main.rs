@@ -23,7 +23,7 @@ cargo xtask COMMAND
        --once         stop everything when it is done
        --json         print the result for machines (with --once)
        --kills N      kill -9 the service and Postgres in turn, N times, spread over the demo
-  test                everything that CI checks
+  test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C

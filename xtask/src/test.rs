@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that CI checks, in the order in which it fails fastest.
+//! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails fastest.
 
 use std::process::Command;
 use std::sync::Arc;
