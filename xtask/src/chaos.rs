@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::demo::is_over;
 use crate::stack::Stack;
 
-/// Between two kills: ten are spread over most of the demo, which then takes about a minute and a half.
-const BETWEEN: Duration = Duration::from_secs(4);
+/// The kills are spread over this much of the demo, which takes about a minute.
+const SPREAD: Duration = Duration::from_secs(40);
 
 /// Waits for `child`; returns its status, its output and what was killed.
 pub(crate) fn follow(
@@ -32,7 +32,7 @@ pub(crate) fn follow(
     while !is_over(&mut child) {
         if interrupted.load(Ordering::SeqCst) {
             drop(child.kill());
-        } else if services + postgres < kills && last.elapsed() > BETWEEN {
+        } else if services + postgres < kills && last.elapsed() > SPREAD / kills {
             if services <= postgres {
                 stack.kill_service()?;
                 services += 1;
