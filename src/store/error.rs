@@ -40,11 +40,6 @@ impl StoreError {
     pub fn corrupt(table: &'static str, id: impl ToString, column: &'static str) -> Self {
         Self::Corrupt { table, id: id.to_string(), column }
     }
-
-    /// Whether trying again later may help.
-    pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Database(_))
-    }
 }
 
 /// Reads a JSON column into its type.

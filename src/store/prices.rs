@@ -121,19 +121,4 @@ impl Store {
         .map(Price::try_from)
         .collect()
     }
-
-    /// Prices by id, whoever's they are: for rows that refer to them.
-    pub async fn prices_by_id(&self, ids: &[Uuid]) -> Result<Vec<Price>, StoreError> {
-        sqlx::query_as!(
-            Row,
-            r#"SELECT id, instance_type, region, usd_per_hour, usd_per_hour_max, effective_from, source, status, note
-               FROM prices WHERE id = ANY($1)"#,
-            ids,
-        )
-        .fetch_all(&self.pool)
-        .await?
-        .into_iter()
-        .map(Price::try_from)
-        .collect()
-    }
 }

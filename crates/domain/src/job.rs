@@ -101,10 +101,3 @@ pub struct ObservedJob {
     pub billable_seconds: Option<u64>,
     pub transitions: Vec<Transition>,
 }
-
-impl ObservedJob {
-    /// How often spot capacity was taken away.
-    pub fn interruptions(&self) -> usize {
-        self.transitions.iter().filter(|transition| transition.status == "Interrupted").count()
-    }
-}

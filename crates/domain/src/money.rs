@@ -33,10 +33,6 @@ impl Usd {
     pub fn from_f64(value: f64) -> Option<Self> {
         Decimal::try_from(value).ok().map(|decimal| Self(decimal).rounded())
     }
-
-    pub fn is_negative(self) -> bool {
-        self.0 < Decimal::ZERO
-    }
 }
 
 impl fmt::Display for Usd {
