@@ -1,8 +1,11 @@
 //! Running programs and finding our own folders.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+
+pub(crate) use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -51,9 +54,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Asks a process to end (SIGTERM).
+/// Asks a process to end (SIGTERM). One that is gone already is fine.
 pub(crate) fn interrupt(child: &Child) {
-    drop(Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status());
+    signal(i32::try_from(child.id()).unwrap_or_default(), Signal::TERM);
+}
+
+/// Sends a signal; false when there is no such process. No `kill` program is needed, which a slim Debian lacks.
+pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Whether it has ended within the time.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{Scratch, interrupt, program, root, wait_gone};
+use crate::process::{Scratch, Signal, interrupt, program, root, signal, wait_gone};
 
 /// Virtual seconds in a real one.
 const FACTOR: u32 = 1000;
@@ -112,9 +112,8 @@ impl Stack {
     pub(crate) fn kill_postgres(&self) -> Result<(), String> {
         let file = self.data_dir().join("postgres/postmaster.pid");
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let pid = text.lines().next().unwrap_or_default();
-        let status = Command::new("kill").args(["-9", pid]).status().map_err(|error| error.to_string())?;
-        if status.success() { Ok(()) } else { Err(format!("kill -9 {pid} failed")) }
+        let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
+        if signal(pid, Signal::KILL) { Ok(()) } else { Err(format!("there is no process {pid} to kill")) }
     }
 
     /// Stops the service (which stops its Postgres), then the region; the folders go with it.
