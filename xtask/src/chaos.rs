@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::demo::is_over;
 use crate::stack::Stack;
 
-/// The kills are spread over this much of the demo, which takes about a minute.
-const SPREAD: Duration = Duration::from_secs(40);
+/// The kills are spread over this much of the demo, which takes about a minute and a half.
+const SPREAD: Duration = Duration::from_mins(1);
 
 /// Waits for `child`; returns its status, its output and what was killed.
 pub(crate) fn follow(

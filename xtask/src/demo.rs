@@ -81,7 +81,7 @@ fn play(stack: &mut Stack, flags: &Flags, interrupted: &AtomicBool, started: Ins
     if flags.json {
         command.arg("--json").stdout(Stdio::piped());
     } else if !std::io::stdout().is_terminal() {
-        println!("Two experiments run side by side, about a minute for a day of the region's time …\n");
+        println!("Two experiments run side by side, a minute and a half for a day of the region's time …\n");
     }
     let child = command.spawn().map_err(|error| error.to_string())?;
     let (status, output, kills) = chaos::follow(stack, child, flags.kills, interrupted)?;
