@@ -7,8 +7,9 @@
 use std::time::Instant;
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
 use bakeoff_domain::decide::{
-    AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, decide, needs_look,
+    AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, after_rejection, decide, needs_look,
 };
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
@@ -205,38 +206,41 @@ impl Hand<'_> {
         }
     }
 
-    /// Over budget: wait while other trials hold reservations that may come back, else the trial can never run.
     /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
     async fn wait_for_budget(&self, worst: Usd, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let store = &self.app.store;
         let experiment = store.experiment(self.trial.project_id, self.trial.experiment_id).await?;
         let project = store.project(self.trial.project_id).await?;
         let Some((experiment, project)) = experiment.zip(project) else { return Ok(false) };
-        let left = experiment.budget_usd - experiment.reserved_usd - experiment.settled_usd;
-        let project_left = project.budget_usd.map(|budget| budget - project.reserved_usd - project.settled_usd);
-        let own = worst > left && experiment.reserved_usd == Usd::ZERO;
-        let shared = project_left.is_some_and(|left| worst > left) && project.reserved_usd == Usd::ZERO;
-        let is_running = experiment.state == ExperimentState::Running && experiment.paused_reason.is_none();
-        if is_running && (own || shared) {
-            let (whose, left) =
-                if own { ("budget_usd", left) } else { ("the project's budget", project_left.unwrap_or(left)) };
-            let why = format!(
-                "over budget: it may cost {worst}, and {left} is left; raise {whose} or lower max_runtime_seconds"
-            );
-            store.refuse(self.trial, &why, now).await?;
-        } else {
-            let why = experiment.paused_reason.unwrap_or_else(|| {
-                format!("waiting for budget: it may cost {worst}, {left} is free, the rest is reserved")
-            });
-            store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
+        let held_back = match experiment.state {
+            ExperimentState::Running => experiment.paused_reason.as_deref(),
+            ExperimentState::Cancelling | ExperimentState::Completed | ExperimentState::Cancelled => Some("cancelled"),
+        };
+        let own = Purse {
+            budget_usd: Some(experiment.budget_usd),
+            reserved_usd: experiment.reserved_usd,
+            settled_usd: experiment.settled_usd,
+        };
+        let shared = Purse {
+            budget_usd: project.budget_usd,
+            reserved_usd: project.reserved_usd,
+            settled_usd: project.settled_usd,
+        };
+        match shortfall(worst, &own, &shared, held_back) {
+            Shortfall::Never { why } => {
+                store.refuse(self.trial, &why, now).await?;
+            }
+            Shortfall::Wait { why } => {
+                store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
+            }
         }
         Ok(false)
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        // An attempt is planned only from a request; without one the lease runs out, and the log names the row.
         let Some(template) = &self.trial.plan.request else {
-            self.app.store.refuse(self.trial, "its plan has no request", now).await?;
-            return Ok(false);
+            return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
         };
         let marker = attempt.id.to_string();
         let request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
@@ -246,7 +250,13 @@ impl Hand<'_> {
         }
         let reply = self.app.ports.jobs.create(&request).await;
         let Some(facts) = self.facts() else { return Ok(false) };
-        match after_create(reply, &facts, now, &self.app.settings.policy) {
+        let policy = &self.app.settings.policy;
+        let mut after = after_create(reply, &facts, now, policy);
+        if let AfterCreate::Rejected(ending) = after {
+            self.look().await;
+            after = after_rejection(ending, &self.seen, &facts, now, policy);
+        }
+        match after {
             AfterCreate::Running => {
                 self.app.store.record_running(self.trial, attempt, now).await?;
                 Ok(false)
@@ -259,28 +269,7 @@ impl Hand<'_> {
                 self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
                 Ok(false)
             }
-            AfterCreate::Rejected(ending) => self.rejected(attempt, &ending, now).await,
-        }
-    }
-
-    /// A create of this attempt may have succeeded before, unseen: it ends only when a look finds no job of ours.
-    async fn rejected(&mut self, attempt: &Attempt, ending: &Ending, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        self.look().await;
-        let marker = attempt.id.to_string();
-        match &self.seen {
-            Seen::Job(job) if job.marker.as_ref() == Some(&marker) => {
-                self.app.store.record_running(self.trial, attempt, now).await?;
-                Ok(false)
-            }
-            Seen::Job(_) | Seen::Absent => {
-                self.seen = Seen::Absent;
-                self.settle(attempt, ending, None, now).await
-            }
-            Seen::NotLooked | Seen::NoAnswer(_) => {
-                let at = now + self.app.settings.policy.backoff_after(attempt.postponed);
-                self.app.store.postpone(self.trial, attempt, (at, &ending.reason), now).await?;
-                Ok(false)
-            }
+            AfterCreate::Rejected(ending) => self.settle(attempt, &ending, None, now).await,
         }
     }
 
@@ -301,7 +290,9 @@ impl Hand<'_> {
         again_at: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        self.app.store.settle(self.trial, attempt, ending, (self.job(), again_at), now).await?;
+        // An attempt without a job of its own learns nothing from somebody else's of that name.
+        let job = ending.billable_seconds.and(self.job());
+        self.app.store.settle(self.trial, attempt, ending, (job, again_at), now).await?;
         Ok(false)
     }
 }

@@ -192,11 +192,14 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let mut foreign = trial.plan.request.clone().unwrap();
     foreign.job_name.clone_from(&name);
     test.app.ports.jobs.create(&foreign).await.unwrap();
+    // By then it trains, and is billed to somebody else.
+    test.advance(TimeDelta::minutes(20)).await;
     let ended = test.run_to_end_with_foreign_job(&id, 12, &name).await;
     assert_eq!(ended["state"], "completed");
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     let attempts = trials["items"][0]["attempts"].as_array().unwrap();
     assert_eq!((&attempts[0]["state"], &attempts[1]["state"]), (&json!("never_created"), &json!("completed")));
+    assert!(attempts[0]["started_at"].is_null(), "nothing of the other's job is taken for ours: {}", attempts[0]);
 }
 
 /// As after a restore from a backup: the region runs a job that the database believes to be over.

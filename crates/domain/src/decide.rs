@@ -348,6 +348,23 @@ pub fn after_create(
     }
 }
 
+/// Reads a definite no to a create, after a look: one sent before may have succeeded unseen.
+pub fn after_rejection(
+    ending: Ending,
+    seen: &Seen,
+    attempt: &AttemptFacts,
+    now: DateTime<Utc>,
+    policy: &Policy,
+) -> AfterCreate {
+    match seen {
+        Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => AfterCreate::Running,
+        Seen::Job(_) | Seen::Absent => AfterCreate::Rejected(ending),
+        Seen::NotLooked | Seen::NoAnswer(_) => {
+            AfterCreate::Postpone { at: now + policy.backoff_after(attempt.postponed), why: ending.reason }
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "decide_tests.rs"]
 mod tests;

@@ -182,6 +182,19 @@ proptest! {
 }
 
 #[test]
+fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
+    let (policy, facts) = (Policy::default(), attempt(AttemptState::Planned));
+    let after =
+        |sight: Seen| after_rejection(never_created(TrialState::Failed, "denied"), &sight, &facts, now(), &policy);
+    let mut found = job(JobStatus::InProgress, "Training");
+    assert_eq!(after(seen(found.clone())), AfterCreate::Running);
+    found.marker = None;
+    assert!(matches!(after(seen(found)), AfterCreate::Rejected(_)));
+    assert!(matches!(after(Seen::Absent), AfterCreate::Rejected(_)));
+    assert!(matches!(after(Seen::NoAnswer("timeout".into())), AfterCreate::Postpone { .. }));
+}
+
+#[test]
 fn a_vanished_job_is_billed_to_the_last_moment() {
     let policy = Policy::default();
     let lost = AttemptFacts {

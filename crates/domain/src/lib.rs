@@ -4,6 +4,7 @@
 //! must reach AWS goes through the port traits in [`ports`]. Money is [`money::Usd`], a decimal.
 
 pub mod attempt;
+pub mod budget;
 pub mod catalog;
 pub mod clock;
 pub mod comparison;

@@ -146,7 +146,8 @@ impl Cluster {
         is_running(self.pid)
     }
 
-    /// Brings the server up: adopts one that runs in the directory, else starts one. The port is kept where it can be.
+    /// Brings the server up: adopts one that runs in the directory, else starts one. A restart keeps the port: whoever holds
+    /// the URL looks for it there.
     ///
     /// # Errors
     /// When it is not up after a minute; the error carries the end of its log.
