@@ -4,10 +4,12 @@ use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJ
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
     AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricDefinition, OutputDataConfig, ResourceConfig,
-    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
+    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
-use bakeoff_domain::job::{JobStatus, MARKER, ObservedJob, TrainingJobRequest, Transition};
+use bakeoff_domain::job::{JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
+use bakeoff_domain::pool::{WarmPool, WarmPoolStatus};
+use bakeoff_domain::requested::Actual;
 use chrono::{DateTime, Utc};
 
 pub(crate) fn moment(at: &SdkDateTime) -> Option<DateTime<Utc>> {
@@ -37,6 +39,7 @@ pub(crate) fn fill(
         .instance_type(TrainingInstanceType::from(request.instance_type.as_str()))
         .instance_count(int(request.instance_count))
         .volume_size_in_gb(int(request.volume_size_gb))
+        .set_keep_alive_period_in_seconds(request.keep_alive_seconds.map(int))
         .build();
     let stopping = StoppingCondition::builder()
         .max_runtime_in_seconds(int(request.max_runtime_seconds))
@@ -94,6 +97,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
     });
     ObservedJob {
         job_name: job_name.to_owned(),
+        arn: output.training_job_arn().unwrap_or_default().to_owned(),
         marker: output.environment().and_then(|environment| environment.get(MARKER).cloned()),
         status: output
             .training_job_status()
@@ -101,10 +105,50 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         secondary_status: output.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
         failure_reason: output.failure_reason().map(str::to_owned),
         created_at: output.creation_time().and_then(moment),
+        modified_at: output.last_modified_time().and_then(moment),
         started_at: output.training_start_time().and_then(moment),
         ended_at: output.training_end_time().and_then(moment),
         training_seconds: seconds(output.training_time_in_seconds()),
         billable_seconds: seconds(output.billable_time_in_seconds()),
         transitions: transitions.collect(),
+        warm_pool: output.warm_pool_status().map(|pool| WarmPool {
+            status: WarmPoolStatus::parse(pool.status().map_or("", |status| status.as_str())),
+            retained_seconds: seconds(pool.resource_retained_billable_time_in_seconds()),
+            reused_by: pool.reused_by_job().map(str::to_owned),
+        }),
+        actual: actual(output),
     }
+}
+
+fn actual(output: &DescribeTrainingJobOutput) -> Actual {
+    let resources = output.resource_config();
+    let positive = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    let definitions = output.algorithm_specification().map(|algorithm| algorithm.metric_definitions());
+    Actual {
+        instance_type: resources.and_then(|config| config.instance_type()).map(|kind| kind.as_str().to_owned()),
+        instance_count: positive(resources.and_then(|config| config.instance_count())),
+        spot: output.enable_managed_spot_training(),
+        keep_alive_seconds: positive(resources.and_then(|config| config.keep_alive_period_in_seconds())),
+        checkpoint_s3_uri: output.checkpoint_config().and_then(|config| config.s3_uri()).map(str::to_owned),
+        metric_names: definitions
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|definition| definition.name().map(str::to_owned))
+            .collect(),
+    }
+}
+
+/// One entry of ListTrainingJobs.
+pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
+    Some(JobSummary {
+        job_name: entry.training_job_name()?.to_owned(),
+        status: entry.training_job_status().map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
+        secondary_status: entry.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
+        created_at: entry.creation_time().and_then(moment),
+        modified_at: entry.last_modified_time().and_then(moment),
+        warm_pool: entry
+            .warm_pool_status()
+            .and_then(|pool| pool.status())
+            .map(|status| WarmPoolStatus::parse(status.as_str())),
+    })
 }

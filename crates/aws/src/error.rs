@@ -26,8 +26,16 @@ where
         | "ThrottledException"
         | "RequestLimitExceeded"
         | "TooManyRequestsException"
-        | "LimitExceededException" => AwsError::Throttled(message),
+        | "LimitExceededException"
+        | "SlowDown" => AwsError::Throttled(message),
         _ if is_server_fault => AwsError::Unknown(format!("{code}: {message}")),
+        "AccessDeniedException"
+        | "AccessDenied"
+        | "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "ExpiredTokenException"
+        | "ExpiredToken"
+        | "OptInRequired" => AwsError::Denied(message),
         "ResourceInUse" => AwsError::AlreadyExists(message),
         "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
         "ResourceNotFound" => AwsError::NotFound(message),

@@ -6,49 +6,70 @@
 mod cloudwatch;
 mod convert;
 mod error;
+mod quotas;
+mod s3;
 mod sagemaker;
 
 use std::time::Duration;
 
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
-use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 
 pub use cloudwatch::CloudWatch;
+pub use quotas::ServiceQuotas;
+pub use s3::S3;
 pub use sagemaker::SageMaker;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that a call to AWS can take, retries of the SDK included.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// The ports of one region.
+#[derive(Debug, Clone)]
+pub struct Region {
+    pub jobs: SageMaker,
+    pub metrics: CloudWatch,
+    pub quotas: ServiceQuotas,
+    pub objects: S3,
+}
+
 /// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets none by itself).
 ///
-/// `sdk_retries` is off in simulation: there our own backoff runs on the domain clock, and the SDK's would run on the real one.
-pub async fn connect(region: String, sdk_retries: bool) -> (SageMaker, CloudWatch) {
-    let config = load(region, sdk_retries).await;
-    (SageMaker::new(&config), CloudWatch::new(&config))
+/// In simulation the SDK's own retries are off: there our backoff runs on the domain clock, and the SDK's would run on the
+/// real one.
+pub async fn connect(region: String, sdk_retries: bool, operation_timeout: Duration) -> Region {
+    ports(&load(region, sdk_retries, operation_timeout).await)
 }
 
 /// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this machine's AWS configuration.
-pub async fn connect_to(endpoint: &str, region: &str) -> (SageMaker, CloudWatch) {
+pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Region {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
-    let config = load(region.to_owned(), false).await.into_builder();
-    let config =
-        config.endpoint_url(endpoint).credentials_provider(SharedCredentialsProvider::new(credentials)).build();
-    (SageMaker::new(&config), CloudWatch::new(&config))
+    let config = load(region.to_owned(), false, OPERATION_TIMEOUT).await.into_builder();
+    let config = config.credentials_provider(SharedCredentialsProvider::new(credentials)).endpoint_url(endpoint).build();
+    let s3 = S3::new(&config.clone().into_builder().endpoint_url(s3_endpoint).build());
+    Region { objects: s3, ..ports(&config) }
 }
 
-async fn load(region: String, sdk_retries: bool) -> SdkConfig {
+fn ports(config: &SdkConfig) -> Region {
+    Region {
+        jobs: SageMaker::new(config),
+        metrics: CloudWatch::new(config),
+        quotas: ServiceQuotas::new(config),
+        objects: S3::new(config),
+    }
+}
+
+async fn load(region: String, sdk_retries: bool, operation_timeout: Duration) -> SdkConfig {
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
-        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
-        .operation_timeout(OPERATION_TIMEOUT)
+        .operation_attempt_timeout(operation_timeout * 2 / 5)
+        .operation_timeout(operation_timeout)
         .build();
     let retries = if sdk_retries { RetryConfig::standard() } else { RetryConfig::disabled() };
     aws_config::defaults(BehaviorVersion::latest())
-        .region(Region::new(region))
+        .region(aws_config::Region::new(region))
         .timeout_config(timeouts)
         .retry_config(retries)
         .load()

@@ -1,17 +1,17 @@
 //! Training jobs on aws-sdk-sagemaker.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sagemaker::Client;
-use aws_sdk_sagemaker::types::TrainingJobStatus;
+use aws_sdk_sagemaker::types::{ResourceConfigForUpdate, SortBy, SortOrder};
 use bakeoff_domain::job::{ObservedJob, TrainingJobRequest};
-use bakeoff_domain::ports::{AwsError, TrainingJobs};
+use bakeoff_domain::ports::{AwsError, JobPage, PageRequest, TrainingJobs};
 
 use crate::convert;
 use crate::error::classify;
 
-/// Pages of ListTrainingJobs that one listing may take.
-const PAGES_MAX: usize = 200;
 const PAGE_SIZE: i32 = 100;
 
 /// SageMaker in one region.
@@ -42,28 +42,34 @@ impl TrainingJobs for SageMaker {
         self.client.stop_training_job().training_job_name(job_name).send().await.map(drop).map_err(classify)
     }
 
-    /// Pages are filtered by status after they are cut, so an empty page may have a successor.
-    async fn list_in_progress(&self, fragment: &str) -> Result<Vec<String>, AwsError> {
-        let mut names = Vec::new();
-        let mut token = None;
-        for _ in 0..PAGES_MAX {
-            let page = self
-                .client
-                .list_training_jobs()
-                .name_contains(fragment)
-                .status_equals(TrainingJobStatus::InProgress)
-                .max_results(PAGE_SIZE)
-                .set_next_token(token)
-                .send()
-                .await
-                .map_err(classify)?;
-            let found = page.training_job_summaries().iter().filter_map(|summary| summary.training_job_name());
-            names.extend(found.map(str::to_owned));
-            token = page.next_token().map(str::to_owned);
-            if token.is_none() {
-                break;
-            }
-        }
-        Ok(names)
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
+        let output = self
+            .client
+            .list_training_jobs()
+            .name_contains(&page.fragment)
+            .creation_time_after(convert::sdk_moment(page.created_after))
+            .sort_by(SortBy::CreationTime)
+            .sort_order(SortOrder::Descending)
+            .max_results(PAGE_SIZE)
+            .set_next_token(page.token.clone())
+            .send()
+            .await
+            .map_err(classify)?;
+        Ok(JobPage {
+            jobs: output.training_job_summaries().iter().filter_map(convert::summary).collect(),
+            next: output.next_token().map(str::to_owned),
+        })
+    }
+
+    async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
+        let none = ResourceConfigForUpdate::builder().keep_alive_period_in_seconds(0).build();
+        let call = self.client.update_training_job().training_job_name(job_name).resource_config(none);
+        call.send().await.map(drop).map_err(classify)
+    }
+
+    async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError> {
+        let output = self.client.list_tags().resource_arn(arn).send().await.map_err(classify)?;
+        let pairs = output.tags().iter().filter_map(|tag| Some((tag.key()?.to_owned(), tag.value()?.to_owned())));
+        Ok(pairs.collect())
     }
 }

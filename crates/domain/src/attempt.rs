@@ -35,6 +35,8 @@ named_states! {
         Queued = "queued",
         /// An attempt is committed; CreateTrainingJob is being or may have been sent.
         Submitting = "submitting",
+        /// Cannot go on until a person acts: its reason says what to do, and a resume queues it again.
+        Parked = "parked",
         /// The job exists.
         Running = "running",
         /// A stop is wanted or under way.
@@ -77,11 +79,35 @@ impl TrialState {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Refused | Self::Completed | Self::Failed | Self::Stopped)
     }
+
+    /// The states that may follow this one. Drawn in `docs/states.md`; the database refuses to leave a terminal one.
+    pub fn followers(self) -> &'static [Self] {
+        match self {
+            Self::Queued => &[Self::Submitting, Self::Parked, Self::Refused, Self::Stopped],
+            Self::Submitting => {
+                &[Self::Running, Self::Queued, Self::Parked, Self::Stopping, Self::Failed, Self::Stopped]
+            }
+            Self::Parked => &[Self::Queued, Self::Stopped],
+            Self::Running => &[Self::Stopping, Self::Queued, Self::Completed, Self::Failed, Self::Stopped],
+            Self::Stopping => &[Self::Completed, Self::Failed, Self::Stopped],
+            Self::Refused | Self::Completed | Self::Failed | Self::Stopped => &[],
+        }
+    }
 }
 
 impl AttemptState {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Stopped | Self::NeverCreated)
+    }
+
+    /// The states that may follow this one.
+    pub fn followers(self) -> &'static [Self] {
+        match self {
+            Self::Planned => &[Self::Running, Self::Quarantined, Self::NeverCreated],
+            Self::Quarantined => &[Self::Running, Self::NeverCreated],
+            Self::Running => &[Self::Completed, Self::Failed, Self::Stopped],
+            Self::Completed | Self::Failed | Self::Stopped | Self::NeverCreated => &[],
+        }
     }
 }
 

@@ -9,20 +9,25 @@ use crate::attempt::{AttemptState, TrialState};
 use crate::job::{JobStatus, ObservedJob};
 use crate::ports::AwsError;
 
+/// StopTrainingJob to the end: 120 s of grace, and the upload of what there is.
+const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
+
 /// Intervals and bounds of the scheduler, on the domain clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Between two looks at a running job.
+    /// Until a look is repeated that showed less than it should: no job, no stop, a pool that still waits.
     pub poll: TimeDelta,
+    /// Between two looks at a running job when no listing and no event asks for one.
+    pub net: TimeDelta,
     /// How long a cancelled attempt that may have been sent is held before we believe that no job exists.
     pub quarantine: TimeDelta,
     /// First wait after a throttle or a failure; doubles up to 64 times.
     pub backoff: TimeDelta,
-    /// Attempts of one trial, in all.
+    /// Attempts of one trial that may come to nothing.
     pub attempts_max: u32,
     /// Looks in a row at which a running job may be absent before it counts as vanished.
     pub absent_max: u32,
-    /// Creates in a row that a quota may turn down before the trial fails: with the longest backoff, about a day.
+    /// Creates that a quota may turn down before the trial is parked: with the longest backoff, about a day.
     pub over_quota_max: u32,
 }
 
@@ -30,6 +35,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             poll: TimeDelta::seconds(30),
+            net: TimeDelta::hours(6),
             quarantine: TimeDelta::minutes(10),
             backoff: TimeDelta::seconds(15),
             attempts_max: 4,
@@ -40,23 +46,33 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Exponential, capped. `tries` counts from 0.
-    pub fn backoff_after(&self, tries: u32) -> TimeDelta {
-        self.backoff * (1i32 << tries.min(6))
+    /// Exponential, capped, and spread over its upper half: whoever was turned down together does not come back together.
+    /// `tries` counts from 0; `salt` is what differs between those who wait, so that the spread needs no dice.
+    pub fn backoff_after(&self, tries: u32, salt: &str) -> TimeDelta {
+        let whole = self.backoff * (1i32 << tries.min(6));
+        // FNV-1a.
+        let hash = salt.bytes().chain(tries.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let share = i32::try_from(hash >> 32 & 0x3ff).unwrap_or_default();
+        whole / 2 + whole * share / 2048
     }
 }
 
 /// What is stored of the attempt in hand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptFacts {
-    pub number: u32,
     pub state: AttemptState,
+    /// Earlier attempts of the trial that came to nothing.
+    pub failures: u32,
+    /// Creates of the trial that a quota turned down.
+    pub over_quota: u32,
     /// Value of the marker that its job must carry.
     pub marker: String,
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Looks in a row that found no job.
     pub absent: u32,
-    /// Creates or stops in a row that were put off.
+    /// Creates in a row that were put off.
     pub postponed: u32,
     /// When billing began, as last seen.
     pub started_at: Option<DateTime<Utc>>,
@@ -175,7 +191,12 @@ pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTi
 pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
     match situation.trial {
         TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => Decision::Nothing,
-        TrialState::Queued | TrialState::Submitting | TrialState::Running | TrialState::Stopping => {
+        TrialState::Parked if !situation.stop_requested => Decision::Nothing,
+        TrialState::Queued
+        | TrialState::Submitting
+        | TrialState::Parked
+        | TrialState::Running
+        | TrialState::Stopping => {
             match &situation.attempt {
                 Some(attempt) => with_attempt(situation, attempt, policy),
                 None if situation.stop_requested => Decision::EndUnstarted { reason: "cancelled".to_owned() },
@@ -194,7 +215,9 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 Decision::Quarantine { until: situation.now + policy.quarantine }
             }
             Seen::NotLooked | Seen::Absent => Decision::Create,
-            Seen::NoAnswer(_) => Decision::LookAgain { at: situation.now + policy.backoff_after(attempt.postponed) },
+            Seen::NoAnswer(_) => Decision::LookAgain {
+                at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
+            },
         },
         AttemptState::Quarantined => match &situation.seen {
             Seen::NotLooked => {
@@ -228,7 +251,7 @@ fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &Obse
         return Decision::Adopt;
     }
     let reason = format!("a job named {} exists that Bakeoff did not create", job.job_name);
-    if situation.stop_requested || attempt.number >= policy.attempts_max {
+    if situation.stop_requested || attempt.failures + 1 >= policy.attempts_max {
         let trial = if situation.stop_requested { TrialState::Stopped } else { TrialState::Failed };
         return Decision::End(never_created(trial, &reason));
     }
@@ -238,9 +261,9 @@ fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &Obse
 fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     match &job.status {
         JobStatus::InProgress if situation.stop_requested => Decision::Stop,
-        JobStatus::InProgress | JobStatus::Stopping | JobStatus::Unknown(_) => {
-            Decision::LookAgain { at: situation.now + policy.poll }
-        }
+        // A listing or an event says when there is more to see.
+        JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain { at: situation.now + policy.net },
+        JobStatus::Stopping => Decision::LookAgain { at: situation.now + STOP_TAKES },
         JobStatus::Completed => {
             Decision::End(ended(job, (TrialState::Completed, AttemptState::Completed), "completed", situation.now))
         }
@@ -259,12 +282,12 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
 
 fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     let reason = job.failure_reason.as_deref().unwrap_or("no reason given");
-    let again = FailureClass::of(reason).is_worth_a_retry() && attempt.number < policy.attempts_max;
+    let again = FailureClass::of(reason).is_worth_a_retry() && attempt.failures + 1 < policy.attempts_max;
     if situation.stop_requested {
         return Decision::End(ended(job, (TrialState::Stopped, AttemptState::Failed), reason, situation.now));
     }
     if again {
-        let at = situation.now + policy.backoff_after(attempt.number + 1);
+        let at = situation.now + policy.backoff_after(attempt.failures + 2, &attempt.marker);
         return Decision::Retry {
             ending: ended(job, (TrialState::Queued, AttemptState::Failed), reason, situation.now),
             at,
@@ -321,8 +344,9 @@ pub enum AfterCreate {
     LookFirst,
     /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is sent again later.
     Postpone { at: DateTime<Utc>, why: String },
-    /// A definite no to this create. One sent before may have succeeded unseen: look, and end only if there is no job.
-    Rejected(Ending),
+    /// A definite no to this create. One sent before may have succeeded unseen: look, and settle only if there is no job.
+    /// `again_at`: the trial is queued again.
+    Rejected { ending: Ending, again_at: Option<DateTime<Utc>> },
 }
 
 /// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered by asking again.
@@ -332,25 +356,34 @@ pub fn after_create(
     now: DateTime<Utc>,
     policy: &Policy,
 ) -> AfterCreate {
-    let later = now + policy.backoff_after(attempt.postponed);
+    let later = now + policy.backoff_after(attempt.postponed, &attempt.marker);
+    let rejected = |trial, why: String| AfterCreate::Rejected { ending: never_created(trial, &why), again_at: None };
     match reply {
         Ok(()) => AfterCreate::Running,
         Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
-        Err(AwsError::LimitExceeded(why)) if attempt.postponed >= policy.over_quota_max => {
-            AfterCreate::Rejected(never_created(TrialState::Failed, &why))
-        }
-        Err(AwsError::Throttled(why) | AwsError::LimitExceeded(why) | AwsError::Unknown(why)) => {
-            AfterCreate::Postpone { at: later, why }
-        }
+        Err(AwsError::LimitExceeded(why)) if attempt.over_quota >= policy.over_quota_max => rejected(
+            TrialState::Parked,
+            format!("{why} It was asked {} times; ask AWS for more, then resume the experiment", attempt.over_quota + 1),
+        ),
+        // Back into the queue, without its reservation: others may have room.
+        Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
+            ending: never_created(TrialState::Queued, &why),
+            again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
+        },
+        Err(AwsError::Throttled(why) | AwsError::Unknown(why)) => AfterCreate::Postpone { at: later, why },
+        Err(AwsError::Denied(why)) => rejected(
+            TrialState::Parked,
+            format!("AWS denies CreateTrainingJob: {why}. Mend the permission, then resume the experiment"),
+        ),
         Err(error @ (AwsError::NotFound(_) | AwsError::Rejected { .. })) => {
-            AfterCreate::Rejected(never_created(TrialState::Failed, &error.to_string()))
+            rejected(TrialState::Failed, error.to_string())
         }
     }
 }
 
 /// Reads a definite no to a create, after a look: one sent before may have succeeded unseen.
 pub fn after_rejection(
-    ending: Ending,
+    (ending, again_at): (Ending, Option<DateTime<Utc>>),
     seen: &Seen,
     attempt: &AttemptFacts,
     now: DateTime<Utc>,
@@ -358,9 +391,10 @@ pub fn after_rejection(
 ) -> AfterCreate {
     match seen {
         Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => AfterCreate::Running,
-        Seen::Job(_) | Seen::Absent => AfterCreate::Rejected(ending),
+        Seen::Job(_) | Seen::Absent => AfterCreate::Rejected { ending, again_at },
         Seen::NotLooked | Seen::NoAnswer(_) => {
-            AfterCreate::Postpone { at: now + policy.backoff_after(attempt.postponed), why: ending.reason }
+            let at = now + policy.backoff_after(attempt.postponed, &attempt.marker);
+            AfterCreate::Postpone { at, why: ending.reason }
         }
     }
 }

@@ -12,8 +12,9 @@ fn now() -> DateTime<Utc> {
 
 fn attempt(state: AttemptState) -> AttemptFacts {
     AttemptFacts {
-        number: 1,
         state,
+        failures: 0,
+        over_quota: 0,
         marker: MARKER.into(),
         quarantine_until: None,
         absent: 0,
@@ -25,16 +26,20 @@ fn attempt(state: AttemptState) -> AttemptFacts {
 fn job(status: JobStatus, secondary: &str) -> ObservedJob {
     ObservedJob {
         job_name: "bakeoff-x-1".into(),
+        arn: String::new(),
         marker: Some(MARKER.into()),
         status,
         secondary_status: secondary.into(),
         failure_reason: None,
         created_at: Some(now()),
+        modified_at: Some(now()),
         started_at: Some(now()),
         ended_at: Some(now() + TimeDelta::seconds(100)),
         training_seconds: Some(100),
         billable_seconds: Some(40),
         transitions: vec![],
+        warm_pool: None,
+        actual: crate::requested::Actual::default(),
     }
 }
 
@@ -91,7 +96,7 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
         seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming")),
     ] {
         let case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), sight);
-        assert_eq!(decide(&case, &policy), Decision::LookAgain { at: now() + policy.poll });
+        assert!(matches!(decide(&case, &policy), Decision::LookAgain { .. }), "{case:?}");
     }
 }
 
@@ -113,7 +118,7 @@ fn capacity_is_retried_and_the_users_code_is_not() {
     broken.failure_reason = Some("CapacityError: Unable to provision requested ML compute capacity.".into());
     let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(broken.clone()));
     assert!(matches!(decide(&case, &policy), Decision::Retry { .. }));
-    case.attempt = Some(AttemptFacts { number: policy.attempts_max, ..attempt(AttemptState::Running) });
+    case.attempt = Some(AttemptFacts { failures: policy.attempts_max - 1, ..attempt(AttemptState::Running) });
     assert!(matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed));
     broken.failure_reason = Some("AlgorithmError: ExecuteUserScriptError: exit code 1".into());
     case.attempt = Some(attempt(AttemptState::Running));
@@ -130,7 +135,9 @@ fn only_a_definite_no_ends_an_attempt_that_was_sent() {
     assert!(matches!(reply(AwsError::Throttled("Rate exceeded".into())), AfterCreate::Postpone { .. }));
     assert_eq!(reply(AwsError::AlreadyExists("name".into())), AfterCreate::LookFirst);
     let no = AwsError::Rejected { code: "ValidationException".into(), message: "bad".into() };
-    assert!(matches!(reply(no), AfterCreate::Rejected(_)));
+    assert!(matches!(reply(no), AfterCreate::Rejected { ending, .. } if ending.trial == TrialState::Failed));
+    let denied = AwsError::Denied("not authorized".into());
+    assert!(matches!(reply(denied), AfterCreate::Rejected { ending, .. } if ending.trial == TrialState::Parked));
 }
 
 fn any_seen() -> impl Strategy<Value = Seen> {
@@ -172,7 +179,7 @@ proptest! {
             Decision::Create => prop_assert!(!stop_requested && state == Some(AttemptState::Planned)),
             Decision::End(_) | Decision::Retry { .. } | Decision::Stop | Decision::Adopt =>
                 prop_assert!(state.is_some_and(|state| !state.is_terminal()) && !trial.is_terminal()),
-            Decision::Nothing => prop_assert!(trial.is_terminal()),
+            Decision::Nothing => prop_assert!(trial.is_terminal() || trial == TrialState::Parked),
             Decision::LookAgain { at } => prop_assert!(at >= now()),
             Decision::Quarantine { .. } => prop_assert!(stop_requested),
             Decision::EndUnstarted { .. } =>
@@ -185,12 +192,12 @@ proptest! {
 fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
     let (policy, facts) = (Policy::default(), attempt(AttemptState::Planned));
     let after =
-        |sight: Seen| after_rejection(never_created(TrialState::Failed, "denied"), &sight, &facts, now(), &policy);
+        |sight: Seen| after_rejection((never_created(TrialState::Failed, "no"), None), &sight, &facts, now(), &policy);
     let mut found = job(JobStatus::InProgress, "Training");
     assert_eq!(after(seen(found.clone())), AfterCreate::Running);
     found.marker = None;
-    assert!(matches!(after(seen(found)), AfterCreate::Rejected(_)));
-    assert!(matches!(after(Seen::Absent), AfterCreate::Rejected(_)));
+    assert!(matches!(after(seen(found)), AfterCreate::Rejected { .. }));
+    assert!(matches!(after(Seen::Absent), AfterCreate::Rejected { .. }));
     assert!(matches!(after(Seen::NoAnswer("timeout".into())), AfterCreate::Postpone { .. }));
 }
 
@@ -208,12 +215,58 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
 }
 
 #[test]
-fn a_quota_is_waited_for_and_not_for_ever() {
+fn a_quota_is_waited_for_without_holding_money_and_then_parked() {
     let policy = Policy::default();
-    let reply = |postponed| {
-        let facts = AttemptFacts { postponed, ..attempt(AttemptState::Planned) };
-        after_create(Err(AwsError::LimitExceeded("quota".into())), &facts, now(), &policy)
+    let reply = |over_quota| {
+        let facts = AttemptFacts { over_quota, ..attempt(AttemptState::Planned) };
+        after_create(Err(AwsError::LimitExceeded("quota.".into())), &facts, now(), &policy)
     };
-    assert!(matches!(reply(3), AfterCreate::Postpone { .. }));
-    assert!(matches!(reply(policy.over_quota_max), AfterCreate::Rejected(_)));
+    let AfterCreate::Rejected { ending, again_at } = reply(3) else { panic!("it keeps its reservation") };
+    assert!(ending.trial == TrialState::Queued && ending.attempt == AttemptState::NeverCreated && again_at > Some(now()));
+    let AfterCreate::Rejected { ending, again_at } = reply(policy.over_quota_max) else { panic!("it waits for ever") };
+    assert!(ending.trial == TrialState::Parked && again_at.is_none() && ending.reason.contains("resume"));
+}
+
+#[test]
+fn those_turned_down_together_do_not_come_back_together() {
+    let policy = Policy::default();
+    let waits: std::collections::BTreeSet<_> =
+        (0..100).map(|trial| policy.backoff_after(2, &format!("att_{trial}"))).collect();
+    assert!(waits.len() > 60, "{} different waits of 100", waits.len());
+    let (shortest, longest) = (*waits.first().unwrap(), *waits.last().unwrap());
+    assert!(shortest >= policy.backoff * 2 && longest <= policy.backoff * 4, "{shortest} to {longest}");
+}
+
+proptest! {
+    /// What is decided is a step that the state's drawing has.
+    #[test]
+    fn endings_follow_the_drawing(
+        trial in prop::sample::select(TrialState::ALL),
+        state in prop::sample::select(AttemptState::ALL),
+        stop_requested in any::<bool>(),
+        sight in any_seen(),
+    ) {
+        // Only pairs that the store can hold.
+        let fits = match trial {
+            TrialState::Submitting => state == AttemptState::Planned,
+            TrialState::Running => state == AttemptState::Running,
+            TrialState::Stopping =>
+                stop_requested && matches!(state, AttemptState::Planned | AttemptState::Quarantined | AttemptState::Running),
+            TrialState::Queued | TrialState::Parked => state.is_terminal(),
+            TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => state.is_terminal(),
+        };
+        prop_assume!(fits);
+        let case = Situation { trial, stop_requested, attempt: Some(attempt(state)), seen: sight, now: now() };
+        match decide(&case, &Policy::default()) {
+            Decision::End(ending) | Decision::Retry { ending, .. } => {
+                prop_assert!(trial.followers().contains(&ending.trial), "{trial:?} to {:?}", ending.trial);
+                prop_assert!(state.followers().contains(&ending.attempt), "{state:?} to {:?}", ending.attempt);
+            }
+            Decision::EndUnstarted { .. } => prop_assert!(trial.followers().contains(&TrialState::Stopped)),
+            Decision::Adopt => prop_assert!(state.followers().contains(&AttemptState::Running)),
+            Decision::Quarantine { .. } => prop_assert!(state.followers().contains(&AttemptState::Quarantined)),
+            Decision::Plan => prop_assert!(trial == TrialState::Queued),
+            Decision::Nothing | Decision::Create | Decision::Stop | Decision::LookAgain { .. } => {}
+        }
+    }
 }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::metric::MetricDefinition;
+use crate::pool::{WarmPool, WarmPoolStatus};
+use crate::requested::Actual;
 use crate::spec::{Channel, CheckpointSpec};
 
 /// Environment variable that marks a job as ours; DescribeTrainingJob returns it.
@@ -32,6 +34,9 @@ pub struct TrainingJobRequest {
     /// Present exactly when the job runs on managed spot capacity.
     pub max_wait_seconds: Option<u32>,
     pub checkpoint: Option<CheckpointSpec>,
+    /// KeepAlivePeriodInSeconds: how long the instances wait for a matching job. Never with spot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive_seconds: Option<u32>,
     /// For people, IAM and cost reports.
     pub tags: BTreeMap<String, String>,
 }
@@ -72,6 +77,17 @@ impl JobStatus {
     }
 }
 
+/// One entry of ListTrainingJobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSummary {
+    pub job_name: String,
+    pub status: JobStatus,
+    pub secondary_status: String,
+    pub created_at: Option<DateTime<Utc>>,
+    pub modified_at: Option<DateTime<Utc>>,
+    pub warm_pool: Option<WarmPoolStatus>,
+}
+
 /// One entry of SecondaryStatusTransitions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Transition {
@@ -85,6 +101,7 @@ pub struct Transition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ObservedJob {
     pub job_name: String,
+    pub arn: String,
     /// The value of our [`MARKER`], when the job carries one.
     pub marker: Option<String>,
     pub status: JobStatus,
@@ -92,6 +109,8 @@ pub struct ObservedJob {
     pub secondary_status: String,
     pub failure_reason: Option<String>,
     pub created_at: Option<DateTime<Utc>>,
+    /// LastModifiedTime.
+    pub modified_at: Option<DateTime<Utc>>,
     /// TrainingStartTime: billing begins.
     pub started_at: Option<DateTime<Utc>>,
     /// TrainingEndTime: billing ends.
@@ -100,4 +119,7 @@ pub struct ObservedJob {
     /// BillableTimeInSeconds: with managed spot, less than the training time.
     pub billable_seconds: Option<u64>,
     pub transitions: Vec<Transition>,
+    pub warm_pool: Option<WarmPool>,
+    /// The settings that it runs with.
+    pub actual: Actual,
 }

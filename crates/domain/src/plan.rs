@@ -55,6 +55,9 @@ pub struct WorstCase {
     pub training_usd: Usd,
     /// Reading its metrics from CloudWatch.
     pub metrics_usd: Usd,
+    /// Its instances kept warm after it, to the end of the keep-alive.
+    #[serde(default)]
+    pub pool_usd: Usd,
     pub total_usd: Usd,
 }
 
@@ -153,7 +156,9 @@ pub fn worst_case(
     let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64;
     let training_usd = cost::worst_case_training(request.max_runtime_seconds, request.instance_count, ceiling);
     let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
-    WorstCase { training_usd, metrics_usd, total_usd: training_usd + metrics_usd }
+    let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
+    let pool_usd = cost::training(keep_alive, request.instance_count, ceiling);
+    WorstCase { training_usd, metrics_usd, pool_usd, total_usd: training_usd + metrics_usd + pool_usd }
 }
 
 fn request(
@@ -183,6 +188,7 @@ fn request(
         max_runtime_seconds: spec.max_runtime_seconds,
         max_wait_seconds: if is_spot { spec.max_wait_seconds } else { None },
         checkpoint: spec.checkpoint.clone(),
+        keep_alive_seconds: spec.keep_alive_seconds.filter(|seconds| *seconds > 0 && !is_spot),
         tags: BTreeMap::from([("bakeoff:managed-by".to_owned(), "bakeoff-control-plane".to_owned())]),
     }
 }

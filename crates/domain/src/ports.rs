@@ -1,11 +1,14 @@
 //! The ports to AWS: what the service needs from a region, in our own words. The real SDKs implement them in
 //! `bakeoff-aws`; the simulated region is reached through that same crate.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use thiserror::Error;
 
-use crate::job::{ObservedJob, TrainingJobRequest};
+use crate::job::{JobSummary, ObservedJob, TrainingJobRequest};
+use crate::quota::Quota;
 
 /// Why a call did not do what was asked. The difference that matters is between a definite no and a lost reply.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -21,6 +24,9 @@ pub enum AwsError {
     /// ResourceLimitExceeded: a quota. Nothing happened.
     #[error("over a quota: {0}")]
     LimitExceeded(String),
+    /// No permission: nothing happened, and only a person can change that.
+    #[error("denied: {0}")]
+    Denied(String),
     /// A definite no: nothing happened, and asking again will not help.
     #[error("rejected ({code}): {message}")]
     Rejected { code: String, message: String },
@@ -35,8 +41,42 @@ pub trait TrainingJobs: Send + Sync {
     async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError>;
     async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
     async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// Names of the jobs in progress whose name contains `fragment`, all pages.
-    async fn list_in_progress(&self, fragment: &str) -> Result<Vec<String>, AwsError>;
+    /// One page of the jobs whose name contains `fragment`, created after a moment, newest first. An empty page may have a
+    /// successor: only a missing token is the end.
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+    /// Ends the warm pool that a finished job left: its keep-alive becomes zero.
+    async fn end_pool(&self, job_name: &str) -> Result<(), AwsError>;
+    /// Tags of a job, by its ARN.
+    async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError>;
+}
+
+/// Which page of ListTrainingJobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    pub fragment: String,
+    pub created_after: DateTime<Utc>,
+    pub token: Option<String>,
+}
+
+/// A page of ListTrainingJobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobPage {
+    pub jobs: Vec<JobSummary>,
+    pub next: Option<String>,
+}
+
+/// The account's quotas.
+#[async_trait]
+pub trait Quotas: Send + Sync {
+    /// Quotas on training instances, all pages.
+    async fn training(&self) -> Result<Vec<Quota>, AwsError>;
+}
+
+/// Objects that training scripts write.
+#[async_trait]
+pub trait Objects: Send + Sync {
+    /// When the newest object below an `s3://bucket/prefix` was written; `None` when there is none.
+    async fn newest(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError>;
 }
 
 /// One series to read: a metric of a job (`TrainingJobName`) or of one of its hosts (`Host`).

@@ -180,6 +180,13 @@ pub struct CheckpointSpec {
     pub s3_uri: String,
     #[serde(default = "default_checkpoint_path")]
     pub local_path: String,
+    /// How often the script saves: a checkpoint older than twice this raises an alarm.
+    #[serde(default = "default_checkpoint_interval")]
+    pub interval_seconds: u32,
+}
+
+fn default_checkpoint_interval() -> u32 {
+    1800
 }
 
 fn default_checkpoint_path() -> String {
@@ -207,6 +214,13 @@ pub struct ExperimentSpec {
     pub max_wait_seconds: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointSpec>,
+    /// How long the instances of an on-demand trial are kept warm for the next trial on the same type, SageMaker's
+    /// KeepAlivePeriodInSeconds. They are billed meanwhile, and let go as soon as no trial waits for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive_seconds: Option<u32>,
+    /// Higher goes first among the project's waiting trials, -100 to 100.
+    #[serde(default)]
+    pub priority: i32,
     /// Free notes, kept with the experiment: why it is asked, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,

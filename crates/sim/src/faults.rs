@@ -1,11 +1,14 @@
-//! Faults on demand: how often the region throttles, runs out of capacity, or does what was asked and loses the reply.
+//! Faults on demand: what the region does wrong, and how often. They are set on the command line and changed while it runs
+//! (`POST /_sim/faults`); the record counts what was done by kind.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 /// Probabilities from 0 to 1.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Faults {
-    /// Share of SageMaker and CloudWatch calls answered with ThrottlingException.
+    /// Share of calls answered with ThrottlingException.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) throttle: f64,
     /// Share of CreateTrainingJob calls that create the job and answer with a 500.
@@ -15,7 +18,98 @@ pub(crate) struct Faults {
     /// permissions.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) deny_again: f64,
+    /// Share of calls answered with a 500 and not carried out.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) server_error: f64,
+    /// Share of calls that are not carried out and get no answer.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) hang_before: f64,
+    /// Share of calls that are carried out and get no answer.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) hang_after: f64,
+    /// Share of calls whose connection is closed and that are not carried out.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) reset_before: f64,
+    /// Share of calls that are carried out, and whose connection is then closed.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) reset_after: f64,
+    /// Share of replies that are cut off in the middle.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) truncate: f64,
+    /// Share of replies that come late, but in time.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) slow: f64,
+    /// Share of Describe and List entries with statuses that no SDK knows.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) odd_status: f64,
+    /// Share of jobs whose keep-alive and checkpoint settings are dropped without a word.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) silent_drop: f64,
     /// Share of on-demand jobs that fail with CapacityError before they start.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) no_capacity: f64,
+    /// Share of jobs that fail with InternalServerError in the middle.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) internal_error: f64,
+    /// Share of jobs that fail with AlgorithmError in the middle.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) algorithm_error: f64,
+    /// Share of pushed events that are lost.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) event_loss: f64,
+    /// Share of pushed events that come twice.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) event_duplicate: f64,
+    /// Share of pushed events that come late, after their successors.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) event_late: f64,
+    /// Share of jobs whose checkpoints stop being synced to S3 after the first.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) checkpoint_stall: f64,
+}
+
+/// What happens to one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallFault {
+    ServerError,
+    HangBefore,
+    HangAfter,
+    ResetBefore,
+    ResetAfter,
+    Truncate,
+    Slow,
+}
+
+impl CallFault {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ServerError => "server_error",
+            Self::HangBefore => "timeout_before",
+            Self::HangAfter => "done_then_timeout",
+            Self::ResetBefore => "reset_before",
+            Self::ResetAfter => "done_then_reset",
+            Self::Truncate => "truncated_reply",
+            Self::Slow => "slow_reply",
+        }
+    }
+}
+
+impl Faults {
+    /// The fault that a roll of the dice, from 0 to 1, stands for.
+    pub(crate) fn on_call(&self, roll: f64) -> Option<CallFault> {
+        let kinds = [
+            (self.server_error, CallFault::ServerError),
+            (self.hang_before, CallFault::HangBefore),
+            (self.hang_after, CallFault::HangAfter),
+            (self.reset_before, CallFault::ResetBefore),
+            (self.reset_after, CallFault::ResetAfter),
+            (self.truncate, CallFault::Truncate),
+            (self.slow, CallFault::Slow),
+        ];
+        let mut sum = 0.0;
+        kinds.into_iter().find_map(|(share, kind)| {
+            sum += share;
+            (roll < sum).then_some(kind)
+        })
+    }
 }

@@ -7,9 +7,13 @@
 #![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
 
 mod billing;
+mod checkpoints;
+mod events;
 mod faults;
 mod metrics;
 mod physics;
+mod pools;
+mod quotas;
 mod rules;
 mod timeline;
 mod wire;
@@ -24,7 +28,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::Parser;
 use tokio::net::TcpListener;
 
+use crate::events::Destination;
 use crate::faults::Faults;
+use crate::quotas::InstanceQuotas;
 use crate::world::World;
 
 /// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
@@ -57,6 +63,26 @@ struct Options {
     /// Instances of one type that the account may use at once, for training.
     #[arg(long, default_value_t = 20)]
     quota: u32,
+    /// The same for one type: `ml.p5.48xlarge=2`. May be repeated.
+    #[arg(long, value_parser = quota_of)]
+    quota_of: Vec<(String, u32)>,
+    /// Instances of one type that warm pools may keep; 0 keeps none, as in a new account.
+    #[arg(long, default_value_t = 20)]
+    pool_quota: u32,
+    /// CreateTrainingJob calls per virtual second; more are throttled.
+    #[arg(long)]
+    create_per_second: Option<f64>,
+    /// Where state changes are pushed to, as EventBridge does.
+    #[arg(long, requires = "events_authorization")]
+    events_to: Option<String>,
+    /// The value of the `Authorization` header that goes with them.
+    #[arg(long, hide_env_values = true, env = "BAKEOFF_SIM_EVENTS_AUTHORIZATION")]
+    events_authorization: Option<String>,
+}
+
+fn quota_of(text: &str) -> Result<(String, u32), String> {
+    let pair = text.split_once('=').and_then(|(kind, most)| Some((kind.to_owned(), most.parse().ok()?)));
+    pair.ok_or_else(|| format!("`{text}` is not <instance type>=<number>"))
 }
 
 /// The region as the wire layers see it: the world behind a lock, and the time.
@@ -89,6 +115,12 @@ impl Region {
         act(&mut world)
     }
 
+    /// The file that an S3 object is.
+    pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
+        let rest = uri.strip_prefix("s3://").filter(|rest| !rest.contains(".."))?;
+        Some(self.s3_root.join(rest))
+    }
+
     /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
     pub(crate) fn has_object(&self, uri: &str) -> bool {
         let Some((bucket, prefix)) = uri.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")))
@@ -113,7 +145,12 @@ async fn main() -> anyhow::Result<()> {
         "the simulated region listens on loopback only"
     );
     std::fs::create_dir_all(&options.s3_root)?;
-    let world = World::new(options.seed, options.faults.clone(), options.quota);
+    let quotas = InstanceQuotas {
+        usual: options.quota,
+        pool: options.pool_quota,
+        by_type: options.quota_of.iter().cloned().collect(),
+    };
+    let world = World::new(options.seed, options.faults.clone(), quotas, options.create_per_second);
     let region = Region {
         world: Arc::new(Mutex::new(world)),
         scale: options.clock.unwrap_or(Timescale::REAL),
@@ -132,6 +169,14 @@ async fn main() -> anyhow::Result<()> {
         std::fs::rename(&scratch, path)?;
     }
     println!("{addresses}");
+    if region.manual.is_none() {
+        let own = region.clone();
+        std::thread::spawn(move || checkpoints::write(&own));
+    }
+    if let Some((url, authorization)) = options.events_to.zip(options.events_authorization) {
+        let own = region.clone();
+        std::thread::spawn(move || events::push(&own, &Destination { url, authorization }));
+    }
     tokio::select! {
         served = axum::serve(api, wire::router(region)) => served?,
         served = wire::s3::serve(s3, &options.s3_root) => served?,

@@ -102,6 +102,12 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
     if runtime.is_some_and(|seconds| seconds == 0 || seconds > 28 * 86_400) {
         return Err(invalid("MaxRuntimeInSeconds must be between 1 second and 28 days"));
     }
+    let keep_alive = body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_i64();
+    if keep_alive.is_some_and(|seconds| !(0..=21_600).contains(&seconds)) {
+        return Err(invalid(
+            "1 validation error detected: Value at 'resourceConfig.keepAlivePeriodInSeconds' failed to satisfy constraint: Member must have value less than or equal to 21600",
+        ));
+    }
     match (is_spot, wait) {
         (false, Some(_)) => Err(invalid(
             "Invalid MaxWaitTimeInSeconds. It is only supported when EnableManagedSpotTraining is set to true",
@@ -119,18 +125,19 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
 
 fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
     let kind = body["ResourceConfig"]["InstanceType"].as_str().unwrap_or_default();
+    let is_spot = body["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
     let wanted = u32::try_from(body["ResourceConfig"]["InstanceCount"].as_u64().unwrap_or(0)).unwrap_or(u32::MAX);
-    let used = world.in_use(kind, now);
-    if used.saturating_add(wanted) <= world.quota() {
+    let used = world.in_use(kind, is_spot, now);
+    let most = world.quotas.of(kind);
+    // The instances of a pool that it takes over are counted already.
+    if used.saturating_add(wanted) <= most || world.pool_for(body, now).is_some() {
         return Ok(());
     }
-    let usage =
-        if body["EnableManagedSpotTraining"].as_bool().unwrap_or(false) { "spot training job" } else { "training job" };
+    let usage = if is_spot { "spot training job" } else { "training job" };
     Err(Refusal {
         code: "ResourceLimitExceeded",
         message: format!(
-            "The account-level service limit '{kind} for {usage} usage' is {} Instances, with current utilization of {used} Instances and a request delta of {wanted} Instances. Please contact AWS support to request an increase for this limit.",
-            world.quota()
+            "The account-level service limit '{kind} for {usage} usage' is {most} Instances, with current utilization of {used} Instances and a request delta of {wanted} Instances. Please contact AWS support to request an increase for this limit."
         ),
     })
 }

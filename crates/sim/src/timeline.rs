@@ -11,7 +11,7 @@ use bakeoff_domain::clock::seconds;
 pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
 pub(crate) const WARM_UP_SHARE: f64 = 0.6;
 /// Work since the last checkpoint is lost at an interruption.
-const CHECKPOINT_SECONDS: f64 = 1800.0;
+pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
 const STOP_GRACE_SECONDS: f64 = 30.0;
 
 /// What decides the life of a job.
@@ -22,8 +22,21 @@ pub(crate) struct Life {
     pub(crate) work_seconds: f64,
     pub(crate) max_runtime_seconds: f64,
     pub(crate) spot: Option<Spot>,
-    pub(crate) fails_for_capacity: bool,
+    pub(crate) failure: Option<Failure>,
+    /// It takes over a warm pool: no launch to wait for.
+    pub(crate) is_warm: bool,
     pub(crate) seed: u64,
+}
+
+/// How it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Before it starts.
+    Capacity,
+    /// In the middle of the training, by AWS's fault.
+    Internal,
+    /// In the middle of the training, by the script's.
+    Algorithm,
 }
 
 #[derive(Debug, Clone)]
@@ -79,9 +92,9 @@ fn whole_seconds(duration: f64) -> TimeDelta {
 pub(crate) fn draw(life: &Life) -> Timeline {
     let rng = StdRng::seed_from_u64(life.seed);
     let mut drawing = Drawing { rng, at: life.created_at, phases: Vec::new() };
-    let launch = drawing.between(120.0, 420.0);
+    let launch = if life.is_warm { drawing.between(5.0, 15.0) } else { drawing.between(120.0, 420.0) };
     drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
-    if life.fails_for_capacity {
+    if life.failure == Some(Failure::Capacity) {
         let wait = drawing.between(300.0, 1200.0);
         drawing.phase(
             "Starting",
@@ -100,10 +113,23 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     }
     let download = drawing.between(60.0, 200.0);
     drawing.phase("Downloading", "Downloading input data and training image", download, 0.0);
+    if let Some(failure) = life.failure {
+        let ran = wall_for(life.work_seconds / 2.0).min(life.max_runtime_seconds);
+        drawing.phase("Training", "Training image download completed. Training in progress.", ran, 0.0);
+        return failed(drawing, failure);
+    }
     let (status, secondary) = train(life, &mut drawing);
     let upload = drawing.between(40.0, 120.0);
     drawing.phase("Uploading", "Uploading generated training model", upload, life.work_seconds);
     Timeline { phases: drawing.phases, end_status: status, end_secondary: secondary, failure_reason: None }
+}
+
+fn failed(drawing: Drawing, failure: Failure) -> Timeline {
+    let reason = match failure {
+        Failure::Algorithm => "AlgorithmError: ExecuteUserScriptError: ExitCode 1",
+        Failure::Capacity | Failure::Internal => "InternalServerError: We encountered an internal error. Please try again.",
+    };
+    Timeline { phases: drawing.phases, end_status: "Failed", end_secondary: "Failed", failure_reason: Some(reason) }
 }
 
 /// Training, with interruptions on spot, until the work is done or a limit is reached.
@@ -221,7 +247,8 @@ mod tests {
             work_seconds: 40_000.0,
             max_runtime_seconds: 90_000.0,
             spot,
-            fails_for_capacity: false,
+            failure: None,
+            is_warm: false,
             seed: 7,
         }
     }

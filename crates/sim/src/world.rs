@@ -11,9 +11,11 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::billing;
-use crate::faults::Faults;
+use crate::faults::{CallFault, Faults};
 use crate::physics::{self, Training};
-use crate::timeline::{self, Life, Spot, Timeline};
+use crate::pools::PoolEnd;
+use crate::quotas::{self, Calls, InstanceQuotas};
+use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
 /// What a job that is no language model sleeps for.
 const SLEEP_SECONDS: f64 = 600.0;
@@ -34,6 +36,13 @@ pub(crate) struct Job {
     pub(crate) saving_percent: i64,
     pub(crate) seed: u64,
     pub(crate) tags: BTreeMap<String, String>,
+    /// False when its keep-alive was dropped.
+    pub(crate) keeps_pool: bool,
+    pub(crate) pool_end: Option<PoolEnd>,
+    /// Checkpoints written so far.
+    pub(crate) checkpoints: usize,
+    /// Its sync to S3 stops after the first checkpoint.
+    pub(crate) syncs_once: bool,
 }
 
 impl Job {
@@ -63,58 +72,74 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct World {
     seed: u64,
-    faults: Faults,
-    quota: u32,
+    pub(crate) faults: Faults,
+    pub(crate) quotas: InstanceQuotas,
+    /// CreateTrainingJob calls per second; `None` for no bound.
+    create_per_second: Option<f64>,
     dice: StdRng,
+    /// Faults that were done, by kind.
+    done: BTreeMap<&'static str, u64>,
     pub(crate) jobs: Vec<Job>,
     by_name: BTreeMap<String, usize>,
     alike: BTreeMap<u64, u64>,
-    calls: BTreeMap<String, u64>,
+    calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
-    list_times: Vec<DateTime<Utc>>,
 }
 
-/// SageMaker's quota on ListTrainingJobs, calls per second.
-const LIST_PER_SECOND: usize = 2;
-
 impl World {
-    pub(crate) fn new(seed: u64, faults: Faults, quota: u32) -> Self {
+    pub(crate) fn new(seed: u64, faults: Faults, quotas: InstanceQuotas, create_per_second: Option<f64>) -> Self {
         Self {
             seed,
             faults,
-            quota,
+            quotas,
+            create_per_second,
+            done: BTreeMap::new(),
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
             by_name: BTreeMap::new(),
             alike: BTreeMap::new(),
             calls: BTreeMap::new(),
             metrics_requested: BTreeMap::new(),
-            list_times: Vec::new(),
         }
+    }
+
+    /// Whether a fault of some probability happens now; counts it if so.
+    pub(crate) fn happens(&mut self, share: f64, kind: &'static str) -> bool {
+        let happens = share > 0.0 && self.dice.random_bool(share.clamp(0.0, 1.0));
+        if happens {
+            *self.done.entry(kind).or_default() += 1;
+        }
+        happens
     }
 
     /// Counts a call and says whether it is throttled.
     pub(crate) fn throttles(&mut self, operation: &str, now: DateTime<Utc>) -> bool {
-        *self.calls.entry(operation.to_owned()).or_default() += 1;
-        if operation == "ListTrainingJobs" {
-            let window = now - chrono::TimeDelta::seconds(1);
-            self.list_times.retain(|at| *at > window);
-            if self.list_times.len() >= LIST_PER_SECOND {
-                return true;
-            }
-            self.list_times.push(now);
+        let quota = quotas::per_second(operation, self.create_per_second);
+        if !self.calls.entry(operation.to_owned()).or_default().allow(quota, now) {
+            return true;
         }
-        self.dice.random_bool(self.faults.throttle.clamp(0.0, 1.0))
+        let throttles = self.happens(self.faults.throttle, "throttle");
+        if throttles && let Some(calls) = self.calls.get_mut(operation) {
+            calls.throttled += 1;
+        }
+        throttles
+    }
+
+    /// What goes wrong with the next call, if anything.
+    pub(crate) fn call_fault(&mut self) -> Option<CallFault> {
+        let fault = self.faults.on_call(self.dice.random())?;
+        *self.done.entry(fault.name()).or_default() += 1;
+        Some(fault)
     }
 
     /// Whether this create is carried out and then answered with a 500.
     pub(crate) fn loses_reply(&mut self) -> bool {
-        self.dice.random_bool(self.faults.lost_reply.clamp(0.0, 1.0))
+        self.happens(self.faults.lost_reply, "done_then_500")
     }
 
     /// Whether a create under a taken name is denied instead.
     pub(crate) fn denies_again(&mut self) -> bool {
-        self.dice.random_bool(self.faults.deny_again.clamp(0.0, 1.0))
+        self.happens(self.faults.deny_again, "denied_again")
     }
 
     pub(crate) fn job(&self, name: &str) -> Option<&Job> {
@@ -126,15 +151,24 @@ impl World {
         self.jobs.get_mut(index)
     }
 
-    /// Instances of a type in use by jobs that are not over.
-    pub(crate) fn in_use(&self, instance_type: &str, now: DateTime<Utc>) -> u32 {
-        let alive =
-            self.jobs.iter().filter(|job| job.instance.instance_type == instance_type && !job.timeline.is_over(now));
-        alive.map(|job| job.count).sum()
+    /// Instances of a type that count against a quota: jobs that are not over, and on demand idle warm pools too.
+    pub(crate) fn in_use(&self, instance_type: &str, is_spot: bool, now: DateTime<Utc>) -> u32 {
+        let counts = |job: &&Job| {
+            job.instance.instance_type == instance_type
+                && job.is_spot == is_spot
+                && (!job.timeline.is_over(now) || job.has_idle_pool(now))
+        };
+        self.jobs.iter().filter(counts).map(|job| job.count).sum()
     }
 
-    pub(crate) fn quota(&self) -> u32 {
-        self.quota
+    /// The idle pool that a request would take over.
+    pub(crate) fn pool_for(&self, request: &Value, now: DateTime<Utc>) -> Option<usize> {
+        self.jobs.iter().position(|job| job.has_idle_pool(now) && job.matches(request))
+    }
+
+    /// Forgets a job: its name is free again.
+    pub(crate) fn delete(&mut self, name: &str) {
+        self.by_name.remove(name);
     }
 
     /// Creates a job whose request has passed the rules; its life is drawn here and now.
@@ -153,6 +187,7 @@ impl World {
         let runtime = stopping["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400);
         let wait = stopping["MaxWaitTimeInSeconds"].as_u64().unwrap_or(runtime);
         let mut own_dice = StdRng::seed_from_u64(seed ^ 0x5eed);
+        let pool = self.pool_for(&request, now);
         let life = Life {
             created_at: now,
             work_seconds,
@@ -162,9 +197,20 @@ impl World {
                 mean_hours_between_interruptions: mean_hours,
                 saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
             }),
-            fails_for_capacity: !is_spot && own_dice.random_bool(self.faults.no_capacity.clamp(0.0, 1.0)),
+            failure: self.failure(is_spot, &mut own_dice),
+            is_warm: pool.is_some(),
             seed,
         };
+        if let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) {
+            left.pool_end = Some(PoolEnd { at: now, reused_by: Some(name.clone()) });
+        }
+        let is_dropped = self.happens(self.faults.silent_drop, "silent_drop");
+        let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
+        let mut request = request;
+        if is_dropped {
+            request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = Value::Null;
+            request["CheckpointConfig"] = Value::Null;
+        }
         let job = Job {
             arn: format!("arn:aws:sagemaker:us-east-1:111122223333:training-job/{name}"),
             name: name.clone(),
@@ -177,11 +223,26 @@ impl World {
             saving_percent,
             seed,
             tags: tags(&request["Tags"]),
+            keeps_pool: self.quotas.pool > 0,
+            pool_end: None,
+            checkpoints: 0,
+            syncs_once,
             request,
         };
         self.by_name.insert(name, self.jobs.len());
         self.jobs.push(job);
         self.jobs.last()
+    }
+
+    fn failure(&self, is_spot: bool, dice: &mut StdRng) -> Option<Failure> {
+        let mut rolls = |share: f64| dice.random_bool(share.clamp(0.0, 1.0));
+        if rolls(self.faults.no_capacity) && !is_spot {
+            return Some(Failure::Capacity);
+        }
+        if rolls(self.faults.internal_error) {
+            return Some(Failure::Internal);
+        }
+        rolls(self.faults.algorithm_error).then_some(Failure::Algorithm)
     }
 
     /// Job names are random, lives must not be: the seed is what the job is, and how many like it came before.
@@ -198,7 +259,18 @@ impl World {
     /// The region's own record: one entry per job, billed by its own arithmetic; and calls by operation.
     pub(crate) fn record(&self, now: DateTime<Utc>) -> Value {
         let jobs: Vec<Value> = self.jobs.iter().map(|job| self.record_of(job, now)).collect();
-        json!({ "now": now, "jobs": jobs, "calls": self.calls })
+        let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
+            self.calls.iter().map(|(operation, calls)| (operation, figure(calls))).collect()
+        };
+        let most = self.calls.get("ListTrainingJobs").map_or(0, |calls| calls.most_in_a_second);
+        json!({
+            "now": now,
+            "jobs": jobs,
+            "calls": each(|calls| calls.count),
+            "throttled": each(|calls| calls.throttled),
+            "list_per_second_max": most,
+            "faults": self.done,
+        })
     }
 
     fn record_of(&self, job: &Job, now: DateTime<Utc>) -> Value {
@@ -214,6 +286,15 @@ impl World {
             "training_seconds": job.timeline.training_seconds(now),
             "billable_seconds": billable,
             "micro_usd": billing::micro_usd(&job.instance.instance_type, i64::from(job.count), billable),
+            "trial": job.tags.get("bakeoff:trial"),
+            "created_at": job.created_at,
+            "ended_at": job.timeline.end().filter(|end| *end <= now),
+            "idle_pool": job.has_idle_pool(now),
+            "pool_reused_by": job.pool_end.as_ref().and_then(|end| end.reused_by.as_ref()),
+            "pool_ran_out": job.pool_end.is_none() && job.pool_span().is_some_and(|(_, end)| end <= now),
+            "retained_seconds": job.retained_seconds(now),
+            "pool_micro_usd": billing::micro_usd(
+                &job.instance.instance_type, i64::from(job.count), job.retained_seconds(now)),
             "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or_default(),
         })
     }

@@ -7,10 +7,14 @@ use rust_decimal::Decimal;
 
 use crate::finding::{Finding, Severity};
 use crate::plan::RESERVED_HYPERPARAMETERS;
+use crate::pool::KEEP_ALIVE_SECONDS_MAX;
 use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
 
 /// 28 days, StoppingCondition.MaxRuntimeInSeconds.
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
+/// A spot trial this short may start over at an interruption.
+const SPOT_WITHOUT_CHECKPOINT_SECONDS: u32 = 3600;
+const PRIORITY_MAX: i32 = 100;
 const CANDIDATES_MAX: usize = 50;
 const REPEATS_MAX: u32 = 20;
 const TRIALS_MAX: u64 = 200;
@@ -209,10 +213,14 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         ),
         _ => {}
     }
-    if wants_spot && spec.checkpoint.is_none() {
+    if wants_spot && spec.checkpoint.is_none() && spec.max_runtime_seconds > SPOT_WITHOUT_CHECKPOINT_SECONDS {
         findings.push(
             error("spot-needs-checkpoint", "/checkpoint")
-                .says("a spot trial without checkpoints starts over at every interruption")
+                .says(format!(
+                    "a spot trial without checkpoints starts over at every interruption; beyond {} minutes that is not a gamble \
+                     but a loss",
+                    SPOT_WITHOUT_CHECKPOINT_SECONDS / 60
+                ))
                 .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself")
                 .source("SageMaker developer guide, managed spot training: only the S3 sync is automatic"),
         );
@@ -221,6 +229,42 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         && !is_s3(&checkpoint.s3_uri)
     {
         findings.push(not_s3("/checkpoint/s3_uri", &checkpoint.s3_uri));
+    }
+}
+
+/// Warm pools and priority.
+pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&spec.priority) {
+        findings.push(
+            error("priority", "/priority")
+                .says(format!("the priority is {}", spec.priority))
+                .fix(format!("choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual")),
+        );
+    }
+    if spec.checkpoint.as_ref().is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds)) {
+        findings.push(
+            error("checkpoint-interval", "/checkpoint/interval_seconds")
+                .says("the script cannot save that often, or that rarely")
+                .fix("give the seconds between two checkpoints, 60 to 86400"),
+        );
+    }
+    let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else { return };
+    if seconds > KEEP_ALIVE_SECONDS_MAX {
+        findings.push(
+            error("keep-alive", "/keep_alive_seconds")
+                .says(format!("instances would be kept warm for {seconds} s"))
+                .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)"))
+                .source(API),
+        );
+    }
+    let has = |option| spec.candidates.iter().any(|candidate| candidate.purchase_options.contains(&option));
+    if !has(PurchaseOption::OnDemand) {
+        findings.push(
+            error("keep-alive-with-spot", "/keep_alive_seconds")
+                .says("every trial runs on spot, and SageMaker keeps no warm pool of spot instances")
+                .fix("leave keep_alive_seconds out, or add \"on_demand\" to a candidate's purchase_options")
+                .source("SageMaker developer guide, managed warm pools: not with managed spot training"),
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use ciborium::Value as Cbor;
 use serde_json::{Map, Value, json};
 
 use super::describe::epoch;
+use super::{after, before};
 use crate::Region;
 use crate::metrics::{self, Request};
 use crate::rules::{Refusal, invalid};
@@ -122,19 +123,24 @@ fn list_metrics(world: &World, body: &Value) -> Value {
 
 /// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible mode.
 pub(super) async fn cbor(State(region): State<Region>, Path(operation): Path<String>, body: Bytes) -> Response {
+    let fault = region.with(World::call_fault);
+    if let Some(answer) = before(fault).await {
+        return answer;
+    }
     let answer = match ciborium::from_reader::<Cbor, _>(body.as_ref()) {
         Ok(value) => call(&region, &operation, &to_json(value)),
         Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
     };
     let protocol = [("smithy-protocol", "rpc-v2-cbor"), (header::CONTENT_TYPE.as_str(), "application/cbor")];
-    match answer {
+    let answer = match answer {
         Ok(value) => (protocol, encode(&value)).into_response(),
         Err(refusal) => {
             let body = json!({ "__type": refusal.code, "message": refusal.message });
             let code = format!("{};Sender", refusal.code);
             (StatusCode::BAD_REQUEST, protocol, [("x-amzn-query-error", code)], encode(&body)).into_response()
         }
-    }
+    };
+    after(fault, answer).await
 }
 
 fn to_json(value: Cbor) -> Value {

@@ -23,12 +23,17 @@ pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
     if let Some(end) = job.timeline.end().filter(|end| *end <= now) {
         value["TrainingEndTime"] = json!(epoch(end));
     }
+    if let Some(pool) = job.pool_status(now) {
+        value["WarmPoolStatus"] = pool;
+    }
     value
 }
 
 fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
     let begun = job.timeline.phases.iter().map(|phase| phase.start).filter(|start| *start <= now);
-    begun.max().unwrap_or(job.created_at).max(job.timeline.end().filter(|end| *end <= now).unwrap_or(job.created_at))
+    let pool = job.pool_end.as_ref().map_or(job.created_at, |end| end.at);
+    let ended = job.timeline.end().filter(|end| *end <= now).unwrap_or(job.created_at);
+    begun.max().unwrap_or(job.created_at).max(ended).max(pool)
 }
 
 /// Fields of the request that Describe returns as they came.

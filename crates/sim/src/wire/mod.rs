@@ -5,8 +5,10 @@ mod describe;
 pub(crate) mod s3;
 mod sagemaker;
 
+use std::time::Duration;
+
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +18,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Region;
+use crate::checkpoints;
+use crate::faults::{CallFault, Faults};
 use crate::rules::{Refusal, invalid};
+use crate::world::World;
 
 pub(crate) fn router(region: Region) -> Router {
     Router::new()
@@ -24,6 +29,7 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
         .route("/_sim/record", get(record))
         .route("/_sim/advance", post(advance))
+        .route("/_sim/faults", post(set_faults))
         .with_state(region)
 }
 
@@ -39,22 +45,40 @@ struct Advance {
 
 async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> StatusCode {
     let moved = region.advance(TimeDelta::seconds(by.seconds.into()));
+    if moved {
+        checkpoints::write_due(&region);
+    }
     if moved { StatusCode::NO_CONTENT } else { StatusCode::CONFLICT }
+}
+
+/// What goes wrong from now on; what is left out does not.
+async fn set_faults(State(region): State<Region>, axum::Json(faults): axum::Json<Faults>) -> StatusCode {
+    region.with(|world| world.faults = faults);
+    StatusCode::NO_CONTENT
 }
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.
 async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> Response {
     let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (service, operation) = target.split_once('.').unwrap_or_default();
+    let fault = region.with(World::call_fault);
+    if let Some(answer) = before(fault).await {
+        return answer;
+    }
     let answer = match serde_json::from_slice::<Value>(&body) {
         Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
         Ok(body) => match service {
             "SageMaker" => sagemaker::call(&region, operation, body),
             "GraniteServiceVersion20100801" => cloudwatch::call(&region, operation, &body),
+            "ServiceQuotasV20190624" => list_quotas(&region, operation, &body),
             other => Err(invalid(format!("this region has no service {other}"))),
         },
     };
-    let content_type = if service == "SageMaker" { "application/x-amz-json-1.1" } else { "application/x-amz-json-1.0" };
+    let content_type = if service == "SageMaker" || service == "ServiceQuotasV20190624" {
+        "application/x-amz-json-1.1"
+    } else {
+        "application/x-amz-json-1.0"
+    };
     let (status, value) = match answer {
         Ok(value) => (StatusCode::OK, value),
         Err(refusal) => (status_of(&refusal), json!({ "__type": refusal.code, "message": refusal.message })),
@@ -62,7 +86,79 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
     #[expect(clippy::disallowed_methods, reason = "a request id is for logs, not part of the world")]
     let id = uuid::Uuid::now_v7().to_string();
     let headers = [(header::CONTENT_TYPE.as_str(), content_type.to_owned()), ("x-amzn-requestid", id)];
-    (status, headers, value.to_string()).into_response()
+    after(fault, (status, headers, value.to_string()).into_response()).await
+}
+
+fn list_quotas(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
+    let now = region.now();
+    region.with(|world| {
+        if world.throttles(operation, now) {
+            return Err(Refusal { code: "TooManyRequestsException", message: "Rate exceeded".to_owned() });
+        }
+        match operation {
+            "ListServiceQuotas" => Ok(world.quotas.list(body)),
+            other => Err(invalid(format!("the simulated region does not know {other}"))),
+        }
+    })
+}
+
+/// Longer than any client waits.
+const HANG: Duration = Duration::from_secs(40);
+const SLOW: Duration = Duration::from_millis(300);
+
+#[expect(clippy::disallowed_methods, reason = "a fault takes real time")]
+async fn wait(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// Closes the connection without a word: the task that serves it ends, and nothing is printed.
+fn reset() -> ! {
+    std::panic::resume_unwind(Box::new("the connection is reset, as asked"))
+}
+
+/// A fault that keeps a call from being carried out.
+async fn before(fault: Option<CallFault>) -> Option<Response> {
+    match fault? {
+        CallFault::ServerError => {
+            let body = json!({ "__type": "InternalFailure", "message": "An internal failure occurred" });
+            Some((StatusCode::INTERNAL_SERVER_ERROR, body.to_string()).into_response())
+        }
+        CallFault::HangBefore => {
+            wait(HANG).await;
+            reset()
+        }
+        CallFault::ResetBefore => reset(),
+        CallFault::HangAfter | CallFault::ResetAfter | CallFault::Truncate | CallFault::Slow => None,
+    }
+}
+
+/// A fault that spoils the answer to a call that was carried out.
+async fn after(fault: Option<CallFault>, answer: Response) -> Response {
+    match fault {
+        Some(CallFault::HangAfter) => {
+            wait(HANG).await;
+            reset()
+        }
+        Some(CallFault::ResetAfter) => reset(),
+        Some(CallFault::Slow) => {
+            wait(SLOW).await;
+            answer
+        }
+        Some(CallFault::Truncate) => truncated(answer).await,
+        Some(CallFault::ServerError | CallFault::HangBefore | CallFault::ResetBefore) | None => answer,
+    }
+}
+
+/// The headers and the first half of the body, and then nothing.
+async fn truncated(answer: Response) -> Response {
+    let (parts, body) = answer.into_parts();
+    let whole = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let half = whole.slice(..whole.len() / 2);
+    let cut = std::io::Error::other("cut off, as asked");
+    let chunks = futures::stream::iter([Ok(half), Err(cut)]);
+    let mut parts = parts;
+    parts.headers.insert(header::CONTENT_LENGTH, whole.len().into());
+    Response::from_parts(parts, Body::from_stream(chunks))
 }
 
 fn status_of(refusal: &Refusal) -> StatusCode {

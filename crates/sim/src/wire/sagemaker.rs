@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::describe::{describe, epoch, summary};
 use crate::Region;
+use crate::pools::PoolEnd;
 use crate::rules::{self, Refusal, invalid};
 use crate::world::{Job, World, tags};
 
@@ -16,9 +17,14 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
         }
         match operation {
             "CreateTrainingJob" => create(region, world, body, now),
-            "DescribeTrainingJob" => Ok(describe(find(world, &body)?, now)),
+            "DescribeTrainingJob" => {
+                let answer = describe(find(world, &body)?, now);
+                Ok(odd(world, answer))
+            }
             "StopTrainingJob" => stop(world, &body, now),
             "ListTrainingJobs" => list(world, &body, now),
+            "UpdateTrainingJob" => update(world, &body, now),
+            "DeleteTrainingJob" => delete(world, &body, now),
             "AddTags" => add_tags(world, &body),
             "ListTags" => list_tags(world, &body),
             other => Err(Refusal {
@@ -63,8 +69,41 @@ fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(json!({}))
 }
 
+/// A status that nobody has heard of, sometimes.
+fn odd(world: &mut World, mut entry: Value) -> Value {
+    if world.happens(world.faults.odd_status, "odd_status") {
+        entry["TrainingJobStatus"] = json!("Hibernating");
+        entry["SecondaryStatus"] = json!("Dreaming");
+    }
+    entry
+}
+
+/// Only an idle pool can be changed; its keep-alive set to zero ends it.
+fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let name = body["TrainingJobName"].as_str().unwrap_or_default();
+    let job = world.job_mut(name).ok_or_else(|| invalid("Requested resource not found."))?;
+    if !job.has_idle_pool(now) {
+        return Err(invalid("Warm pool can only be updated when it is in Available status."));
+    }
+    match body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_u64() {
+        Some(0) => job.pool_end = Some(PoolEnd { at: now, reused_by: None }),
+        Some(seconds) => job.request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = json!(seconds),
+        None => return Err(invalid("KeepAlivePeriodInSeconds is missing")),
+    }
+    Ok(json!({ "TrainingJobArn": job.arn }))
+}
+
+fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let name = find(world, body)?.name.clone();
+    if !find(world, body)?.timeline.is_over(now) {
+        return Err(invalid("The training job must be in a terminal status to be deleted."));
+    }
+    world.delete(&name);
+    Ok(json!({}))
+}
+
 /// The page is taken first and filtered by status afterwards, as SageMaker does: a page can be short, or empty, and go on.
-fn list(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let size = body["MaxResults"].as_u64().unwrap_or(10);
     if !(1..=100).contains(&size) {
         return Err(invalid(format!(
@@ -99,8 +138,10 @@ fn list(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusa
         .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now)))
         .map(|job| summary(job, now))
         .collect();
+    let count = matching.len();
+    let page: Vec<Value> = page.into_iter().map(|entry| odd(world, entry)).collect();
     let mut answer = json!({ "TrainingJobSummaries": page });
-    if offset + size < matching.len() {
+    if offset + size < count {
         answer["NextToken"] = json!(format!("page-{}", offset + size));
     }
     Ok(answer)

@@ -1,0 +1,151 @@
+//! Warm pools: the instances that a job leaves behind for the next one that matches. A pool that nobody will use is ended at
+//! once, one that is wanted is kept; what it cost is settled when SageMaker says how long it was retained.
+//!
+//! Rules: SageMaker developer guide, "Train using SageMaker managed warm pools"; DescribeTrainingJob, WarmPoolStatus.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::decide::Policy;
+use crate::job::TrainingJobRequest;
+
+/// KeepAlivePeriodInSeconds, at most (CreateTrainingJob's model: 0 to 21600).
+pub const KEEP_ALIVE_SECONDS_MAX: u32 = 21_600;
+/// SageMaker may take so long to end a pool and to say what it cost.
+const REPORT_ALLOWANCE: TimeDelta = TimeDelta::minutes(30);
+
+/// WarmPoolStatus of a job. A value AWS adds later is kept as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmPoolStatus {
+    /// The job still runs on it.
+    InUse,
+    /// It waits for a matching job, and is billed.
+    Available,
+    /// A matching job has taken it over.
+    Reused,
+    Terminated,
+    Unknown(String),
+}
+
+impl WarmPoolStatus {
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "InUse" => Self::InUse,
+            "Available" => Self::Available,
+            "Reused" => Self::Reused,
+            "Terminated" => Self::Terminated,
+            other => Self::Unknown(other.to_owned()),
+        }
+    }
+}
+
+/// What DescribeTrainingJob says of a job's pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarmPool {
+    pub status: WarmPoolStatus,
+    /// ResourceRetainedBillableTimeInSeconds: known once reused or terminated.
+    pub retained_seconds: Option<u64>,
+    pub reused_by: Option<String>,
+}
+
+/// What SageMaker compares before a job may use a pool (developer guide, "Matching training jobs").
+pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
+    request.keep_alive_seconds.filter(|seconds| *seconds > 0)?;
+    Some(format!(
+        "{}|{}|{}|{}",
+        request.instance_type, request.instance_count, request.volume_size_gb, request.role_arn
+    ))
+}
+
+/// What is stored of a pool whose job is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolFacts {
+    pub keep_alive_seconds: u32,
+    pub job_ended_at: DateTime<Utc>,
+    /// A trial waits that matches it.
+    pub is_wanted: bool,
+}
+
+/// What a look at the pool's job showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolSeen {
+    /// The job is there and says nothing of a pool: there was none.
+    NoPool,
+    Pool(WarmPool),
+    /// The job is gone.
+    Absent,
+    NoAnswer,
+}
+
+/// What to do about a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolDecision {
+    LookAgain { at: DateTime<Utc> },
+    /// Set its keep-alive to zero, and look again.
+    Terminate,
+    /// Book what it cost and give the reservation back.
+    Settle { retained_seconds: u64, estimated: bool },
+}
+
+/// The next action on a pool.
+pub fn decide(facts: &PoolFacts, seen: &PoolSeen, now: DateTime<Utc>, policy: &Policy) -> PoolDecision {
+    let soon = PoolDecision::LookAgain { at: now + policy.poll };
+    let retained = u64::try_from((now - facts.job_ended_at).num_seconds()).unwrap_or_default();
+    let at_most = retained.min(u64::from(facts.keep_alive_seconds));
+    let is_overdue = now > facts.job_ended_at + TimeDelta::seconds(facts.keep_alive_seconds.into()) + REPORT_ALLOWANCE;
+    match seen {
+        PoolSeen::NoPool => PoolDecision::Settle { retained_seconds: 0, estimated: false },
+        PoolSeen::Absent => PoolDecision::Settle { retained_seconds: at_most, estimated: true },
+        PoolSeen::Pool(pool) => match (&pool.status, pool.retained_seconds) {
+            (WarmPoolStatus::Available, _) if facts.is_wanted => soon,
+            (WarmPoolStatus::Available, _) => PoolDecision::Terminate,
+            (WarmPoolStatus::Reused | WarmPoolStatus::Terminated, Some(seconds)) => {
+                PoolDecision::Settle { retained_seconds: seconds, estimated: false }
+            }
+            (WarmPoolStatus::Reused | WarmPoolStatus::Terminated, None) if is_overdue => {
+                PoolDecision::Settle { retained_seconds: at_most, estimated: true }
+            }
+            (
+                WarmPoolStatus::Reused
+                | WarmPoolStatus::Terminated
+                | WarmPoolStatus::InUse
+                | WarmPoolStatus::Unknown(_),
+                _,
+            ) => soon,
+        },
+        PoolSeen::NoAnswer => soon,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(status: WarmPoolStatus, retained_seconds: Option<u64>) -> PoolSeen {
+        PoolSeen::Pool(WarmPool { status, retained_seconds, reused_by: None })
+    }
+
+    fn decided(is_wanted: bool, seen: &PoolSeen) -> PoolDecision {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let facts = PoolFacts { keep_alive_seconds: 1800, job_ended_at: now - TimeDelta::seconds(100), is_wanted };
+        decide(&facts, seen, now, &Policy::default())
+    }
+
+    #[test]
+    fn an_idle_pool_is_kept_only_for_somebody() {
+        assert_eq!(decided(false, &seen(WarmPoolStatus::Available, None)), PoolDecision::Terminate);
+        assert!(matches!(decided(true, &seen(WarmPoolStatus::Available, None)), PoolDecision::LookAgain { .. }));
+    }
+
+    #[test]
+    fn it_is_billed_what_sagemaker_says_and_estimated_only_when_nobody_will_say() {
+        let settled = |seconds, estimated| PoolDecision::Settle { retained_seconds: seconds, estimated };
+        assert_eq!(decided(true, &seen(WarmPoolStatus::Reused, Some(70))), settled(70, false));
+        assert_eq!(decided(false, &PoolSeen::Absent), settled(100, true));
+        assert_eq!(decided(false, &PoolSeen::NoPool), settled(0, false));
+        let waits = |status| matches!(decided(false, &seen(status, None)), PoolDecision::LookAgain { .. });
+        assert!(waits(WarmPoolStatus::Terminated) && waits(WarmPoolStatus::Unknown("Resting".into())));
+    }
+}

@@ -1,0 +1,215 @@
+//! Watching cheaply: what a listing of all jobs (or an event that AWS pushed) says against what is stored, and so which few
+//! trials deserve a Describe. A listing is a hint like an event: nothing is settled by it.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::ids::{AttemptId, TrialId};
+use crate::job::{JobStatus, JobSummary};
+use crate::pool::WarmPoolStatus;
+
+/// A job that was recorded so shortly before a listing began may be missing from it.
+const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
+
+/// What is stored of a running attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    pub attempt: AttemptId,
+    pub trial: TrialId,
+    pub job_name: String,
+    pub secondary_status: Option<String>,
+    /// SageMaker's LastModifiedTime, as last seen.
+    pub modified_at: Option<DateTime<Utc>>,
+    /// Whether we know when billing began.
+    pub has_started: bool,
+    /// When we recorded that the job exists.
+    pub running_at: DateTime<Utc>,
+}
+
+/// A status that is new to us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub attempt: AttemptId,
+    pub trial: TrialId,
+    pub status: JobStatus,
+    pub secondary_status: String,
+    pub modified_at: Option<DateTime<Utc>>,
+}
+
+/// What follows from a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notices {
+    pub changed: Vec<Change>,
+    /// Trials that deserve a Describe now.
+    pub look: Vec<TrialId>,
+    /// Names of jobs in progress that no running attempt stands for. The store knows which of them are strays.
+    pub unaccounted: Vec<String>,
+    /// Names of jobs whose warm pool waits.
+    pub idle_pools: Vec<String>,
+}
+
+/// A listing of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listing<'a> {
+    pub jobs: &'a [JobSummary],
+    pub began_at: DateTime<Utc>,
+    /// All pages were read: a job that is not there is not there.
+    pub is_complete: bool,
+}
+
+/// Whether a new status is worth a Describe: the end, and the first sight of instances (when billing began); and what only
+/// spot does, for its history. Everything else is told well enough by the listing.
+pub fn deserves_a_look(has_started: bool, status: &JobStatus, secondary_status: &str) -> bool {
+    match status {
+        JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
+        JobStatus::InProgress | JobStatus::Stopping => {
+            let is_waiting = matches!(
+                secondary_status,
+                "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" | "Stopping" | ""
+            );
+            secondary_status == "Interrupted" || (!has_started && !is_waiting)
+        }
+        JobStatus::Unknown(_) => false,
+    }
+}
+
+/// Compares a listing with what is stored.
+pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
+    let mut notices = Notices::default();
+    let mut unseen: BTreeMap<&str, &Known> = known.iter().map(|known| (known.job_name.as_str(), known)).collect();
+    for job in listing.jobs {
+        if job.warm_pool == Some(WarmPoolStatus::Available) {
+            notices.idle_pools.push(job.job_name.clone());
+        }
+        let Some(stored) = unseen.remove(job.job_name.as_str()) else {
+            if matches!(job.status, JobStatus::InProgress) {
+                notices.unaccounted.push(job.job_name.clone());
+            }
+            continue;
+        };
+        // A page may be older than what a Describe has told meanwhile.
+        let is_old = stored.modified_at.zip(job.modified_at).is_some_and(|(ours, theirs)| theirs < ours);
+        let is_new = stored.secondary_status.as_deref() != Some(job.secondary_status.as_str());
+        if is_old {
+            continue;
+        }
+        if is_new {
+            notices.changed.push(Change {
+                attempt: stored.attempt,
+                trial: stored.trial,
+                status: job.status.clone(),
+                secondary_status: job.secondary_status.clone(),
+                modified_at: job.modified_at,
+            });
+        }
+        // The end is looked at until it is settled, were a look lost; the rest once.
+        let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
+        if (is_new || is_over) && deserves_a_look(stored.has_started, &job.status, &job.secondary_status) {
+            notices.look.push(stored.trial);
+        }
+    }
+    if listing.is_complete {
+        let settled = listing.began_at - LISTING_LAG;
+        notices.look.extend(unseen.values().filter(|known| known.running_at < settled).map(|known| known.trial));
+    }
+    notices
+}
+
+/// When the next listing is due: often while it is one page, and at most `longest` apart; a page costs a call, and the calls
+/// are spread over the interval.
+pub fn next_listing(pages: u32, shortest: TimeDelta, longest: TimeDelta) -> TimeDelta {
+    (shortest * i32::try_from(pages.max(1)).unwrap_or(i32::MAX)).min(longest.max(shortest))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    fn known(number: u128, secondary: &str) -> Known {
+        Known {
+            attempt: AttemptId(Uuid::from_u128(number)),
+            trial: TrialId(Uuid::from_u128(number)),
+            job_name: format!("job-{number}"),
+            secondary_status: Some(secondary.into()),
+            modified_at: Some(at(100)),
+            has_started: secondary != "Starting",
+            running_at: at(0),
+        }
+    }
+
+    fn job(number: u128, status: &str, secondary: &str) -> JobSummary {
+        JobSummary {
+            job_name: format!("job-{number}"),
+            status: JobStatus::parse(status),
+            secondary_status: secondary.into(),
+            created_at: Some(at(0)),
+            modified_at: Some(at(200)),
+            warm_pool: None,
+        }
+    }
+
+    fn read(known: &[Known], jobs: &[JobSummary], is_complete: bool) -> Notices {
+        compare(known, Listing { jobs, began_at: at(1000), is_complete })
+    }
+
+    #[test]
+    fn what_has_not_changed_costs_nothing() {
+        assert_eq!(read(&[known(1, "Training")], &[job(1, "InProgress", "Training")], true), Notices::default());
+    }
+
+    #[test]
+    fn instances_an_interruption_and_the_end_deserve_a_look_and_an_upload_does_not() {
+        let looks = |before: &str, status: &str, after: &str| {
+            let notices = read(&[known(1, before)], &[job(1, status, after)], true);
+            assert_eq!(notices.changed.len(), 1);
+            !notices.look.is_empty()
+        };
+        assert!(looks("Starting", "InProgress", "Downloading"));
+        assert!(looks("Training", "InProgress", "Interrupted"));
+        assert!(looks("Training", "Completed", "Completed"));
+        assert!(!looks("Downloading", "InProgress", "Training"));
+        assert!(!looks("Training", "InProgress", "Uploading"));
+        assert!(!looks("Training", "Hibernating", "Dreaming"), "an unheard-of status is kept, and is not an end");
+    }
+
+    #[test]
+    fn an_end_that_is_stored_but_not_settled_is_looked_at_again() {
+        let notices = read(&[known(1, "Completed")], &[job(1, "Completed", "Completed")], true);
+        assert_eq!((notices.changed.len(), notices.look.len()), (0, 1));
+    }
+
+    #[test]
+    fn absence_counts_only_in_a_complete_listing_and_not_for_the_newest() {
+        assert_eq!(read(&[known(1, "Training")], &[], true).look.len(), 1);
+        assert_eq!(read(&[known(1, "Training")], &[], false).look.len(), 0);
+        let newest = Known { running_at: at(999), ..known(1, "Starting") };
+        assert_eq!(read(&[newest], &[], true).look.len(), 0);
+    }
+
+    #[test]
+    fn a_page_older_than_what_is_known_says_nothing() {
+        let ours = Known { modified_at: Some(at(300)), ..known(1, "Training") };
+        assert_eq!(read(&[ours], &[job(1, "InProgress", "Downloading")], true), Notices::default());
+    }
+
+    #[test]
+    fn strangers_in_progress_and_idle_pools_are_reported() {
+        let mut idle = job(3, "Completed", "Completed");
+        idle.warm_pool = Some(WarmPoolStatus::Available);
+        let notices = read(&[], &[job(2, "InProgress", "Training"), idle], true);
+        assert_eq!((notices.unaccounted, notices.idle_pools), (vec!["job-2".into()], vec!["job-3".into()]));
+    }
+
+    #[test]
+    fn more_pages_are_listed_less_often() {
+        let next = |pages| next_listing(pages, TimeDelta::seconds(30), TimeDelta::minutes(5)).num_seconds();
+        assert_eq!((next(0), next(1), next(4), next(100)), (30, 30, 120, 300));
+    }
+}

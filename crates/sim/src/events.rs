@@ -1,0 +1,97 @@
+//! What EventBridge would push: a "SageMaker Training Job State Change" for each new status, to an API destination. Lost,
+//! repeated and late on demand.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use crate::Region;
+use crate::world::Job;
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// EventBridge gives an API destination 5 s.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where events go.
+#[derive(Debug, Clone)]
+pub(crate) struct Destination {
+    pub(crate) url: String,
+    /// The value of the `Authorization` header.
+    pub(crate) authorization: String,
+}
+
+/// Pushes until the program ends; on a thread of its own, since a slow receiver must not slow the region.
+pub(crate) fn push(region: &Region, destination: &Destination) {
+    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
+    let mut last: HashMap<String, &'static str> = HashMap::new();
+    let mut late: Vec<Value> = Vec::new();
+    loop {
+        let now = region.now();
+        let fresh = region.with(|world| {
+            let changed: Vec<Value> = world
+                .jobs
+                .iter()
+                .filter(|job| last.insert(job.name.clone(), job.secondary_status(now)) != Some(job.secondary_status(now)))
+                .map(|job| event(job, now))
+                .collect();
+            let mut out = Vec::new();
+            for event in changed {
+                let faults = world.faults.clone();
+                if world.happens(faults.event_loss, "lost_event") {
+                    continue;
+                }
+                if world.happens(faults.event_duplicate, "duplicate_event") {
+                    out.push(event.clone());
+                }
+                if world.happens(faults.event_late, "late_event") {
+                    late.push(event);
+                } else {
+                    out.push(event);
+                }
+            }
+            out
+        });
+        let is_quiet = fresh.is_empty();
+        let overdue = if is_quiet { std::mem::take(&mut late) } else { Vec::new() };
+        for event in fresh.iter().chain(&overdue) {
+            let request = agent.post(&destination.url).header("authorization", &destination.authorization);
+            if let Err(error) = request.send_json(event) {
+                tracing::debug!(%error, "an event was not taken");
+            }
+        }
+        if is_quiet {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// The envelope and its detail, which is much like Describe's reply, with times as strings of milliseconds.
+fn event(job: &Job, now: DateTime<Utc>) -> Value {
+    let millis = |at: DateTime<Utc>| json!(at.timestamp_millis().to_string());
+    let mut detail = json!({
+        "TrainingJobName": job.name,
+        "TrainingJobArn": job.arn,
+        "TrainingJobStatus": job.status(now),
+        "SecondaryStatus": job.secondary_status(now),
+        "CreationTime": millis(job.created_at),
+        "LastModifiedTime": millis(now),
+        "Tags": job.tags,
+    });
+    for key in ["AlgorithmSpecification", "ResourceConfig", "StoppingCondition", "Environment", "CheckpointConfig"] {
+        if !job.request[key].is_null() {
+            detail[key] = job.request[key].clone();
+        }
+    }
+    detail["EnableManagedSpotTraining"] = json!(job.is_spot);
+    if let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) {
+        detail["TrainingStartTime"] = millis(start);
+    }
+    #[expect(clippy::disallowed_methods, reason = "an event id is for telling repeats apart, not part of the world")]
+    let id = uuid::Uuid::now_v7();
+    json!({
+        "version": "0", "id": id, "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
+        "account": "111122223333", "time": now, "region": "us-east-1", "resources": [job.arn], "detail": detail,
+    })
+}
