@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bakeoff_domain::decide::Policy;
-use bakeoff_domain::ports::{JobMetrics, TrainingJobs};
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Notify, watch};
 
+use crate::aws::Aws;
 use crate::clock::Clock;
+use crate::leader::Leader;
 use crate::store::Store;
 
 /// Limits and intervals of this process.
@@ -23,17 +25,25 @@ pub struct Settings {
     pub policy: Policy,
     /// Real time.
     pub lease: Duration,
-    /// Between two reads of a job's metrics, on the domain clock.
-    pub metrics_interval: TimeDelta,
+    /// Between two listings of all jobs, on the domain clock: while they fit on one page, and at most.
+    pub listing: (TimeDelta, TimeDelta),
+    /// Between two reads of a running job's metrics, on the domain clock; `None`: once, after its end.
+    pub metrics_interval: Option<TimeDelta>,
     /// Key of the secrets that are derived and not stored (CI webhooks).
     pub secret_key: [u8; 32],
 }
 
-/// The ports to AWS.
-#[derive(Clone)]
-pub struct Ports {
-    pub jobs: Arc<dyn TrainingJobs>,
-    pub metrics: Arc<dyn JobMetrics>,
+impl Settings {
+    /// The next moment on the grid on which metrics are read: reads that fall together share a call.
+    pub fn metrics_slot(&self, after: DateTime<Utc>) -> DateTime<Utc> {
+        let step = self.metrics_interval.map_or(300, |interval| interval.num_seconds().max(60));
+        DateTime::from_timestamp((after.timestamp().div_euclid(step) + 1) * step, 0).unwrap_or(after)
+    }
+
+    /// What the metrics of an attempt are bounded by: reads apart by this.
+    pub fn metrics_spacing(&self) -> TimeDelta {
+        self.metrics_interval.unwrap_or(TimeDelta::days(28))
+    }
 }
 
 /// Shared by tasks and handlers; cloning it is cheap.
@@ -41,8 +51,12 @@ pub struct Ports {
 pub struct App {
     pub store: Store,
     pub clock: Clock,
-    pub ports: Ports,
+    pub aws: Arc<Aws>,
+    /// Of watching: listings, strays, quotas.
+    pub watcher: Arc<Leader>,
     pub settings: Arc<Settings>,
+    /// Where this process's metrics are; none in tests, which share a process.
+    pub metrics: Option<PrometheusHandle>,
     /// Wakes the scheduler; carries nothing.
     pub wake: Arc<Notify>,
     /// Changes whenever an event was written anywhere; readers re-read.

@@ -47,7 +47,7 @@ pub async fn prepare(
     if findings.iter().any(|finding| stops(&finding)) {
         return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
     }
-    let plans = plan(&spec, &findings, &prices.all, app.settings.metrics_interval, now);
+    let plans = plan(&spec, &findings, &prices.all, app.settings.metrics_spacing(), now);
     if plans.iter().all(|trial| trial.refused) {
         return Ok(Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()));
     }

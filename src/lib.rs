@@ -2,11 +2,14 @@
 //! rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
 
 pub mod app;
+pub mod aws;
 pub mod cli;
 pub mod clock;
+pub mod crash;
 pub mod http;
 pub mod ids;
 pub mod intake;
+pub mod leader;
 pub mod read;
 pub mod store;
 pub mod tasks;

@@ -9,6 +9,7 @@ use bakeoff_domain::metric::Meaning;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
 use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::spot;
 use bakeoff_domain::steady::{Bucket, steady};
 use chrono::{DateTime, Utc};
 
@@ -98,14 +99,15 @@ pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Ut
         budget_usd: experiment.budget_usd,
         reserved_usd: experiment.reserved_usd,
         settled_usd: experiment.settled_usd,
-        rows: evidence.trials.iter().map(|trial| row(&evidence, trial)).collect(),
+        rows: evidence.trials.iter().map(|trial| row(&evidence, trial, now)).collect(),
         as_of: now,
     })
 }
 
-fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
+fn row(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> ComparisonRow {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
+    let running = so_far(attempts, plan.instance_count, now);
     let cost = evidence.costs.get(&trial.id).copied().unwrap_or_default();
     let speed = steady(evidence.series(trial, evidence.names.speed.as_ref()));
     let gpu = evidence.series(trial, Some(&GPU_METRIC.to_owned()));
@@ -138,9 +140,10 @@ fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
         tokens_per_second: speed,
         training_seconds,
         billable_seconds,
-        cost_usd: cost.training_usd,
+        cost_usd: cost.training_usd + running,
         metrics_cost_usd: cost.metrics_usd,
-        cost_estimated: cost.estimated,
+        other_cost_usd: cost.other_usd,
+        cost_estimated: cost.estimated || running > Usd::ZERO,
         usd_per_hour: price.map(|price| price.usd_per_hour),
         price_source: price.map(|price| price.source.clone()),
         price_status: price.map(|price| price.status),
@@ -149,9 +152,17 @@ fn row(evidence: &Evidence, trial: &Trial) -> ComparisonRow {
     }
 }
 
+/// What running attempts have cost at most: the time since billing began. Spot's saving is known only at its end.
+fn so_far(attempts: &[Attempt], instance_count: u32, now: DateTime<Utc>) -> Usd {
+    let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal());
+    running.fold(Usd::ZERO, |sum, attempt| {
+        let seconds = attempt.started_at.map_or(0, |start| (attempt.ended_at.unwrap_or(now) - start).num_seconds());
+        sum + cost::training(u64::try_from(seconds).unwrap_or_default(), instance_count, attempt.usd_per_hour)
+    })
+}
+
 fn interruptions(attempts: &[Attempt]) -> u32 {
-    let all = attempts.iter().flat_map(|attempt| &attempt.transitions);
-    let count = all.filter(|transition| transition.status == "Interrupted").count();
+    let count: usize = attempts.iter().map(|attempt| spot::interruptions(&attempt.transitions).len()).sum();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -243,15 +254,20 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
 }
 
 /// Trials with their attempts, in two queries.
-pub async fn trial_views(store: &Store, trials: Vec<Trial>) -> Result<Vec<TrialView>, StoreError> {
+pub async fn trial_views(store: &Store, trials: Vec<Trial>, now: DateTime<Utc>) -> Result<Vec<TrialView>, StoreError> {
     let Some(experiment) = trials.first().map(|trial| trial.experiment_id) else { return Ok(Vec::new()) };
     let only = if let [trial] = trials.as_slice() { Some(trial.id) } else { None };
-    let mut attempts: BTreeMap<TrialId, Vec<AttemptView>> = BTreeMap::new();
+    let mut attempts: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
     for attempt in store.attempts_of(experiment, only).await? {
-        attempts.entry(attempt.trial_id).or_default().push(attempt_view(attempt));
+        attempts.entry(attempt.trial_id).or_default().push(attempt);
     }
     let view = |trial: Trial| TrialView {
-        attempts: attempts.remove(&trial.id).unwrap_or_default(),
+        attempts: attempts
+            .remove(&trial.id)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|attempt| attempt_view(&trial, attempt, now))
+            .collect(),
         id: trial.id,
         experiment_id: trial.experiment_id,
         state: trial.state,
@@ -263,8 +279,21 @@ pub async fn trial_views(store: &Store, trials: Vec<Trial>) -> Result<Vec<TrialV
     Ok(trials.into_iter().map(view).collect())
 }
 
-fn attempt_view(attempt: Attempt) -> AttemptView {
+fn attempt_view(trial: &Trial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
+    let is_spot = trial.plan.purchase_option == PurchaseOption::Spot;
+    let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
+    let interval = trial.plan.request.as_ref().and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds));
+    let is_at_risk = is_spot && !attempt.state.is_terminal() && attempt.secondary_status.as_deref() == Some("Training");
+    let at_risk = attempt.started_at.filter(|_| is_at_risk).map(|started_at| {
+        let price = (trial.plan.instance_count, attempt.usd_per_hour);
+        spot::at_risk(started_at, attempt.checkpoint_at, interval.unwrap_or(0), price, now).usd
+    });
+    let saved = seconds(attempt.training_seconds).zip(seconds(attempt.billable_seconds)).filter(|_| is_spot);
     AttemptView {
+        interruptions: spot::interruptions(&attempt.transitions),
+        savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
+        checkpoint_at: attempt.checkpoint_at,
+        at_risk_usd: at_risk,
         id: attempt.id,
         number: attempt.number,
         job_name: attempt.job_name,

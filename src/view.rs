@@ -9,6 +9,7 @@ use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::price::PriceStatus;
 use bakeoff_domain::recommend::Recommendation;
 use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
+use bakeoff_domain::spot::Interruption;
 use bakeoff_domain::steady::Steady;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct ExperimentView {
     pub reserved_usd: Usd,
     /// Spent, as settled.
     pub settled_usd: Usd,
-    /// Set when a settlement exceeded its reservation: nothing new is started.
+    /// Set when nothing new is started: by hand, or since a settlement exceeded its reservation.
     pub paused_reason: Option<String>,
     pub findings: Vec<Finding>,
     pub spec: ExperimentSpec,
@@ -87,6 +88,14 @@ pub struct AttemptView {
     pub planned_at: DateTime<Utc>,
     pub started_at: Option<DateTime<Utc>>,
     pub ended_at: Option<DateTime<Utc>>,
+    /// Spot capacity that was taken away, from SageMaker's transitions.
+    pub interruptions: Vec<Interruption>,
+    /// Spot: SageMaker's own figure, 100 × (1 − billable / training time).
+    pub savings_percent: Option<f64>,
+    /// The newest object below its checkpoint prefix, as last seen.
+    pub checkpoint_at: Option<DateTime<Utc>>,
+    /// Spot: what an interruption now would make it pay for again, at the full price. Estimated.
+    pub at_risk_usd: Option<Usd>,
 }
 
 /// One row of the comparison: what a trial did and cost.
@@ -121,10 +130,12 @@ pub struct ComparisonRow {
     pub training_seconds: u64,
     /// From SageMaker, summed over attempts.
     pub billable_seconds: u64,
-    /// The job's own cost: settled, or accrued while it runs.
+    /// The job's own cost: settled, or so far, at most, while it runs.
     pub cost_usd: Usd,
     /// Reading its metrics.
     pub metrics_cost_usd: Usd,
+    /// Keeping its instances warm, and jobs that ran astray. Settled.
+    pub other_cost_usd: Usd,
     /// True while a part of the cost is an estimate.
     pub cost_estimated: bool,
     pub usd_per_hour: Option<Usd>,
@@ -165,9 +176,9 @@ pub struct LedgerEntryView {
     pub id: i64,
     pub trial_id: TrialId,
     pub attempt_id: AttemptId,
-    /// `reserved`, `released`, `accrued` or `settled`.
+    /// `reserved`, `released` or `settled`.
     pub kind: String,
-    /// `training` or `cloudwatch`.
+    /// `training`, `cloudwatch`, `warm_pool` or `stray`.
     pub component: String,
     pub usd: Usd,
     pub quantity: i64,

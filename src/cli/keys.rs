@@ -1,11 +1,11 @@
-//! `bakeoff keys create`: the first key is made on the host, by whoever can reach the database.
+//! `bakeoff keys`: the first key is made on the host, by whoever can reach the database.
 
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use clap::{Args, Subcommand};
 
 use super::database;
 use crate::clock::real_now;
-use crate::http::{Role, format_key, hash};
+use crate::http::{Role, events_key, format_key, hash};
 use crate::ids;
 use crate::store::keys::NewKey;
 
@@ -19,6 +19,14 @@ pub(super) struct KeysOptions {
 enum Command {
     /// Make a key and print it, once. The project is made when there is none of that name.
     Create(Create),
+    /// Print the key with which EventBridge may push events (header `Authorization`).
+    Events(Events),
+}
+
+#[derive(Debug, Args)]
+struct Events {
+    #[command(flatten)]
+    secret: super::secret::SecretOptions,
 }
 
 #[derive(Debug, Args)]
@@ -39,7 +47,13 @@ struct Create {
 }
 
 pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
-    let Command::Create(create) = options.command;
+    let create = match options.command {
+        Command::Create(create) => create,
+        Command::Events(events) => {
+            println!("Bearer {}", events_key(&events.secret.read()?));
+            return Ok(());
+        }
+    };
     let store = create.database.open()?;
     let now = real_now();
     let project = store.ensure_project(ProjectId(ids::fresh()), &create.project, now).await?;

@@ -5,6 +5,7 @@ mod database;
 mod keys;
 mod report;
 mod run;
+mod secret;
 mod serve;
 
 use std::process::ExitCode;

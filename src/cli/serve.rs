@@ -11,19 +11,27 @@ use bakeoff_domain::decide::Policy;
 use bakeoff_domain::price;
 use chrono::TimeDelta;
 use clap::Args;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::database::{self, Embedded};
-use crate::app::{App, Ports, Settings};
+use super::secret;
+use crate::app::{App, Settings};
+use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
+use crate::leader::Leader;
 use crate::store::Store;
-use crate::{http, ids, tasks};
+use crate::{crash, http, ids, tasks};
 
 /// How long open connections and the ticks in hand may take to end.
 const DRAIN: Duration = Duration::from_secs(8);
+/// Where the learning of AWS's request quotas begins.
+const CALLS_PER_SECOND: f64 = 1.0;
+/// All jobs are listed at least this often.
+const LISTING_LONGEST: TimeDelta = TimeDelta::minutes(5);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeOptions {
@@ -40,10 +48,14 @@ pub(super) struct ServeOptions {
     /// For simulation only: `<virtual origin>,<real origin>,<factor>`, the same as the region's.
     #[arg(long, env = "BAKEOFF_CLOCK")]
     clock: Option<Timescale>,
-    /// Seconds between two looks at a running job, on the domain clock.
+    /// Seconds between two listings of all jobs while they fit on one page, on the domain clock; more pages are spread out,
+    /// up to five minutes.
     #[arg(long, default_value_t = 30)]
     poll_seconds: u32,
-    /// Seconds between two reads of a job's metrics, on the domain clock.
+    /// AWS pushes state changes to /v1/aws-events: jobs are listed every five minutes only, for what was lost.
+    #[arg(long)]
+    aws_push: bool,
+    /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
     /// Seconds that a scheduler holds a trial, in real time.
@@ -52,14 +64,24 @@ pub(super) struct ServeOptions {
     /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
+    /// Seconds that a call to AWS may take, retries included, in real time.
+    #[arg(long, default_value_t = bakeoff_aws::OPERATION_TIMEOUT.as_secs_f64(), hide = true)]
+    aws_timeout_seconds: f64,
+    /// For simulation only: kill or freeze this process at a named point, `kill@after_create:3`.
+    #[arg(long, env = "BAKEOFF_FAULT", hide = true)]
+    fault: Option<crash::Armed>,
     /// Where to write the service's URL once it listens.
     #[arg(long)]
     ready_file: Option<PathBuf>,
 }
 
-pub(super) async fn run(options: ServeOptions) -> anyhow::Result<()> {
+pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
     let clock = options.clock.unwrap_or(Timescale::REAL);
     refuse_to_simulate_on_aws(clock)?;
+    if let Some(fault) = options.fault.take() {
+        ensure!(options.clock.is_some(), "--fault is for simulation: it needs BAKEOFF_CLOCK");
+        crash::arm(fault);
+    }
     let (embedded, url) = open_database(&options).await?;
     let served = serve(&options, clock, &url).await;
     if let Some(embedded) = embedded {
@@ -90,7 +112,12 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     let is_loopback =
         |url: &str| ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|p| url.starts_with(p));
     let endpoint = |name: &str| std::env::var(name).or_else(|_| std::env::var("AWS_ENDPOINT_URL")).unwrap_or_default();
-    for name in ["AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH"] {
+    for name in [
+        "AWS_ENDPOINT_URL_SAGEMAKER",
+        "AWS_ENDPOINT_URL_CLOUDWATCH",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL_SERVICE_QUOTAS",
+    ] {
         ensure!(
             is_loopback(&endpoint(name)),
             "BAKEOFF_CLOCK is for simulation: {name} (or AWS_ENDPOINT_URL) must be a loopback address"
@@ -112,12 +139,15 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
     let clock = Clock::Running(clock);
     let added = store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await?;
     tracing::info!(added, "catalog prices are in the store");
-    let (jobs, metrics) = bakeoff_aws::connect(options.region.clone(), clock.is_real()).await;
+    let region = bakeoff_aws::connect(options.region.clone(), clock.is_real(), aws_timeout(options)).await;
+    let settings = Arc::new(settings(options, store.installation().await?)?);
     let app = App {
-        settings: Arc::new(settings(options, store.installation().await?)?),
+        aws: Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND)),
+        watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+        metrics: Some(PrometheusBuilder::new().install_recorder().context("metrics")?),
+        settings,
         store,
         clock,
-        ports: Ports { jobs: Arc::new(jobs), metrics: Arc::new(metrics) },
         wake: Arc::new(Notify::new()),
         events: watch::Sender::new(0),
     };
@@ -143,6 +173,19 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
     Ok(())
 }
 
+fn ports(region: bakeoff_aws::Region) -> Ports {
+    Ports {
+        jobs: Arc::new(region.jobs),
+        metrics: Arc::new(region.metrics),
+        quotas: Arc::new(region.quotas),
+        objects: Arc::new(region.objects),
+    }
+}
+
+fn aws_timeout(options: &ServeOptions) -> Duration {
+    Duration::from_secs_f64(options.aws_timeout_seconds.clamp(0.1, 300.0))
+}
+
 async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
     if embedded {
         return Ok(store.migrate().await?);
@@ -159,13 +202,11 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
 fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Settings> {
     let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
     let lease = Duration::from_secs(options.lease_seconds.max(1).into());
+    let poll = TimeDelta::seconds(options.poll_seconds.max(1).into());
     let policy = Policy {
-        poll: TimeDelta::seconds(options.poll_seconds.max(1).into()),
+        poll,
         // A create can be under way for as long as a lease is trusted and a call may take: real time, on the domain clock.
-        quarantine: options
-            .clock
-            .unwrap_or(Timescale::REAL)
-            .virtual_duration(lease + bakeoff_aws::OPERATION_TIMEOUT * 2),
+        quarantine: options.clock.unwrap_or(Timescale::REAL).virtual_duration(lease + aws_timeout(options) * 2),
         ..Policy::default()
     };
     Ok(Settings {
@@ -175,30 +216,18 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         installation,
         policy,
         lease,
-        metrics_interval: TimeDelta::seconds(options.metrics_interval_seconds.max(60).into()),
-        secret_key: secret_key(options)?,
+        listing: if options.aws_push { (LISTING_LONGEST, LISTING_LONGEST) } else { (poll, LISTING_LONGEST) },
+        metrics_interval: (options.metrics_interval_seconds > 0)
+            .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
+        secret_key: secret::of_service(
+            options.secret_key.as_ref(),
+            options.embedded.then_some(options.database.data_dir.as_path()),
+        )?,
     })
 }
 
-fn secret_key(options: &ServeOptions) -> anyhow::Result<[u8; 32]> {
-    let path = options.database.data_dir.join("secret-key");
-    let text = match (&options.secret_key, options.embedded) {
-        (Some(text), _) => text.clone(),
-        (None, true) if path.exists() => std::fs::read_to_string(&path)?,
-        (None, true) => {
-            let fresh = hex::encode(ids::secret());
-            write_whole(&path, &fresh)?;
-            fresh
-        }
-        // Webhooks made now would not verify after a restart: nobody can rely on them, so nobody may.
-        (None, false) => bail!("set BAKEOFF_SECRET_KEY to 64 hexadecimal digits (openssl rand -hex 32)"),
-    };
-    let bytes = hex::decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    bytes.context("the secret key is not 64 hexadecimal digits")
-}
-
 /// Private to its owner, and never seen half written.
-fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = path.with_extension("new");
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;

@@ -57,7 +57,8 @@ pub(super) struct CiStarted {
     duplicate: bool,
 }
 
-fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
+/// HMAC-SHA-256.
+pub(super) fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
     // HMAC takes a key of any length.
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
         .unwrap_or_else(|_| unreachable!("HMAC takes a key of any length"));

@@ -200,6 +200,41 @@ pub(super) async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
+/// Pause an experiment
+///
+/// Nothing new is started; what runs goes on, and is billed. Pausing twice is the same as once.
+#[utoipa::path(post, path = "/v1/experiments/{experiment_id}/pause", operation_id = "pauseExperiment", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 200, description = "Paused, or over already", body = ExperimentView), Problems))]
+pub(super) async fn pause(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Json<ExperimentView>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    find(&app, caller, id).await?;
+    app.store.pause_experiment(caller.project, id, "paused by hand", app.clock.now()).await?;
+    Ok(Json(read::experiment_view(find(&app, caller, id).await?)))
+}
+
+/// Resume an experiment
+///
+/// Lifts a pause, whoever set it, and queues its parked trials again: do it when what their reasons ask for is done.
+#[utoipa::path(post, path = "/v1/experiments/{experiment_id}/resume", operation_id = "resumeExperiment", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 200, description = "Going on, or over already", body = ExperimentView), Problems))]
+pub(super) async fn resume(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Json<ExperimentView>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    find(&app, caller, id).await?;
+    app.store.resume_experiment(caller.project, id, app.clock.now()).await?;
+    app.wake.notify_one();
+    Ok(Json(read::experiment_view(find(&app, caller, id).await?)))
+}
+
 /// Trials of an experiment
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/trials", operation_id = "listTrials", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
@@ -211,7 +246,7 @@ pub(super) async fn trials(
 ) -> Result<Json<Page<TrialView>>, Problem> {
     find(&app, caller, id).await?;
     let trials = app.store.trials_of(id).await?;
-    Ok(Json(Page { items: read::trial_views(&app.store, trials).await?, next_page_token: None }))
+    Ok(Json(Page { items: read::trial_views(&app.store, trials, app.clock.now()).await?, next_page_token: None }))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
@@ -286,7 +321,8 @@ pub(super) struct LedgerParams {
 
 /// The ledger of an experiment
 ///
-/// Every reservation, release, accrual and settlement, oldest first.
+/// Every reservation, release and settlement, oldest first. What runs is settled at its end; the comparison shows what it
+/// has cost so far.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/ledger", operation_id = "getLedger", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), LedgerParams),
     responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]

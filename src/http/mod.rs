@@ -2,6 +2,7 @@
 //! it never changes AWS and decides nothing. Statuses are named in `problem`.
 
 mod auth;
+mod aws_events;
 mod catalog;
 mod ci;
 mod csv;
@@ -15,6 +16,7 @@ mod projects;
 mod request_id;
 mod specs;
 mod trials;
+mod usage;
 
 use axum::Router;
 use axum::response::Redirect;
@@ -29,6 +31,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::app::App;
 
 pub use auth::{Role, format_key, hash};
+pub use aws_events::events_key;
 pub use page::Page;
 pub use problem::{FieldError, Problem};
 
@@ -73,6 +76,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(experiments::create, experiments::list))
         .routes(routes!(experiments::get))
         .routes(routes!(experiments::cancel))
+        .routes(routes!(experiments::pause))
+        .routes(routes!(experiments::resume))
         .routes(routes!(experiments::trials))
         .routes(routes!(experiments::comparison))
         .routes(routes!(experiments::recommendation))
@@ -92,8 +97,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(catalog::put_price))
         .routes(routes!(projects::current))
         .routes(routes!(projects::put_budget))
+        .routes(routes!(projects::put_limits))
         .routes(routes!(ci::create_template))
         .routes(routes!(ci::trigger))
+        .routes(routes!(aws_events::push))
+        .routes(routes!(usage::aws_usage))
+        .routes(routes!(usage::prometheus))
         .routes(routes!(ops::livez))
         .routes(routes!(ops::readyz))
 }

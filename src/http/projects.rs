@@ -14,6 +14,7 @@ use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
 
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
+const CONCURRENT_TRIALS_MAX: u32 = 10_000;
 
 /// A project.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -26,6 +27,15 @@ pub(super) struct ProjectView {
     reserved_usd: Usd,
     /// Spent, as settled.
     settled_usd: Usd,
+    /// Trials that may run at once; no limit when empty.
+    concurrent_trials_max: Option<u32>,
+}
+
+/// A project's limits.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct NewLimits {
+    /// Trials that may run at once, 1 to 10000; no limit when null. What runs already goes on.
+    concurrent_trials_max: Option<u32>,
 }
 
 /// A project's budget.
@@ -43,6 +53,7 @@ async fn view(app: &App, id: ProjectId) -> Result<Json<ProjectView>, Problem> {
         budget_usd: project.budget_usd,
         reserved_usd: project.reserved_usd,
         settled_usd: project.settled_usd,
+        concurrent_trials_max: project.concurrent_trials_max,
     }))
 }
 
@@ -75,5 +86,31 @@ pub(super) async fn put_budget(
         }]));
     }
     app.store.set_project_budget(caller.project, new.budget_usd).await?;
+    view(&app, caller.project).await
+}
+
+/// Set the project's limits
+///
+/// Trials beyond them wait for their turn; other projects' do not wait for them.
+#[utoipa::path(put, path = "/v1/projects/current/limits", operation_id = "putProjectLimits", tag = "projects",
+    request_body = NewLimits,
+    responses((status = 200, description = "The project", body = ProjectView), Problems))]
+pub(super) async fn put_limits(
+    State(app): State<App>,
+    caller: Caller,
+    Strict(new): Strict<NewLimits>,
+) -> Result<Json<ProjectView>, Problem> {
+    let caller = caller.needs(Role::Admin)?;
+    if new.concurrent_trials_max.is_some_and(|most| !(1..=CONCURRENT_TRIALS_MAX).contains(&most)) {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/concurrent_trials_max".to_owned(),
+            detail: "it is not a number of trials that may run at once".to_owned(),
+            fix: format!(
+                "give 1 to {CONCURRENT_TRIALS_MAX}, or null for no limit; to stop everything, pause the experiments"
+            ),
+            rule: "concurrent-trials".to_owned(),
+        }]));
+    }
+    app.store.set_project_limits(caller.project, new.concurrent_trials_max).await?;
     view(&app, caller.project).await
 }

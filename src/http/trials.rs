@@ -23,7 +23,7 @@ pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial
 
 async fn view(app: &App, caller: Caller, id: TrialId) -> Result<TrialView, Problem> {
     let trial = find(app, caller, id).await?;
-    let mut views = read::trial_views(&app.store, vec![trial]).await?;
+    let mut views = read::trial_views(&app.store, vec![trial], app.clock.now()).await?;
     views.pop().ok_or_else(Problem::internal)
 }
 

@@ -4,18 +4,20 @@
 use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::cost;
 use bakeoff_domain::decide::Ending;
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::plan::{TrialPlan, WorstCase};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
 use bakeoff_domain::price::{Price, PriceStatus};
+use bakeoff_domain::requested::{self, Actual};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use super::error::to_json;
+use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::{Attempt, Claimed};
-use super::{Store, StoreError, budget};
+use super::{Store, StoreError, budget, warm_pools};
 
 /// Whether a decision was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +31,6 @@ pub enum Applied {
 
 /// After this long a finished job's whole metric window is read once more, and for the last time.
 pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
-
-/// A submitted job is first asked for metrics after this long.
-const FIRST_METRICS_AFTER: TimeDelta = TimeDelta::minutes(5);
 
 /// The lease is kept for the next step of the same tick, or given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +130,34 @@ impl Store {
         Ok(())
     }
 
+    /// Gives a claimed trial back to the queue, not to be admitted before `at`. When it waits for money, so do its
+    /// experiment's other trials that need as much: they must not be tried one by one while others could run.
+    pub async fn requeue(
+        &self,
+        trial: &Claimed,
+        (at, reason): (DateTime<Utc>, &str),
+        worst: Usd,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !fenced(&mut tx, trial, TrialState::Queued, (at, Some(reason)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        sqlx::query!(
+            r#"UPDATE trials SET due_at = $2, reason = $3
+               WHERE experiment_id = $1 AND state = 'queued' AND stop_requested_at IS NULL AND due_at < $2
+                 AND worst_case_training_usd >= $4"#,
+            trial.experiment_id.0,
+            at,
+            reason,
+            worst.0,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+
     /// Reserves the worst case and commits a new attempt with its name, before anything is sent to AWS.
     pub async fn plan_attempt(
         &self,
@@ -140,11 +167,10 @@ impl Store {
         price: &Price,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let Some(WorstCase { training_usd: training, metrics_usd: metrics, .. }) = plan.worst_case else {
-            return Ok(Applied::OverBudget);
-        };
+        let Some(worst) = plan.worst_case else { return Ok(Applied::OverBudget) };
+        let WorstCase { training_usd: training, metrics_usd: metrics, pool_usd: pool, total_usd: total } = worst;
         let mut tx = self.pool.begin().await?;
-        if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, training + metrics).await? {
+        if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
             return Ok(Applied::OverBudget);
         }
         if !fenced(&mut tx, trial, TrialState::Submitting, (now, None), Lease::Keep, now).await? {
@@ -190,7 +216,10 @@ impl Store {
         };
         ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "training", training), now).await?;
         ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "cloudwatch", metrics), now).await?;
-        let message = format!("attempt {number} is {job_name}, {} reserved", training + metrics);
+        if pool > Usd::ZERO {
+            warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
+        }
+        let message = format!("attempt {number} is {job_name}, {total} reserved");
         events::insert(&mut tx, &event(trial, "planned", "info", &message), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
@@ -218,29 +247,82 @@ impl Store {
         Ok(Applied::Done)
     }
 
+    /// The trial's last scheduler died with it: said once, so that people see how long it took.
+    pub async fn record_takeover(&self, trial: &Claimed, seconds: f64, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let message = format!("its scheduler did not come back; taken over {seconds:.1} s (real time) after it began");
+        events::insert(&mut tx, &event(trial, "taken_over", "info", &message), now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     /// The job exists and is ours.
     pub async fn record_running(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
+        (due_at, metrics_at): (DateTime<Utc>, Option<DateTime<Utc>>),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let state = if trial.stop_requested { TrialState::Stopping } else { TrialState::Running };
-        if !fenced(&mut tx, trial, state, (now, None), Lease::Release, now).await? {
+        let checkpoint = trial.plan.request.as_ref().and_then(|request| request.checkpoint.as_ref());
+        let checkpoint_at = checkpoint.map(|spec| now + TimeDelta::seconds(spec.interval_seconds.into()));
+        if !fenced(&mut tx, trial, state, (due_at, None), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         sqlx::query!(
-            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, metrics_due_at = $2
+            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, running_at = $3,
+                      metrics_due_at = $2, checkpoint_due_at = $4
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
-            now + FIRST_METRICS_AFTER,
+            metrics_at,
+            now,
+            checkpoint_at,
         )
         .execute(&mut *tx)
         .await?;
+        accepted(&mut tx, trial).await?;
         events::insert(&mut tx, &event(trial, "submitted", "info", &attempt.job_name), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
+    }
+
+    /// Compares what a running attempt asked for with what an event says it got; once.
+    pub async fn compare_settings(
+        &self,
+        attempt: AttemptId,
+        actual: &Actual,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"UPDATE attempts a SET is_compared = true FROM trials t
+               WHERE a.id = $1 AND t.id = a.trial_id AND NOT a.is_compared
+               RETURNING a.job_name, a.project_id, a.experiment_id, a.trial_id, t.plan"#,
+            attempt.0,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(()) };
+        let plan: TrialPlan = from_json(row.plan, "trials", row.trial_id, "plan")?;
+        let Some(request) = &plan.request else { return Ok(()) };
+        let trial = TrialId(row.trial_id);
+        let request = plan::for_attempt(request, &row.job_name, &attempt.to_string(), &trial.to_string());
+        let events: Vec<NewEvent> = requested::differences(&request, actual)
+            .into_iter()
+            .map(|difference| NewEvent {
+                project_id: ProjectId(row.project_id),
+                experiment_id: ExperimentId(row.experiment_id),
+                trial_id: Some(trial),
+                kind: "trial.silent_drop".to_owned(),
+                severity: "warning",
+                message: format!("{}: {difference}", plan.candidate),
+            })
+            .collect();
+        events::insert_all(&mut tx, &events, now).await?;
+        tx.commit().await?;
+        Ok(())
     }
 
     /// Nothing came of it yet: the attempt stays as it is, and is looked at again.
@@ -311,8 +393,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         if let Some(job) = seen {
-            record_job(&mut tx, attempt, job).await?;
-            accrue(&mut tx, trial, attempt, job, now).await?;
+            record_job(&mut tx, trial, attempt, job, now).await?;
             if attempt.secondary_status.as_deref() != Some(job.secondary_status.as_str()) {
                 let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
                 events::insert(&mut tx, &event(trial, "status", severity, &job.secondary_status), now).await?;
@@ -328,20 +409,20 @@ impl Store {
         trial: &Claimed,
         attempt: &Attempt,
         ending: &Ending,
-        (seen, again_at): (Option<&ObservedJob>, Option<DateTime<Utc>>),
+        (seen, again_at, metrics_at): (Option<&ObservedJob>, Option<DateTime<Utc>>, DateTime<Utc>),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let due_at = again_at.unwrap_or(now);
         if let Some(job) = seen {
-            record_job(&mut tx, attempt, job).await?;
+            record_job(&mut tx, trial, attempt, job, now).await?;
         }
         let ended_at = seen.and_then(|job| job.ended_at).unwrap_or(now);
         let settled = sqlx::query!(
             r#"UPDATE attempts
                SET state = $2, settled_at = $3, ended_at = $4, billable_seconds = coalesce($5, billable_seconds, 0),
                    billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
-                   metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $4::timestamptz + $8::interval END
+                   checkpoint_due_at = NULL, metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $8::timestamptz END
                WHERE id = $1 AND settled_at IS NULL
                RETURNING started_at"#,
             attempt.id.0,
@@ -351,30 +432,76 @@ impl Store {
             ending.billable_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
             ending.estimated,
             (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
-            super::trials::interval(METRICS_FINAL_AFTER.to_std().unwrap_or_default()),
+            metrics_at,
         )
         .fetch_optional(&mut *tx)
         .await?;
         if let Some(row) = settled {
             book(&mut tx, trial, attempt, ending, row.started_at.is_none(), now).await?;
+            let job_ended_at = (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
+            warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
+            count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
         }
         // The experiment's row is locked before the trial's, as everywhere.
         if !fenced(&mut tx, trial, ending.trial, (due_at, Some(&ending.reason)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        let kind = if again_at.is_some() { "retrying" } else { ending.trial.as_str() };
-        let severity = if ending.trial == TrialState::Failed || again_at.is_some() { "warning" } else { "info" };
+        let (kind, severity) = match ending.trial {
+            TrialState::Parked => ("parked", "alarm"),
+            TrialState::Failed => ("failed", "warning"),
+            _ if again_at.is_some() => ("retrying", "warning"),
+            other => (other.as_str(), "info"),
+        };
         events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
 }
 
-async fn record_job(tx: &mut PgConnection, attempt: &Attempt, job: &ObservedJob) -> Result<(), StoreError> {
+/// A create was accepted: if its lane was in doubt, it is no longer.
+async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"UPDATE quotas SET refused_at = NULL, held_until = NULL
+           WHERE instance_type = $1 AND usage = $2 AND refused_at IS NOT NULL"#,
+        trial.plan.instance_type,
+        trial.plan.purchase_option.as_str(),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// What bounds retries: a quota's refusals are counted apart from attempts that came to nothing.
+async fn count_failure(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    ending: &Ending,
+    is_retried: bool,
+) -> Result<(), StoreError> {
+    let is_quota = ending.over_quota;
+    sqlx::query!(
+        "UPDATE trials SET failures = failures + $2, over_quota = over_quota + $3 WHERE id = $1",
+        trial.id.0,
+        i32::from(is_retried && !is_quota),
+        i32::from(is_quota),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Writes what was seen; the first time, also how it differs from what was asked for.
+async fn record_job(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    job: &ObservedJob,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     sqlx::query!(
         r#"UPDATE attempts
            SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5, started_at = $6,
-               training_seconds = $7
+               training_seconds = $7, modified_at = coalesce($8, modified_at), is_compared = true
            WHERE id = $1"#,
         attempt.id.0,
         job.status.as_str(),
@@ -383,32 +510,17 @@ async fn record_job(tx: &mut PgConnection, attempt: &Attempt, job: &ObservedJob)
         to_json(&job.transitions),
         job.started_at,
         job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
+        job.modified_at,
     )
-    .execute(tx)
+    .execute(&mut *tx)
     .await?;
+    let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
+    let Some(request) = request else { return Ok(()) };
+    let request = plan::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
+    for difference in requested::differences(&request, &job.actual) {
+        events::insert(tx, &event(trial, "silent_drop", "warning", &difference.to_string()), now).await?;
+    }
     Ok(())
-}
-
-/// What a running job has cost so far, at most: the time since billing began. Spot's saving is known only at its end.
-async fn accrue(
-    tx: &mut PgConnection,
-    trial: &Claimed,
-    attempt: &Attempt,
-    job: &ObservedJob,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    let Some(started_at) = job.started_at else { return Ok(()) };
-    let seconds = u64::try_from((job.ended_at.unwrap_or(now) - started_at).num_seconds()).unwrap_or_default();
-    let count = trial.plan.instance_count;
-    let entry = Entry {
-        kind: "accrued",
-        component: "training",
-        usd: cost::training(seconds, count, attempt.usd_per_hour),
-        quantity: i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(i64::from(count)),
-        unit: "instance_seconds",
-        estimated: true,
-    };
-    ledger::write(tx, &account(trial, attempt), &entry, now).await
 }
 
 /// The money of an ended attempt: the job's part is settled and released now; the metrics' part with the last read, or

@@ -39,6 +39,23 @@ pub(crate) async fn reserve(
     Ok(within.rows_affected() == 1)
 }
 
+/// Money was spent that was never reserved: if that passes the budget, nothing more is started.
+pub(crate) async fn pause_when_overdrawn(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    job_name: &str,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"UPDATE experiments SET paused_reason = $2
+           WHERE id = $1 AND reserved_usd + settled_usd > budget_usd AND paused_reason IS NULL"#,
+        experiment.0,
+        format!("{job_name} ran without a reservation, and the budget is overdrawn"),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
 /// Gives a reservation back and books what it really cost.
 pub(crate) async fn settle(
     tx: &mut PgConnection,

@@ -42,24 +42,43 @@ pub(crate) async fn insert(tx: &mut PgConnection, event: &NewEvent, now: DateTim
     Ok(())
 }
 
-impl Store {
-    /// Tells the experiment, if there still is one, that a job of it ran without a living attempt.
-    pub async fn alarm_stray_job(&self, job_name: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!(
-            r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
-               SELECT project_id, experiment_id, trial_id, 'trial.stray_job', 'alarm', $2, $3
-               FROM attempts WHERE job_name = $1"#,
-            job_name,
-            format!(
-                "{job_name} ran although its attempt was over; it was stopped, and what it cost is not in the ledger"
-            ),
-            now,
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+/// The same for many, in two statements: the experiments' locks in order, then all rows.
+pub(crate) async fn insert_all(
+    tx: &mut PgConnection,
+    events: &[NewEvent],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if events.is_empty() {
+        return Ok(());
     }
+    let mut experiments: Vec<String> = events.iter().map(|event| event.experiment_id.to_string()).collect();
+    experiments.sort_unstable();
+    experiments.dedup();
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended(id, 1)) FROM (SELECT id FROM UNNEST($1::text[]) AS e(id) ORDER BY 1) e",
+        &experiments,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    sqlx::query!(
+        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
+           SELECT project_id, experiment_id, trial_id, kind, severity, message, $7
+           FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[])
+               AS e(project_id, experiment_id, trial_id, kind, severity, message)"#,
+        &events.iter().map(|event| event.project_id.0).collect::<Vec<_>>(),
+        &events.iter().map(|event| event.experiment_id.0).collect::<Vec<_>>(),
+        &events.iter().map(|event| event.trial_id.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
+        &events.iter().map(|event| event.kind.clone()).collect::<Vec<_>>(),
+        &events.iter().map(|event| event.severity.to_owned()).collect::<Vec<_>>(),
+        &events.iter().map(|event| event.message.clone()).collect::<Vec<_>>(),
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
 
+impl Store {
     /// Events of an experiment (or of one of its trials) after an id, oldest first.
     pub async fn events_after(
         &self,

@@ -5,6 +5,7 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
+use bakeoff_domain::pool;
 use bakeoff_domain::recommend::Recommendation;
 use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
@@ -151,8 +152,8 @@ async fn insert_trial(
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
-                               reason, due_at, created_at, ended_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16)"#,
+                               reason, due_at, created_at, ended_at, priority, pool_key)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18)"#,
         id.0,
         new.project_id.0,
         new.id.0,
@@ -169,10 +170,23 @@ async fn insert_trial(
         plan.refused.then_some(reason),
         now,
         plan.refused.then_some(now),
+        new.spec.priority,
+        plan.request.as_ref().and_then(pool::match_key),
     )
     .execute(tx)
     .await?;
     Ok(())
+}
+
+fn lifecycle_event((project_id, experiment_id): (ProjectId, ExperimentId), kind: &str, message: &str) -> NewEvent {
+    NewEvent {
+        project_id,
+        experiment_id,
+        trial_id: None,
+        kind: format!("experiment.{kind}"),
+        severity: "info",
+        message: message.to_owned(),
+    }
 }
 
 impl Store {
@@ -262,8 +276,11 @@ impl Store {
             return Ok(false);
         }
         sqlx::query!(
-            r#"UPDATE trials SET stop_requested_at = $2, due_at = $2
-               WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'running', 'stopping')"#,
+            r#"WITH living AS (
+                   SELECT id FROM trials
+                   WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
+                   ORDER BY id FOR UPDATE)
+               UPDATE trials t SET stop_requested_at = $2, due_at = $2 FROM living WHERE t.id = living.id"#,
             id.0,
             now,
         )
@@ -283,14 +300,79 @@ impl Store {
         Ok(true)
     }
 
+    /// Stops starting anything new of an experiment; what runs goes on. False when it is over.
+    pub async fn pause_experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        reason: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let changed = sqlx::query!(
+            r#"UPDATE experiments SET paused_reason = coalesce(paused_reason, $3)
+               WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
+            id.0,
+            project.0,
+            reason,
+        )
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
+            return Ok(false);
+        }
+        events::insert(&mut tx, &lifecycle_event((project, id), "paused", reason), now).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Lifts a pause, and queues parked trials again. False when the experiment is over.
+    pub async fn resume_experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let changed = sqlx::query!(
+            "UPDATE experiments SET paused_reason = NULL WHERE id = $1 AND project_id = $2 AND state = 'running'",
+            id.0,
+            project.0,
+        )
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let unparked = sqlx::query!(
+            r#"WITH parked AS (
+                   SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked' ORDER BY id FOR UPDATE)
+               UPDATE trials t SET state = 'queued', due_at = $2, reason = NULL, over_quota = 0
+               FROM parked WHERE t.id = parked.id"#,
+            id.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+        // Whoever resumes knows of new quotas before we do: they are read again before they are believed.
+        sqlx::query!("UPDATE quotas SET instances = NULL, held_until = NULL").execute(&mut *tx).await?;
+        let message = format!("resumed; {unparked} parked trials are queued again");
+        events::insert(&mut tx, &lifecycle_event((project, id), "resumed", &message), now).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// Experiments whose trials are all over and whose metrics have all been read, and which are not concluded yet.
     pub async fn experiments_to_conclude(&self, limit: i64) -> Result<Vec<(ProjectId, ExperimentId)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.project_id, e.id FROM experiments e
                WHERE e.state IN ('running', 'cancelling')
                  AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
-                                 AND t.state IN ('queued', 'submitting', 'running', 'stopping'))
+                                 AND t.state IN ('queued', 'submitting', 'parked', 'running', 'stopping'))
                  AND NOT EXISTS (SELECT FROM attempts a WHERE a.experiment_id = e.id AND a.metrics_due_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
                ORDER BY e.id LIMIT $1"#,
             limit,
         )

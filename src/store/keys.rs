@@ -22,6 +22,8 @@ pub struct Project {
     pub budget_usd: Option<Usd>,
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
+    /// Trials that may run at once.
+    pub concurrent_trials_max: Option<u32>,
 }
 
 /// A key to be stored: never its secret.
@@ -56,20 +58,36 @@ impl Store {
     }
 
     pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
-        let row = sqlx::query!("SELECT name, budget_usd, reserved_usd, settled_usd FROM projects WHERE id = $1", id.0)
-            .fetch_optional(&self.pool)
-            .await?;
+        let row = sqlx::query!(
+            "SELECT name, budget_usd, reserved_usd, settled_usd, concurrent_trials_max FROM projects WHERE id = $1",
+            id.0
+        )
+        .fetch_optional(&self.pool)
+        .await?;
         Ok(row.map(|row| Project {
             id,
             name: row.name,
             budget_usd: row.budget_usd.map(Usd),
             reserved_usd: Usd(row.reserved_usd),
             settled_usd: Usd(row.settled_usd),
+            concurrent_trials_max: row.concurrent_trials_max.and_then(|most| u32::try_from(most).ok()),
         }))
     }
 
     pub async fn set_project_budget(&self, id: ProjectId, budget: Option<Usd>) -> Result<(), StoreError> {
         sqlx::query!("UPDATE projects SET budget_usd = $2 WHERE id = $1", id.0, budget.map(|usd| usd.0))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn set_project_limits(
+        &self,
+        id: ProjectId,
+        concurrent_trials_max: Option<u32>,
+    ) -> Result<(), StoreError> {
+        let most = concurrent_trials_max.map(|most| i32::try_from(most).unwrap_or(i32::MAX));
+        sqlx::query!("UPDATE projects SET concurrent_trials_max = $2 WHERE id = $1", id.0, most)
             .execute(&self.pool)
             .await?;
         Ok(())

@@ -22,9 +22,9 @@ pub struct Account {
 /// A row to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// `reserved`, `released`, `accrued` or `settled`.
+    /// `reserved`, `released` or `settled`.
     pub(crate) kind: &'static str,
-    /// `training` or `cloudwatch`.
+    /// `training`, `cloudwatch`, `warm_pool` or `stray`.
     pub(crate) component: &'static str,
     pub(crate) usd: Usd,
     pub(crate) quantity: i64,
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// Writes a row once: a second of its kind is a conflict, except `accrued`, which is replaced.
+/// Writes a row once: a second of its kind changes nothing.
 pub(crate) async fn write(
     tx: &mut PgConnection,
     account: &Account,
@@ -49,9 +49,7 @@ pub(crate) async fn write(
         r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
                                price_id, estimated, recorded_at)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-           ON CONFLICT ON CONSTRAINT ledger_once DO UPDATE
-           SET usd = excluded.usd, quantity = excluded.quantity, recorded_at = excluded.recorded_at
-           WHERE ledger.kind = 'accrued'"#,
+           ON CONFLICT ON CONSTRAINT ledger_once DO NOTHING"#,
         account.project_id.0,
         account.experiment_id.0,
         account.trial_id.0,
@@ -70,11 +68,13 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// What a trial has cost: settled attempts as settled, living ones as accrued.
+/// What a trial has cost, as settled.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrialCost {
     pub training_usd: Usd,
     pub metrics_usd: Usd,
+    /// Its warm pools, and strays.
+    pub other_usd: Usd,
     /// True while a part is an estimate.
     pub estimated: bool,
 }
@@ -114,17 +114,15 @@ impl Store {
             .collect())
     }
 
-    /// Costs of all trials of an experiment, in one query. An accrued row counts until its attempt is settled.
+    /// Settled costs of all trials of an experiment, in one query.
     pub async fn trial_costs(&self, experiment: ExperimentId) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT l.trial_id,
-                      coalesce(sum(l.usd) FILTER (WHERE l.component = 'training'), 0) AS "training!: Decimal",
-                      coalesce(sum(l.usd) FILTER (WHERE l.component = 'cloudwatch'), 0) AS "metrics!: Decimal",
-                      bool_or(l.estimated) AS "estimated!"
-               FROM ledger l JOIN attempts a ON a.id = l.attempt_id
-               WHERE l.experiment_id = $1
-                 AND (l.kind = 'settled' OR (l.kind = 'accrued' AND a.settled_at IS NULL))
-               GROUP BY l.trial_id"#,
+            r#"SELECT trial_id,
+                      coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
+                      bool_or(estimated) AS "estimated!"
+               FROM ledger WHERE experiment_id = $1 AND kind = 'settled' GROUP BY trial_id"#,
             experiment.0,
         )
         .fetch_all(&self.pool)
@@ -135,6 +133,7 @@ impl Store {
                 let cost = TrialCost {
                     training_usd: Usd(row.training),
                     metrics_usd: Usd(row.metrics),
+                    other_usd: Usd(row.other),
                     estimated: row.estimated,
                 };
                 (TrialId(row.trial_id), cost)

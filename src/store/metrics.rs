@@ -2,8 +2,8 @@
 
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::metric::MetricDefinition;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -18,7 +18,10 @@ use super::{Store, StoreError, budget};
 pub struct MetricsDue {
     pub account: Account,
     pub job_name: String,
-    pub plan: TrialPlan,
+    pub instance_type: String,
+    pub instance_count: u32,
+    /// The script's own metrics.
+    pub metrics: Vec<MetricDefinition>,
     pub reserved_metrics_usd: Usd,
     pub cursor: Option<DateTime<Utc>>,
     pub started_at: Option<DateTime<Utc>>,
@@ -60,7 +63,8 @@ impl Store {
                UPDATE attempts a SET metrics_due_at = $2
                FROM due, trials t
                WHERE a.id = due.id AND t.id = a.trial_id
-               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.plan,
+               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
+                         t.instance_count, t.plan->'request'->'metrics' AS "metrics!",
                          a.reserved_metrics_usd, a.metrics_cursor, a.started_at,
                          CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
             now,
@@ -80,7 +84,9 @@ impl Store {
                         price_id: PriceId(row.price_id),
                     },
                     job_name: row.job_name,
-                    plan: from_json(row.plan, "trials", row.trial_id, "plan")?,
+                    instance_type: row.instance_type,
+                    instance_count: u32::try_from(row.instance_count).unwrap_or(1),
+                    metrics: from_json(row.metrics, "trials", row.trial_id, "plan")?,
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,

@@ -4,16 +4,22 @@
 
 pub mod attempts;
 mod budget;
+pub mod calls;
+pub mod checkpoints;
 pub mod error;
 pub mod events;
 pub mod experiments;
 pub mod keys;
+pub mod leases;
 pub mod ledger;
 pub mod metrics;
 pub mod prices;
+pub mod queue;
 pub mod requests;
 pub mod specs;
 pub mod trials;
+pub mod warm_pools;
+pub mod watch;
 
 use std::time::Duration;
 

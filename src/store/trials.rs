@@ -29,7 +29,28 @@ pub struct Claimed {
     pub stop_requested: bool,
     pub plan: TrialPlan,
     pub attempts_made: u32,
+    /// Earlier attempts that came to nothing.
+    pub failures: u32,
+    /// Creates that a quota turned down.
+    pub over_quota: u32,
+    /// Set when the last holder never gave it back: real seconds since it took the lease.
+    pub abandoned_seconds: Option<f64>,
     pub attempt: Option<Attempt>,
+}
+
+/// A trial as it is claimed.
+pub(super) struct ClaimedRow {
+    pub(super) id: Uuid,
+    pub(super) project_id: Uuid,
+    pub(super) experiment_id: Uuid,
+    pub(super) lease_token: i64,
+    pub(super) state: String,
+    pub(super) stop_requested_at: Option<DateTime<Utc>>,
+    pub(super) plan: serde_json::Value,
+    pub(super) attempts_made: i32,
+    pub(super) failures: i32,
+    pub(super) over_quota: i32,
+    pub(super) abandoned_seconds: Option<f64>,
 }
 
 /// An attempt as it is stored.
@@ -58,6 +79,10 @@ pub struct Attempt {
     pub planned_at: DateTime<Utc>,
     pub started_at: Option<DateTime<Utc>>,
     pub ended_at: Option<DateTime<Utc>>,
+    /// What it asked for has been compared with what it got.
+    pub is_compared: bool,
+    /// The newest checkpoint, as last seen.
+    pub checkpoint_at: Option<DateTime<Utc>>,
 }
 
 struct AttemptRow {
@@ -84,6 +109,8 @@ struct AttemptRow {
     planned_at: DateTime<Utc>,
     started_at: Option<DateTime<Utc>>,
     ended_at: Option<DateTime<Utc>>,
+    is_compared: bool,
+    checkpoint_at: Option<DateTime<Utc>>,
 }
 
 fn count(value: i32) -> u32 {
@@ -118,6 +145,8 @@ impl TryFrom<AttemptRow> for Attempt {
             planned_at: row.planned_at,
             started_at: row.started_at,
             ended_at: row.ended_at,
+            is_compared: row.is_compared,
+            checkpoint_at: row.checkpoint_at,
         })
     }
 }
@@ -172,7 +201,8 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
 }
 
 impl Store {
-    /// Claims trials that are due on the domain clock and in nobody's hands, oldest due first.
+    /// Claims trials that are due on the domain clock and in nobody's hands, oldest due first. What is queued is admitted
+    /// instead (see [`super::queue`]), unless it is to be stopped.
     pub async fn claim_due_trials(
         &self,
         owner: &str,
@@ -180,17 +210,22 @@ impl Store {
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Claimed>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            ClaimedRow,
             r#"WITH due AS (
-                   SELECT id FROM trials
-                   WHERE state IN ('queued', 'submitting', 'running', 'stopping') AND due_at <= $1
+                   SELECT id, lease_expires_at FROM trials
+                   WHERE (state IN ('submitting', 'running', 'stopping')
+                          OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
+                     AND due_at <= $1
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
                FROM due WHERE t.id = due.id
                RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.plan,
-                         t.attempts_made"#,
+                         t.attempts_made, t.failures, t.over_quota,
+                         extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
+                             AS abandoned_seconds"#,
             now,
             limit,
             owner,
@@ -198,6 +233,11 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
+        self.claimed(rows).await
+    }
+
+    /// Claimed rows with their latest attempts.
+    pub(super) async fn claimed(&self, rows: Vec<ClaimedRow>) -> Result<Vec<Claimed>, StoreError> {
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
         let mut latest = self.latest_attempts(&ids).await?;
         let mut claimed = Vec::with_capacity(rows.len());
@@ -218,6 +258,9 @@ impl Store {
                 stop_requested: row.stop_requested_at.is_some(),
                 plan,
                 attempts_made: count(row.attempts_made),
+                failures: count(row.failures),
+                over_quota: count(row.over_quota),
+                abandoned_seconds: row.abandoned_seconds,
                 attempt: position.map(|index| latest.swap_remove(index)),
             });
         }
@@ -230,7 +273,7 @@ impl Store {
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions, training_seconds, billable_seconds,
-                      billing_estimated, metrics_requested, planned_at, started_at, ended_at
+                      billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at
                FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
             trials,
         )
@@ -241,25 +284,21 @@ impl Store {
         .collect()
     }
 
-    /// When the next trial or metric read is due; for the scheduler's timer.
-    pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT min(due_at) FROM trials WHERE state IN ('queued', 'submitting', 'running', 'stopping')"#
+    /// When the scheduler has something to do: the next due moment of a trial in nobody's hands (domain clock), and the real
+    /// seconds until the next lease of another runs out.
+    pub async fn next_due(&self) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT (SELECT due_at FROM trials
+                       WHERE (state IN ('submitting', 'running', 'stopping')
+                              OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
+                         AND lease_expires_at IS NULL
+                       ORDER BY due_at LIMIT 1) AS due_at,
+                      extract(epoch FROM (SELECT min(lease_expires_at) FROM trials WHERE lease_expires_at IS NOT NULL)
+                                         - clock_timestamp())::double precision AS lease_seconds"#
         )
         .fetch_one(&self.pool)
-        .await?)
-    }
-
-    /// Of some job names, those that no unsettled attempt has.
-    pub async fn without_living_attempt(&self, job_names: &[String]) -> Result<Vec<String>, StoreError> {
-        let rows = sqlx::query_scalar!(
-            r#"SELECT name AS "name!" FROM UNNEST($1::text[]) AS t(name)
-               WHERE NOT EXISTS (SELECT FROM attempts a WHERE a.job_name = t.name AND a.settled_at IS NULL)"#,
-            job_names,
-        )
-        .fetch_all(&self.pool)
         .await?;
-        Ok(rows)
+        Ok((row.due_at, row.lease_seconds))
     }
 
     pub async fn trials_of(&self, experiment: ExperimentId) -> Result<Vec<Trial>, StoreError> {
@@ -301,7 +340,7 @@ impl Store {
             r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions, training_seconds, billable_seconds, billing_estimated,
-                      metrics_requested, planned_at, started_at, ended_at
+                      metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at
                FROM attempts WHERE experiment_id = $1 AND ($2::uuid IS NULL OR trial_id = $2)
                ORDER BY trial_id, number"#,
             experiment.0,

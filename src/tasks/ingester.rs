@@ -15,7 +15,9 @@ use crate::store::attempts::METRICS_FINAL_AFTER;
 use crate::store::metrics::{MetricsDue, Point, Progress};
 
 /// Attempts taken in one tick.
-const DUE_MAX: i64 = 200;
+const DUE_MAX: i64 = 500;
+/// Another reader finds them again after this long, should we die.
+const HOLD: TimeDelta = TimeDelta::minutes(10);
 /// A last read that has failed for so long after the job's end is given up: the figures stay as they are.
 const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
 /// Read again before the cursor: points may come late.
@@ -23,8 +25,19 @@ const OVERLAP: TimeDelta = TimeDelta::minutes(3);
 
 /// One tick; returns how many attempts were read.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let mut count = 0;
+    loop {
+        let read = some(app).await?;
+        count += read;
+        if read < usize::try_from(DUE_MAX).unwrap_or(0) {
+            return Ok(count);
+        }
+    }
+}
+
+async fn some(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
-    let due = app.store.claim_due_metrics(now, app.settings.metrics_interval * 2, DUE_MAX).await?;
+    let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;
     let count = due.len();
     let (last, running): (Vec<_>, Vec<_>) = due.into_iter().partition(|attempt| is_last(attempt, now));
     // Last reads have their own, longer windows: batched apart, so that they do not lengthen everybody's.
@@ -64,15 +77,14 @@ fn batches(attempts: Vec<MetricsDue>) -> Vec<Vec<MetricsDue>> {
 /// The hosts' series first, then the script's.
 fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
     let mut queries = Vec::new();
-    for host in 1..=attempt.plan.instance_count {
+    for host in 1..=attempt.instance_count {
         queries.extend(HOST_METRICS.iter().map(|metric| MetricQuery {
             metric: (*metric).to_owned(),
             dimension: "Host",
             value: format!("{}/algo-{host}", attempt.job_name),
         }));
     }
-    let own = attempt.plan.request.iter().flat_map(|request| &request.metrics);
-    queries.extend(own.map(|metric| MetricQuery {
+    queries.extend(attempt.metrics.iter().map(|metric| MetricQuery {
         metric: metric.name.clone(),
         dimension: "TrainingJobName",
         value: attempt.job_name.clone(),
@@ -106,7 +118,7 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
     let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
     if let Some((start, end)) = start.zip(end) {
         let all: Vec<MetricQuery> = ready.iter().flat_map(|(attempt, _)| queries(attempt)).collect();
-        match app.ports.metrics.read(&all, start, end).await {
+        match app.aws.read_metrics(&all, start, end).await {
             Ok(series) => {
                 let mut series = series.into_iter();
                 for (attempt, _) in ready {
@@ -144,15 +156,15 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
 fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>, requested: i64) -> Progress {
     let next_at = match due.settled_end_at {
         _ if is_last(&due, now) => None,
-        Some(end) => Some(end + METRICS_FINAL_AFTER),
-        None => Some(now + app.settings.metrics_interval),
+        Some(end) => Some(app.settings.metrics_slot(end + METRICS_FINAL_AFTER)),
+        None => Some(app.settings.metrics_slot(now)),
     };
     Progress { due, cursor, next_at, requested }
 }
 
 /// Shares of one device, hosts averaged; the script's own metrics as they are.
 fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Vec<Point> {
-    let instance = catalog::find(&attempt.plan.instance_type);
+    let instance = catalog::find(&attempt.instance_type);
     let (vcpus, gpus) = instance.map_or((1, 1), |found| (found.vcpus.unwrap_or(1), found.accelerator_count));
     let mut sums: BTreeMap<(&str, DateTime<Utc>), (f64, u32)> = BTreeMap::new();
     for (query, points) in asked.iter().zip(series) {

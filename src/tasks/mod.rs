@@ -1,13 +1,17 @@
-//! The loops: scheduler, ingester, concluder, sweeper, listener. A tick takes no input, a wake carries no data: there is one code
-//! path, also after a restart. Tasks never import `http`.
+//! The loops: scheduler, watcher, pools, checkpoints, ingester, concluder, accountant, listener. A tick takes no input, a wake
+//! carries no data: there is one code path, also after a restart. Tasks never import `http`.
 
+pub mod accountant;
+pub mod checkpoints;
 pub mod concluder;
 pub mod ingester;
 mod listener;
+pub mod pools;
 pub mod scheduler;
-pub mod sweeper;
+pub mod watcher;
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::FutureExt;
@@ -15,60 +19,86 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
+use crate::clock::real_sleep;
+use crate::store::StoreError;
 
 /// The longest a loop sleeps without looking, on the domain clock.
 const IDLE_MAX: TimeDelta = TimeDelta::seconds(60);
-const SWEEP_EVERY: TimeDelta = TimeDelta::minutes(10);
 /// The shortest sleep between two looks: a due row that somebody else holds must not spin us.
-const PAUSE_REAL: std::time::Duration = std::time::Duration::from_millis(20);
+const PAUSE_REAL: Duration = Duration::from_millis(20);
+/// After a tick that failed: the database may be away.
+const FAILED_REAL: Duration = Duration::from_millis(500);
 
 /// Starts all loops; they end when `stop` is cancelled, after the tick in hand.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(scheduler_loop(app.clone(), stop.clone()));
-    tracker.spawn(every(app.clone(), stop.clone(), "ingester", app.settings.metrics_interval / 4, |app| async move {
-        ingester::tick(&app).await
-    }));
-    tracker.spawn(every(app.clone(), stop.clone(), "concluder", TimeDelta::seconds(20), |app| async move {
-        concluder::tick(&app).await
-    }));
-    tracker.spawn(every(
-        app.clone(),
-        stop.clone(),
-        "sweeper",
-        SWEEP_EVERY,
-        |app| async move { sweeper::tick(&app).await },
-    ));
+    tracker.spawn(watcher_loop(app.clone(), stop.clone()));
+    let start =
+        |name, interval, tick: fn(App) -> Tick| tracker.spawn(every(app.clone(), stop.clone(), name, interval, tick));
+    let poll = app.settings.policy.poll;
+    let metrics = app.settings.metrics_interval.map_or(TimeDelta::minutes(2), |interval| interval / 4);
+    start("pools", poll / 2, |app| async move { pools::tick(&app).await }.boxed());
+    start("checkpoints", TimeDelta::minutes(2), |app| async move { checkpoints::tick(&app).await }.boxed());
+    start("ingester", metrics, |app| async move { ingester::tick(&app).await }.boxed());
+    start("concluder", TimeDelta::seconds(20), |app| async move { concluder::tick(&app).await }.boxed());
+    start("accountant", TimeDelta::minutes(1), |app| async move { accountant::tick(&app).await }.boxed());
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 
+type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
+
 async fn scheduler_loop(app: App, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        let wait = match guarded("scheduler", scheduler::tick(&app)).await {
-            Some(_) => until_next(&app).await,
-            None => TimeDelta::seconds(5),
-        };
+        let is_done = guarded("scheduler", scheduler::tick(&app)).await.is_some();
         tokio::select! {
             () = stop.cancelled() => return,
-            () = pause(&app, wait) => {}
+            () = scheduler_pause(&app, is_done) => {}
             () = app.wake.notified() => {}
         }
     }
 }
 
-async fn pause(app: &App, wait: TimeDelta) {
-    app.clock.sleep(wait).await;
-    crate::clock::real_sleep(PAUSE_REAL).await;
+/// Until a trial is due, a waiting one may be admitted, or another's lease runs out.
+async fn scheduler_pause(app: &App, is_done: bool) {
+    real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
+    let now = app.clock.now();
+    let (due, lease) = app.store.next_due().await.unwrap_or_default();
+    let mut wait = due.map_or(IDLE_MAX, |at| at - now);
+    if let Ok(Some(at)) = app.store.next_waiting().await {
+        // A full lane or an empty bucket says when it is worth another try.
+        wait = wait.min((at - now).max(app.settings.policy.poll / 4).min(app.aws.creates_after()));
+    }
+    let lease = lease.map_or(Duration::MAX, |seconds| Duration::from_secs_f64(seconds.clamp(0.0, 3600.0)));
+    tokio::select! {
+        () = app.clock.sleep(wait.clamp(TimeDelta::zero(), IDLE_MAX)) => {}
+        () = real_sleep(lease.min(Duration::from_hours(1))) => {}
+    }
 }
 
-async fn until_next(app: &App) -> TimeDelta {
-    let due = app.store.next_due().await.ok().flatten();
-    due.map_or(IDLE_MAX, |at| (at - app.clock.now()).clamp(TimeDelta::zero(), IDLE_MAX))
+async fn watcher_loop(app: App, stop: CancellationToken) {
+    let mut memory = watcher::Memory::default();
+    while !stop.is_cancelled() {
+        let next = guarded("watcher", watcher::tick(&app, &mut memory)).await;
+        // A lease is real time: it must be renewed however slow the domain clock is.
+        let pause = async {
+            real_sleep(if next.is_some() { PAUSE_REAL } else { FAILED_REAL }).await;
+            tokio::select! {
+                () = app.clock.sleep(next.unwrap_or(TimeDelta::seconds(1))) => {}
+                () = real_sleep(app.settings.lease / 3) => {}
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = pause => {}
+        }
+    }
+    app.watcher.resign(&app.store).await;
 }
 
 /// A tick that fails, or panics, is logged once, here, and the loop goes on.
-async fn guarded(name: &str, tick: impl Future<Output = Result<usize, crate::store::StoreError>>) -> Option<usize> {
+async fn guarded<T>(name: &str, tick: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
     match AssertUnwindSafe(tick).catch_unwind().await {
-        Ok(Ok(count)) => Some(count),
+        Ok(Ok(done)) => Some(done),
         Ok(Err(error)) => {
             tracing::warn!(%error, task = name, "a tick failed; trying again");
             None
@@ -81,16 +111,16 @@ async fn guarded(name: &str, tick: impl Future<Output = Result<usize, crate::sto
 }
 
 /// A loop on a timer of the domain clock.
-async fn every<F, T>(app: App, stop: CancellationToken, name: &'static str, interval: TimeDelta, tick: F)
-where
-    F: Fn(App) -> T + Send,
-    T: Future<Output = Result<usize, crate::store::StoreError>> + Send,
-{
+async fn every(app: App, stop: CancellationToken, name: &'static str, interval: TimeDelta, tick: fn(App) -> Tick) {
     while !stop.is_cancelled() {
-        guarded(name, tick(app.clone())).await;
+        let is_done = guarded(name, tick(app.clone())).await.is_some();
+        let pause = async {
+            real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
+            app.clock.sleep(interval).await;
+        };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = pause(&app, interval) => {}
+            () = pause => {}
         }
     }
 }

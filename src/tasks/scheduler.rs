@@ -9,25 +9,30 @@ use std::time::Instant;
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
 use bakeoff_domain::decide::{
-    AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, after_rejection, decide, needs_look,
+    self, AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, after_rejection, decide,
+    needs_look,
 };
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan;
+use bakeoff_domain::plan::{self, WorstCase};
 use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price;
+use bakeoff_domain::queue::{self, Lane, Waiting};
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 
 use crate::app::App;
+use crate::aws::Operation;
+use crate::crash;
 use crate::ids;
 use crate::store::StoreError;
-use crate::store::attempts::Applied;
+use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
 use crate::store::trials::{Attempt, Claimed};
 
 /// Trials claimed in one tick.
 const CLAIM_MAX: i64 = 64;
+/// Trials admitted in one tick.
+const ADMIT_MAX: usize = 64;
 /// Of those, worked on at once.
 const CONCURRENT_MAX: usize = 16;
 /// Plan, create, look, adopt: what one claim can go through.
@@ -39,15 +44,31 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed_at = Instant::now();
     let settings = &app.settings;
     let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), CLAIM_MAX).await?;
-    let count = claimed.len();
-    futures::stream::iter(claimed)
-        .for_each_concurrent(CONCURRENT_MAX, |trial| async move {
+    let admitted_at = Instant::now();
+    let admitted = admit(app).await?;
+    let count = claimed.len() + admitted.len();
+    let work_since = |trials: Vec<Claimed>, since: Instant| trials.into_iter().map(move |trial| (trial, since));
+    let due = work_since(claimed, claimed_at).chain(work_since(admitted, admitted_at));
+    futures::stream::iter(due)
+        .for_each_concurrent(CONCURRENT_MAX, |(trial, claimed_at)| async move {
             if let Err(error) = work(app, &trial, claimed_at).await {
                 tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
             }
         })
         .await;
     Ok(count)
+}
+
+/// Whose turn it is among those that wait, as many as may be created now.
+async fn admit(app: &App) -> Result<Vec<Claimed>, StoreError> {
+    let now = app.clock.now();
+    let creates = app.aws.creates_available().min(ADMIT_MAX);
+    if creates == 0 || app.store.next_waiting().await?.is_none_or(|at| at > now) {
+        return Ok(Vec::new());
+    }
+    let holder = (app.settings.owner.as_str(), app.settings.lease);
+    let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
+    app.store.admit(holder, creates, now, think).await
 }
 
 /// What is known in the middle of a claim.
@@ -60,6 +81,12 @@ struct Hand<'a> {
 }
 
 async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), StoreError> {
+    crash::point("claimed");
+    if let Some(seconds) = trial.abandoned_seconds {
+        tracing::warn!(trial = %trial.id, seconds, "its last scheduler never gave it back; taken over");
+        metrics::histogram!("bakeoff_takeover_seconds").record(seconds);
+        app.store.record_takeover(trial, seconds, app.clock.now()).await?;
+    }
     let mut hand = Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at };
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
@@ -85,8 +112,9 @@ async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), Sto
 impl Hand<'_> {
     fn facts(&self) -> Option<AttemptFacts> {
         self.attempt.as_ref().map(|attempt| AttemptFacts {
-            number: attempt.number,
             state: attempt.state,
+            failures: self.trial.failures,
+            over_quota: self.trial.over_quota,
             marker: attempt.id.to_string(),
             quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
@@ -97,7 +125,7 @@ impl Hand<'_> {
 
     async fn look(&mut self) {
         let Some(attempt) = &self.attempt else { return };
-        self.seen = match self.app.ports.jobs.describe(&attempt.job_name).await {
+        self.seen = match self.app.aws.describe(&attempt.job_name).await {
             Ok(job) => Seen::Job(Box::new(job)),
             Err(AwsError::NotFound(_)) => Seen::Absent,
             Err(error) => Seen::NoAnswer(error.to_string()),
@@ -117,10 +145,7 @@ impl Hand<'_> {
         match (decision, self.attempt.clone()) {
             (Decision::Plan, _) => self.plan(now).await,
             (Decision::Create, Some(attempt)) => self.create(&attempt, now).await,
-            (Decision::Adopt, Some(attempt)) => {
-                store.record_running(self.trial, &attempt, now).await?;
-                Ok(false)
-            }
+            (Decision::Adopt, Some(attempt)) => self.record_running(&attempt, now).await,
             (Decision::Stop, Some(attempt)) => self.stop(&attempt, now).await,
             (Decision::LookAgain { at }, Some(attempt)) => {
                 let is_absent = self.seen == Seen::Absent;
@@ -165,15 +190,18 @@ impl Hand<'_> {
             self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
             return Ok(false);
         };
-        let worst = plan::worst_case(request, &prices, &price, self.app.settings.metrics_interval, now);
+        let worst = plan::worst_case(request, &prices, &price, self.app.settings.metrics_spacing(), now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());
         let job_name = plan::job_name(&self.app.settings.installation, id.0);
         let reserve = (worst.training_usd, worst.metrics_usd);
-        match self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await? {
+        crash::point("before_plan");
+        let applied = self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await?;
+        crash::point("after_plan");
+        match applied {
             Applied::Stale => Ok(false),
-            Applied::OverBudget => self.wait_for_budget(worst.total_usd, now).await,
+            Applied::OverBudget => self.wait_for_budget(&worst, now).await,
             Applied::Done => {
                 self.attempt = Some(Attempt {
                     id,
@@ -199,6 +227,8 @@ impl Hand<'_> {
                     planned_at: now,
                     started_at: None,
                     ended_at: None,
+                    is_compared: false,
+                    checkpoint_at: None,
                 });
                 self.seen = Seen::NotLooked;
                 Ok(true)
@@ -207,7 +237,7 @@ impl Hand<'_> {
     }
 
     /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
-    async fn wait_for_budget(&self, worst: Usd, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn wait_for_budget(&self, worst: &WorstCase, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let store = &self.app.store;
         let experiment = store.experiment(self.trial.project_id, self.trial.experiment_id).await?;
         let project = store.project(self.trial.project_id).await?;
@@ -226,12 +256,13 @@ impl Hand<'_> {
             reserved_usd: project.reserved_usd,
             settled_usd: project.settled_usd,
         };
-        match shortfall(worst, &own, &shared, held_back) {
+        match shortfall(worst.total_usd, &own, &shared, held_back) {
             Shortfall::Never { why } => {
                 store.refuse(self.trial, &why, now).await?;
             }
             Shortfall::Wait { why } => {
-                store.release_lease(self.trial, now + self.app.settings.policy.poll * 2, Some(&why)).await?;
+                let at = now + self.app.settings.policy.poll * 2;
+                store.requeue(self.trial, (at, &why), worst.training_usd, now).await?;
             }
         }
         Ok(false)
@@ -244,23 +275,25 @@ impl Hand<'_> {
         };
         let marker = attempt.id.to_string();
         let request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
+            self.app.store.release_lease(self.trial, now + wait, None).await?;
+            return Ok(false);
+        }
         // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
         if self.claimed_at.elapsed() * 2 > self.app.settings.lease {
             return Ok(false);
         }
-        let reply = self.app.ports.jobs.create(&request).await;
+        let reply = self.app.aws.create(&request).await;
+        self.learn_of_quota(&reply, now).await?;
         let Some(facts) = self.facts() else { return Ok(false) };
         let policy = &self.app.settings.policy;
         let mut after = after_create(reply, &facts, now, policy);
-        if let AfterCreate::Rejected(ending) = after {
+        if let AfterCreate::Rejected { ending, again_at } = after {
             self.look().await;
-            after = after_rejection(ending, &self.seen, &facts, now, policy);
+            after = after_rejection((ending, again_at), &self.seen, &facts, now, policy);
         }
         match after {
-            AfterCreate::Running => {
-                self.app.store.record_running(self.trial, attempt, now).await?;
-                Ok(false)
-            }
+            AfterCreate::Running => self.record_running(attempt, now).await,
             AfterCreate::LookFirst => {
                 self.look().await;
                 Ok(true)
@@ -269,16 +302,36 @@ impl Hand<'_> {
                 self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
                 Ok(false)
             }
-            AfterCreate::Rejected(ending) => self.settle(attempt, &ending, None, now).await,
+            AfterCreate::Rejected { ending, again_at } => self.settle(attempt, &ending, again_at, now).await,
         }
     }
 
-    /// A stop that fails is asked for again at the next look: the job is then still in progress.
+    async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let settings = &self.app.settings;
+        let metrics_at = settings.metrics_interval.map(|interval| settings.metrics_slot(now + interval));
+        let due_at = if self.trial.stop_requested { now } else { now + settings.policy.net };
+        self.app.store.record_running(self.trial, attempt, (due_at, metrics_at), now).await?;
+        crash::point("after_running");
+        Ok(false)
+    }
+
+    /// A refusal for the quota holds its lane, whoever waits in it.
+    async fn learn_of_quota(&self, reply: &Result<(), AwsError>, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let Err(AwsError::LimitExceeded(_)) = reply else { return Ok(()) };
+        let lane =
+            Lane { instance_type: self.trial.plan.instance_type.clone(), option: self.trial.plan.purchase_option };
+        let policy = &self.app.settings.policy;
+        let until = now + policy.backoff_after(self.trial.over_quota, &lane.instance_type);
+        self.app.store.hold_lane(&lane, until, now).await
+    }
+
+    /// A stop that fails is asked for again soon; one that was taken is looked at when it should be over.
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        if let Err(error) = self.app.ports.jobs.stop(&attempt.job_name).await {
+        let mut at = now + decide::STOP_TAKES;
+        if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
+            at = now + self.app.settings.policy.poll / 2;
         }
-        let at = now + self.app.settings.policy.poll / 2;
         self.app.store.record_look(self.trial, attempt, self.job(), (at, false), now).await?;
         Ok(false)
     }
@@ -292,7 +345,11 @@ impl Hand<'_> {
     ) -> Result<bool, StoreError> {
         // An attempt without a job of its own learns nothing from somebody else's of that name.
         let job = ending.billable_seconds.and(self.job());
-        self.app.store.settle(self.trial, attempt, ending, (job, again_at), now).await?;
+        let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
+        let metrics_at = self.app.settings.metrics_slot(ended_at + METRICS_FINAL_AFTER);
+        crash::point("before_settle");
+        self.app.store.settle(self.trial, attempt, ending, (job, again_at, metrics_at), now).await?;
+        crash::point("after_settle");
         Ok(false)
     }
 }

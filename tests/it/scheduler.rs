@@ -1,6 +1,6 @@
 //! The scheduler against the region: exactly one job for each attempt, through lost replies, cancels and lost leases.
 
-use bakeoff::tasks::{scheduler, sweeper};
+use bakeoff::tasks::scheduler;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -147,7 +147,7 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     let id = test.start(&spec()).await;
     let store = &test.app.store;
     let now = test.app.clock.now();
-    let stale = store.claim_due_trials("first", std::time::Duration::ZERO, now, 10).await.unwrap();
+    let stale = test.admit("first", std::time::Duration::ZERO).await;
     let fresh = store.claim_due_trials("second", std::time::Duration::from_secs(30), now, 10).await.unwrap();
     assert_eq!((stale.len(), fresh.len()), (2, 2), "an expired lease passes on");
     for trial in &stale {
@@ -155,8 +155,10 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
         assert_eq!(outcome, bakeoff::store::attempts::Applied::Stale);
     }
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(trials["items"][0]["state"], "queued");
-    assert!(store.claim_due_trials("third", std::time::Duration::ZERO, now, 10).await.unwrap().is_empty());
+    assert_eq!(trials["items"][0]["state"], "submitting");
+    // However long it is due: a lease that is alive is nobody else's.
+    let much_later = now + TimeDelta::days(3);
+    assert!(store.claim_due_trials("third", std::time::Duration::ZERO, much_later, 10).await.unwrap().is_empty());
 }
 
 /// Two schedulers at once, on one database and one region.
@@ -183,15 +185,15 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let id = test.start(&spec()).await;
     let now = test.app.clock.now();
     // Plan only: claim, then commit an attempt whose name somebody takes before it is sent.
-    let claimed = test.app.store.claim_due_trials("x", std::time::Duration::ZERO, now, 1).await.unwrap();
-    let trial = &claimed[0];
+    let claimed = test.admit("x", std::time::Duration::ZERO).await;
+    let trial = claimed.iter().find(|trial| trial.plan.candidate == "p4de").unwrap();
     let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
     let name = bakeoff_domain::plan::job_name(&test.app.settings.installation, attempt.0);
     let price = trial.plan.price.clone().unwrap();
     test.app.store.plan_attempt(trial, (attempt, &name), &trial.plan, &price, now).await.unwrap();
     let mut foreign = trial.plan.request.clone().unwrap();
     foreign.job_name.clone_from(&name);
-    test.app.ports.jobs.create(&foreign).await.unwrap();
+    test.ports.jobs.create(&foreign).await.unwrap();
     // By then it trains, and is billed to somebody else.
     test.advance(TimeDelta::minutes(20)).await;
     let ended = test.run_to_end_with_foreign_job(&id, 12, &name).await;
@@ -202,26 +204,40 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     assert!(attempts[0]["started_at"].is_null(), "nothing of the other's job is taken for ours: {}", attempts[0]);
 }
 
-/// As after a restore from a backup: the region runs a job that the database believes to be over.
+/// As after a restore from a backup: the region runs a job that the database believes to be over. It is stopped, reported,
+/// and billed to its experiment.
 #[sqlx::test(migrations = false)]
-async fn a_stray_job_is_stopped_and_reported(pool: PgPool) {
+async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.tick().await;
-    assert_eq!(sweeper::tick(&test.app).await.unwrap(), 0, "living jobs are left alone");
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    let strays = "SELECT count(*) FROM stray_jobs";
+    assert_eq!(number(&pool, strays).await, 0, "living jobs are left alone");
     sqlx::query(
         "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL WHERE number = 1",
     )
     .execute(&pool)
     .await
     .unwrap();
-    test.advance(TimeDelta::minutes(1)).await;
-    assert_eq!(sweeper::tick(&test.app).await.unwrap(), 2);
+    test.watch().await;
+    assert_eq!(number(&pool, strays).await, 2);
     test.advance(TimeDelta::minutes(5)).await;
+    test.watch().await;
     assert!(test.record().await["jobs"].as_array().unwrap().iter().all(|job| job["status"] == "Stopped"));
     let events = test.get(&format!("/v1/experiments/{id}/events")).await;
     let alarms = events["items"].as_array().unwrap().iter().filter(|event| event["severity"] == "alarm").count();
     assert_eq!(alarms, 2);
+    let billed: i64 =
+        test.record().await["jobs"].as_array().unwrap().iter().map(|j| j["micro_usd"].as_i64().unwrap()).sum();
+    let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE component = 'stray' AND kind = 'settled'";
+    let booked = number(&pool, booked).await;
+    assert!(billed > 0 && (booked - billed).abs() < 5000, "booked {booked}, billed {billed} (millionths of a dollar)");
+}
+
+async fn number(pool: &PgPool, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
 }
 
 #[sqlx::test(migrations = false)]

@@ -7,15 +7,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff::app::{App, Ports, Settings};
+use bakeoff::app::{App, Settings};
+use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
 use bakeoff::http::{Role, format_key, hash};
+use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
+use bakeoff::store::trials::Claimed;
 use bakeoff::{http, ids, tasks};
 use bakeoff_domain::decide::Policy;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::price;
+use bakeoff_domain::queue::{self, Waiting};
 use chrono::TimeDelta;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -76,6 +80,8 @@ pub(crate) struct TestApp {
     pub(crate) url: String,
     pub(crate) admin: String,
     pub(crate) project: ProjectId,
+    /// AWS without pace or count.
+    pub(crate) ports: Ports,
     client: reqwest::Client,
 }
 
@@ -90,20 +96,30 @@ impl TestApp {
         store.migrate().await.expect("migrations");
         let clock = Clock::manual("2026-11-20T00:00:00Z".parse().expect("a date"));
         store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
-        let (jobs, metrics) = bakeoff_aws::connect_to(&region.url, "us-east-1").await;
+        let ports = bakeoff_aws::connect_to(&region.url, &region.s3_url, "us-east-1").await;
+        let ports = Ports {
+            jobs: Arc::new(ports.jobs),
+            metrics: Arc::new(ports.metrics),
+            quotas: Arc::new(ports.quotas),
+            objects: Arc::new(ports.objects),
+        };
         let settings = Settings {
             region: "us-east-1".into(),
             owner: "test".into(),
             installation: store.installation().await.expect("installation"),
             policy: Policy { poll: TimeDelta::seconds(60), ..Policy::default() },
             lease: Duration::from_secs(30),
-            metrics_interval: TimeDelta::minutes(5),
+            listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
+            metrics_interval: Some(TimeDelta::minutes(5)),
             secret_key: [7; 32],
         };
         let app = App {
+            // Time stands still in a test: what waits for a call of AWS's would wait for ever.
+            aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
+            watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+            metrics: None,
             store,
             clock,
-            ports: Ports { jobs: Arc::new(jobs), metrics: Arc::new(metrics) },
             settings: Arc::new(settings),
             wake: Arc::new(Notify::new()),
             events: watch::Sender::new(0),
@@ -114,7 +130,7 @@ impl TestApp {
         let project = ProjectId(ids::fresh());
         app.store.ensure_project(project, "first", app.clock.now()).await.expect("a project");
         let client = reqwest::Client::new();
-        let mut test = Self { app, region, url, admin: String::new(), project, client };
+        let mut test = Self { app, region, url, admin: String::new(), project, ports, client };
         test.admin = test.key(project, Role::Admin).await;
         test
     }
@@ -168,9 +184,24 @@ impl TestApp {
 
     /// Runs every loop's tick until nothing is due at this moment.
     pub(crate) async fn tick(&self) {
+        self.watch().await;
         while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
+        while tasks::pools::tick(&self.app).await.expect("pools") > 0 {}
+        while tasks::checkpoints::tick(&self.app).await.expect("checkpoints") > 0 {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
         tasks::concluder::tick(&self.app).await.expect("concluder");
+    }
+
+    /// Admits everything that waits, for a scheduler of that name.
+    pub(crate) async fn admit(&self, owner: &str, lease: Duration) -> Vec<Claimed> {
+        let now = self.app.clock.now();
+        let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
+        self.app.store.admit((owner, lease), 100, now, think).await.expect("an admission")
+    }
+
+    /// A listing of all jobs, as a new watcher makes it.
+    pub(crate) async fn watch(&self) {
+        tasks::watcher::tick(&self.app, &mut tasks::watcher::Memory::default()).await.expect("watcher");
     }
 
     /// In steps of five minutes until the experiment has ended, or `hours` have passed; then nothing may leak.

@@ -20,6 +20,7 @@ pub(crate) struct Stack {
     clock: String,
     region: Child,
     pub(crate) region_url: String,
+    s3_url: String,
     service: Child,
     pub(crate) url: String,
     pub(crate) api_key: String,
@@ -45,7 +46,8 @@ impl Stack {
         };
         let addresses: serde_json::Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
         let region_url = addresses["api"].as_str().unwrap_or_default().to_owned();
-        let service = start_service(&scratch.0, &clock, &region_url, "127.0.0.1:0");
+        let s3_url = addresses["s3"].as_str().unwrap_or_default().to_owned();
+        let service = start_service(&scratch.0, &clock, (&region_url, &s3_url), "127.0.0.1:0");
         let service = match service {
             Ok(service) => service,
             Err(error) => {
@@ -54,7 +56,7 @@ impl Stack {
             }
         };
         let mut stack =
-            Self { scratch, clock, region, region_url, service, url: String::new(), api_key: String::new() };
+            Self { scratch, clock, region, region_url, s3_url, service, url: String::new(), api_key: String::new() };
         match stack.finish_start() {
             Ok(()) => Ok(stack),
             Err(error) => {
@@ -104,7 +106,7 @@ impl Stack {
         kill(&mut self.service);
         drop(fs::remove_file(self.scratch.0.join("service.url")));
         let address = self.url.trim_start_matches("http://").to_owned();
-        self.service = start_service(&self.scratch.0, &self.clock, &self.region_url, &address)?;
+        self.service = start_service(&self.scratch.0, &self.clock, (&self.region_url, &self.s3_url), &address)?;
         self.wait_ready().map(drop)
     }
 
@@ -156,7 +158,7 @@ fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
     command.spawn().map_err(|error| error.to_string())
 }
 
-fn start_service(scratch: &Path, clock: &str, region: &str, listen: &str) -> Result<Child, String> {
+fn start_service(scratch: &Path, clock: &str, (region, s3): (&str, &str), listen: &str) -> Result<Child, String> {
     let mut command = detached("bakeoff", &scratch.join("service.log"))?;
     command
         .args(["serve", "--embedded", "--listen", listen, "--poll-seconds", "120", "--lease-seconds", "2"])
@@ -171,6 +173,8 @@ fn start_service(scratch: &Path, clock: &str, region: &str, listen: &str) -> Res
         .env("AWS_ENDPOINT_URL", region)
         .env("AWS_ENDPOINT_URL_SAGEMAKER", region)
         .env("AWS_ENDPOINT_URL_CLOUDWATCH", region)
+        .env("AWS_ENDPOINT_URL_SERVICE_QUOTAS", region)
+        .env("AWS_ENDPOINT_URL_S3", s3)
         .env("AWS_ACCESS_KEY_ID", "simulated")
         .env("AWS_SECRET_ACCESS_KEY", "simulated")
         .env("AWS_EC2_METADATA_DISABLED", "true")

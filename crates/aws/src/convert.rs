@@ -4,7 +4,8 @@ use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJ
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
     AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricDefinition, OutputDataConfig, ResourceConfig,
-    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
+    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
+    TrainingJobSummary,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::job::{JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
@@ -123,12 +124,15 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
 fn actual(output: &DescribeTrainingJobOutput) -> Actual {
     let resources = output.resource_config();
     let positive = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
-    let definitions = output.algorithm_specification().map(|algorithm| algorithm.metric_definitions());
+    let definitions =
+        output.algorithm_specification().map(aws_sdk_sagemaker::types::AlgorithmSpecification::metric_definitions);
     Actual {
         instance_type: resources.and_then(|config| config.instance_type()).map(|kind| kind.as_str().to_owned()),
-        instance_count: positive(resources.and_then(|config| config.instance_count())),
+        instance_count: positive(resources.and_then(aws_sdk_sagemaker::types::ResourceConfig::instance_count)),
         spot: output.enable_managed_spot_training(),
-        keep_alive_seconds: positive(resources.and_then(|config| config.keep_alive_period_in_seconds())),
+        keep_alive_seconds: positive(
+            resources.and_then(aws_sdk_sagemaker::types::ResourceConfig::keep_alive_period_in_seconds),
+        ),
         checkpoint_s3_uri: output.checkpoint_config().and_then(|config| config.s3_uri()).map(str::to_owned),
         metric_names: definitions
             .unwrap_or_default()

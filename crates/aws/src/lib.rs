@@ -47,7 +47,8 @@ pub async fn connect(region: String, sdk_retries: bool, operation_timeout: Durat
 pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Region {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
     let config = load(region.to_owned(), false, OPERATION_TIMEOUT).await.into_builder();
-    let config = config.credentials_provider(SharedCredentialsProvider::new(credentials)).endpoint_url(endpoint).build();
+    let config =
+        config.credentials_provider(SharedCredentialsProvider::new(credentials)).endpoint_url(endpoint).build();
     let s3 = S3::new(&config.clone().into_builder().endpoint_url(s3_endpoint).build());
     Region { objects: s3, ..ports(&config) }
 }

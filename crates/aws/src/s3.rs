@@ -35,7 +35,8 @@ impl Objects for S3 {
         let mut newest = None;
         let mut token = None;
         for _ in 0..PAGES_MAX {
-            let call = self.client.list_objects_v2().bucket(bucket).prefix(format!("{}/", prefix.trim_end_matches('/')));
+            let call =
+                self.client.list_objects_v2().bucket(bucket).prefix(format!("{}/", prefix.trim_end_matches('/')));
             let page = call.set_continuation_token(token).send().await.map_err(classify)?;
             let times = page.contents().iter().filter_map(|object| object.last_modified().and_then(moment));
             newest = newest.max(times.max());

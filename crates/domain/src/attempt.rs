@@ -33,7 +33,7 @@ named_states! {
         Refused = "refused",
         /// Waiting for its turn, its budget, or a retry.
         Queued = "queued",
-        /// An attempt is committed; CreateTrainingJob is being or may have been sent.
+        /// Its turn has come: an attempt is being committed, and CreateTrainingJob is being or may have been sent.
         Submitting = "submitting",
         /// Cannot go on until a person acts: its reason says what to do, and a resume queues it again.
         Parked = "parked",
@@ -83,9 +83,9 @@ impl TrialState {
     /// The states that may follow this one. Drawn in `docs/states.md`; the database refuses to leave a terminal one.
     pub fn followers(self) -> &'static [Self] {
         match self {
-            Self::Queued => &[Self::Submitting, Self::Parked, Self::Refused, Self::Stopped],
+            Self::Queued => &[Self::Submitting, Self::Parked, Self::Stopped],
             Self::Submitting => {
-                &[Self::Running, Self::Queued, Self::Parked, Self::Stopping, Self::Failed, Self::Stopped]
+                &[Self::Running, Self::Queued, Self::Parked, Self::Stopping, Self::Refused, Self::Failed, Self::Stopped]
             }
             Self::Parked => &[Self::Queued, Self::Stopped],
             Self::Running => &[Self::Stopping, Self::Queued, Self::Completed, Self::Failed, Self::Stopped],

@@ -10,7 +10,7 @@ use crate::job::{JobStatus, ObservedJob};
 use crate::ports::AwsError;
 
 /// StopTrainingJob to the end: 120 s of grace, and the upload of what there is.
-const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
+pub const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
 
 /// Intervals and bounds of the scheduler, on the domain clock.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,9 +51,10 @@ impl Policy {
     pub fn backoff_after(&self, tries: u32, salt: &str) -> TimeDelta {
         let whole = self.backoff * (1i32 << tries.min(6));
         // FNV-1a.
-        let hash = salt.bytes().chain(tries.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = salt
+            .bytes()
+            .chain(tries.to_le_bytes())
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         let share = i32::try_from(hash >> 32 & 0x3ff).unwrap_or_default();
         whole / 2 + whole * share / 2048
     }
@@ -143,6 +144,8 @@ pub struct Ending {
     pub billable_seconds: Option<u64>,
     /// True when AWS did not say and the seconds are our own estimate.
     pub estimated: bool,
+    /// A quota turned it down: no attempt of the trial's is used up.
+    pub over_quota: bool,
 }
 
 /// The next action. It carries all that the executor needs; the executor has no choices.
@@ -196,13 +199,11 @@ pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
         | TrialState::Submitting
         | TrialState::Parked
         | TrialState::Running
-        | TrialState::Stopping => {
-            match &situation.attempt {
-                Some(attempt) => with_attempt(situation, attempt, policy),
-                None if situation.stop_requested => Decision::EndUnstarted { reason: "cancelled".to_owned() },
-                None => Decision::Plan,
-            }
-        }
+        | TrialState::Stopping => match &situation.attempt {
+            Some(attempt) => with_attempt(situation, attempt, policy),
+            None if situation.stop_requested => Decision::EndUnstarted { reason: "cancelled".to_owned() },
+            None => Decision::Plan,
+        },
     }
 }
 
@@ -215,9 +216,9 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 Decision::Quarantine { until: situation.now + policy.quarantine }
             }
             Seen::NotLooked | Seen::Absent => Decision::Create,
-            Seen::NoAnswer(_) => Decision::LookAgain {
-                at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
-            },
+            Seen::NoAnswer(_) => {
+                Decision::LookAgain { at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker) }
+            }
         },
         AttemptState::Quarantined => match &situation.seen {
             Seen::NotLooked => {
@@ -307,6 +308,7 @@ fn ended(job: &ObservedJob, states: (TrialState, AttemptState), reason: &str, no
         billable_seconds: Some(measured.unwrap_or(estimate)),
         // A job that never started is billed nothing, and that is certain.
         estimated: measured.is_none() && job.started_at.is_some(),
+        over_quota: false,
     }
 }
 
@@ -317,6 +319,7 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
         reason: reason.to_owned(),
         billable_seconds: None,
         estimated: false,
+        over_quota: false,
     }
 }
 
@@ -328,6 +331,7 @@ fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
         reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate".to_owned(),
         billable_seconds: Some(attempt.started_at.map_or(0, |start| seconds_between(start, now))),
         estimated: true,
+        over_quota: false,
     }
 }
 
@@ -363,11 +367,14 @@ pub fn after_create(
         Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
         Err(AwsError::LimitExceeded(why)) if attempt.over_quota >= policy.over_quota_max => rejected(
             TrialState::Parked,
-            format!("{why} It was asked {} times; ask AWS for more, then resume the experiment", attempt.over_quota + 1),
+            format!(
+                "{why} It was asked {} times; ask AWS for more, then resume the experiment",
+                attempt.over_quota + 1
+            ),
         ),
         // Back into the queue, without its reservation: others may have room.
         Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
-            ending: never_created(TrialState::Queued, &why),
+            ending: Ending { over_quota: true, ..never_created(TrialState::Queued, &why) },
             again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
         },
         Err(AwsError::Throttled(why) | AwsError::Unknown(why)) => AfterCreate::Postpone { at: later, why },

@@ -222,7 +222,9 @@ fn a_quota_is_waited_for_without_holding_money_and_then_parked() {
         after_create(Err(AwsError::LimitExceeded("quota.".into())), &facts, now(), &policy)
     };
     let AfterCreate::Rejected { ending, again_at } = reply(3) else { panic!("it keeps its reservation") };
-    assert!(ending.trial == TrialState::Queued && ending.attempt == AttemptState::NeverCreated && again_at > Some(now()));
+    assert!(
+        ending.trial == TrialState::Queued && ending.attempt == AttemptState::NeverCreated && again_at > Some(now())
+    );
     let AfterCreate::Rejected { ending, again_at } = reply(policy.over_quota_max) else { panic!("it waits for ever") };
     assert!(ending.trial == TrialState::Parked && again_at.is_none() && ending.reason.contains("resume"));
 }
@@ -248,12 +250,16 @@ proptest! {
     ) {
         // Only pairs that the store can hold.
         let fits = match trial {
-            TrialState::Submitting => state == AttemptState::Planned,
+            TrialState::Submitting => state == AttemptState::Planned || state.is_terminal(),
             TrialState::Running => state == AttemptState::Running,
             TrialState::Stopping =>
                 stop_requested && matches!(state, AttemptState::Planned | AttemptState::Quarantined | AttemptState::Running),
-            TrialState::Queued | TrialState::Parked => state.is_terminal(),
-            TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => state.is_terminal(),
+            TrialState::Queued
+            | TrialState::Parked
+            | TrialState::Refused
+            | TrialState::Completed
+            | TrialState::Failed
+            | TrialState::Stopped => state.is_terminal(),
         };
         prop_assume!(fits);
         let case = Situation { trial, stop_requested, attempt: Some(attempt(state)), seen: sight, now: now() };
@@ -265,7 +271,7 @@ proptest! {
             Decision::EndUnstarted { .. } => prop_assert!(trial.followers().contains(&TrialState::Stopped)),
             Decision::Adopt => prop_assert!(state.followers().contains(&AttemptState::Running)),
             Decision::Quarantine { .. } => prop_assert!(state.followers().contains(&AttemptState::Quarantined)),
-            Decision::Plan => prop_assert!(trial == TrialState::Queued),
+            Decision::Plan => prop_assert!(matches!(trial, TrialState::Queued | TrialState::Submitting)),
             Decision::Nothing | Decision::Create | Decision::Stop | Decision::LookAgain { .. } => {}
         }
     }

@@ -28,5 +28,6 @@ pub mod quota;
 pub mod recommend;
 pub mod requested;
 pub mod spec;
+pub mod spot;
 pub mod steady;
 pub mod watch;

@@ -37,7 +37,7 @@ pub struct Limiter {
 impl Limiter {
     /// Begins at `rate` calls per second, learns.
     pub fn learning(rate: f64) -> Self {
-        Self { rate, most: RATE_MAX, tokens: 1.0, refilled_at: None, throttled: None, deaf_until: None }
+        Self { rate, most: RATE_MAX, tokens: rate.max(1.0), refilled_at: None, throttled: None, deaf_until: None }
     }
 
     /// Never faster than `rate` calls per second: for a quota that is known.
@@ -65,9 +65,20 @@ impl Limiter {
     /// Whole calls that may be sent now.
     pub fn available(&mut self, now: DateTime<Utc>) -> usize {
         self.refill(now);
-        #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10,000")]
+        #[expect(
+            clippy::as_conversions,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to 10,000"
+        )]
         let whole = (self.tokens + ROUNDING).max(0.0) as usize;
         whole
+    }
+
+    /// How long until a call may be sent.
+    pub fn wait(&mut self, now: DateTime<Utc>) -> TimeDelta {
+        self.refill(now);
+        seconds((1.0 - self.tokens).max(0.0) / self.rate)
     }
 
     /// Takes one call out of the bucket, or says how long until there is one.

@@ -82,11 +82,16 @@ pub enum PoolSeen {
 /// What to do about a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolDecision {
-    LookAgain { at: DateTime<Utc> },
+    LookAgain {
+        at: DateTime<Utc>,
+    },
     /// Set its keep-alive to zero, and look again.
     Terminate,
     /// Book what it cost and give the reservation back.
-    Settle { retained_seconds: u64, estimated: bool },
+    Settle {
+        retained_seconds: u64,
+        estimated: bool,
+    },
 }
 
 /// The next action on a pool.

@@ -59,9 +59,7 @@ fn priority_counts_within_a_project_and_not_between() {
 fn a_projects_own_limit_leaves_room_to_the_others() {
     let queue = [waiting(1, 1, "g5"), waiting(2, 1, "g5"), waiting(3, 2, "g5")];
     let mut limited = capacity(0, 10);
-    limited
-        .projects
-        .insert(ProjectId(Uuid::from_u128(1)), ProjectState { running: 1, concurrent_max: Some(2) });
+    limited.projects.insert(ProjectId(Uuid::from_u128(1)), ProjectState { running: 1, concurrent_max: Some(2) });
     assert_eq!(order(&queue, limited), [3, 1]);
 }
 

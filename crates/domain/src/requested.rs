@@ -1,6 +1,8 @@
 //! Requested against actual: what SageMaker says it runs, beside what was asked for. It drops some settings without a word (a
 //! keep-alive without a pool quota, for one); a difference is reported, once.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -24,6 +26,12 @@ pub struct Difference {
     pub field: &'static str,
     pub requested: String,
     pub actual: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SageMaker runs it with {} {}, and {} was asked for", self.field, self.actual, self.requested)
+    }
 }
 
 /// Differences, in the order of the request.

@@ -25,6 +25,8 @@ pub struct Known {
     pub has_started: bool,
     /// When we recorded that the job exists.
     pub running_at: DateTime<Utc>,
+    /// What it asked for has been compared with what it got.
+    pub is_compared: bool,
 }
 
 /// A status that is new to us.
@@ -141,6 +143,7 @@ mod tests {
             modified_at: Some(at(100)),
             has_started: secondary != "Starting",
             running_at: at(0),
+            is_compared: true,
         }
     }
 

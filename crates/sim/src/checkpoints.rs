@@ -38,7 +38,8 @@ pub(crate) fn write_due(region: &Region) {
         due
     });
     for (uri, number, at) in due {
-        let Some(path) = region.object_path(&format!("{}/checkpoint-{number}/state.bin", uri.trim_end_matches('/'))) else {
+        let Some(path) = region.object_path(&format!("{}/checkpoint-{number}/state.bin", uri.trim_end_matches('/')))
+        else {
             continue;
         };
         let written = path.parent().map(fs::create_dir_all).transpose().and_then(|_| {

@@ -33,7 +33,9 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
             let changed: Vec<Value> = world
                 .jobs
                 .iter()
-                .filter(|job| last.insert(job.name.clone(), job.secondary_status(now)) != Some(job.secondary_status(now)))
+                .filter(|job| {
+                    last.insert(job.name.clone(), job.secondary_status(now)) != Some(job.secondary_status(now))
+                })
                 .map(|job| event(job, now))
                 .collect();
             let mut out = Vec::new();

@@ -127,7 +127,9 @@ pub(crate) fn draw(life: &Life) -> Timeline {
 fn failed(drawing: Drawing, failure: Failure) -> Timeline {
     let reason = match failure {
         Failure::Algorithm => "AlgorithmError: ExecuteUserScriptError: ExitCode 1",
-        Failure::Capacity | Failure::Internal => "InternalServerError: We encountered an internal error. Please try again.",
+        Failure::Capacity | Failure::Internal => {
+            "InternalServerError: We encountered an internal error. Please try again."
+        }
     };
     Timeline { phases: drawing.phases, end_status: "Failed", end_secondary: "Failed", failure_reason: Some(reason) }
 }

@@ -1,0 +1,125 @@
+//! What watching costs: our own calls to AWS, by operation and per job-hour; and `/metrics` for Prometheus.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::cost;
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::Caller;
+use super::extract::Params;
+use super::problem::{Problem, Problems};
+use crate::app::App;
+
+const HOURS_MAX: u32 = 24 * 31;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UsageParams {
+    /// Full hours back from now, 1 to 744; 24 when absent.
+    hours: Option<u32>,
+}
+
+/// Our calls of one AWS operation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct OperationUsage {
+    operation: String,
+    calls: i64,
+    /// Answered with a throttle.
+    throttled: i64,
+    /// Ended without a certain answer.
+    failed: i64,
+    /// Calls for each hour that a job was watched; empty while none was.
+    calls_per_job_hour: Option<f64>,
+    /// Calls per second that this replica paces itself at: learnt from throttles, or known.
+    paced_at_calls_per_second: Option<f64>,
+}
+
+/// What watching cost.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct AwsUsage {
+    since: DateTime<Utc>,
+    until: DateTime<Utc>,
+    /// Hours that jobs were watched, over all projects.
+    job_hours: f64,
+    operations: Vec<OperationUsage>,
+    /// Calls to SageMaker and CloudWatch; S3 is listed, and not in this figure.
+    calls_per_job_hour: Option<f64>,
+    /// What CloudWatch bills: metrics requested.
+    metrics_requested: i64,
+    /// Measured, at $0.01 for 1,000 metrics requested.
+    metrics_usd: Usd,
+    metrics_usd_per_job_hour: Option<f64>,
+}
+
+/// Our own calls to AWS
+///
+/// Counted by every replica, added up each minute.
+#[utoipa::path(get, path = "/v1/aws-usage", operation_id = "getAwsUsage", tag = "operations", params(UsageParams),
+    responses((status = 200, description = "By operation and per job-hour", body = AwsUsage), Problems))]
+pub(super) async fn aws_usage(
+    State(app): State<App>,
+    _: Caller,
+    Params(params): Params<UsageParams>,
+) -> Result<Json<AwsUsage>, Problem> {
+    let hours = params.hours.unwrap_or(24);
+    if !(1..=HOURS_MAX).contains(&hours) {
+        return Err(Problem::bad_parameter(format!("hours is {hours}; give 1 to {HOURS_MAX}"), Vec::new()));
+    }
+    let until = app.clock.now();
+    let since = (until - TimeDelta::hours(i64::from(hours) - 1)).duration_trunc(TimeDelta::hours(1)).unwrap_or(until);
+    let tallies = app.store.aws_calls_since(since).await?;
+    let job_hours = app.store.job_hours_since(since, until).await?;
+    let rates = app.aws.rates();
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "calls lie far below 2^53")]
+    let per_job_hour = |count: i64| (job_hours > 0.0).then(|| count as f64 / job_hours);
+    let metrics_requested: i64 = tallies.iter().map(|tally| tally.metrics).sum();
+    let metrics_usd = cost::metrics(u64::try_from(metrics_requested).unwrap_or_default());
+    let counted = tallies.iter().filter(|tally| tally.operation != "ListObjectsV2");
+    Ok(Json(AwsUsage {
+        since,
+        until,
+        job_hours,
+        calls_per_job_hour: per_job_hour(counted.map(|tally| tally.calls).sum()),
+        metrics_requested,
+        metrics_usd,
+        metrics_usd_per_job_hour: per_job_hour(metrics_requested).map(|requested| requested * 1e-5),
+        operations: tallies
+            .into_iter()
+            .map(|tally| OperationUsage {
+                paced_at_calls_per_second: rates
+                    .iter()
+                    .find(|(name, _)| *name == tally.operation)
+                    .map(|(_, rate)| *rate),
+                calls_per_job_hour: per_job_hour(tally.calls),
+                operation: tally.operation,
+                calls: tally.calls,
+                throttled: tally.throttled,
+                failed: tally.failed,
+            })
+            .collect(),
+    }))
+}
+
+/// Metrics for Prometheus
+///
+/// Needs a key, as everything does: `authorization: {credentials: bk_…}` in the scrape configuration.
+#[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
+    responses((status = 200, description = "Text exposition format", body = String, content_type = "text/plain"), Problems))]
+pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Response, Problem> {
+    for (state, count) in app.store.living_trials_by_state().await? {
+        let value = f64::from(i32::try_from(count).unwrap_or(i32::MAX));
+        metrics::gauge!("bakeoff_trials", "state" => state).set(value);
+    }
+    for (operation, rate) in app.aws.rates() {
+        metrics::gauge!("bakeoff_aws_paced_calls_per_second", "operation" => operation).set(rate);
+    }
+    let text = app.metrics.as_ref().map(PrometheusHandle::render).unwrap_or_default();
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}

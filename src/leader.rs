@@ -1,0 +1,72 @@
+//! Leadership over work that one replica does for all. What is believed here is only a reason to try: a write is fenced by the
+//! term in its own transaction, and an effect on AWS needs a lease that was confirmed a moment ago.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+use crate::store::leases::Term;
+use crate::store::{Store, StoreError};
+
+/// A candidate for one named lease.
+#[derive(Debug)]
+pub struct Leader {
+    name: &'static str,
+    owner: String,
+    ttl: Duration,
+    held: Mutex<Option<Held>>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    term: Term,
+    /// Before the statement that confirmed it was sent: the lease cannot have begun earlier.
+    confirmed: Instant,
+}
+
+impl Leader {
+    pub fn new(name: &'static str, owner: String, ttl: Duration) -> Self {
+        Self { name, owner, ttl, held: Mutex::new(None) }
+    }
+
+    /// The term, renewed or newly taken; `None` while another replica has it. A failed renewal is an end, not a doubt.
+    pub async fn term(&self, store: &Store) -> Result<Option<Term>, StoreError> {
+        let mut held = self.held.lock().await;
+        let confirmed = Instant::now();
+        if let Some(current) = held.take() {
+            if store.renew_lease(&current.term, self.ttl).await? {
+                *held = Some(Held { term: current.term.clone(), confirmed });
+                return Ok(Some(current.term));
+            }
+            tracing::info!(lease = self.name, "the lease is lost; stepping down");
+        }
+        let confirmed = Instant::now().min(confirmed);
+        *held = store.acquire_lease(self.name, &self.owner, self.ttl).await?.map(|term| Held { term, confirmed });
+        Ok(held.as_ref().map(|held| held.term.clone()))
+    }
+
+    /// The term, renewed only when a third of it has passed: for long work, step by step.
+    pub async fn still(&self, store: &Store) -> Result<Option<Term>, StoreError> {
+        {
+            let held = self.held.lock().await;
+            if let Some(current) = held.as_ref().filter(|held| held.confirmed.elapsed() * 3 < self.ttl) {
+                return Ok(Some(current.term.clone()));
+            }
+        }
+        self.term(store).await
+    }
+
+    /// Whether an effect on AWS may be sent now: half of the lease is left, however long this process slept.
+    pub async fn is_trusted(&self) -> bool {
+        self.held.lock().await.as_ref().is_some_and(|held| held.confirmed.elapsed() * 2 < self.ttl)
+    }
+
+    /// Gives the lease back, so that nobody waits for it.
+    pub async fn resign(&self, store: &Store) {
+        if let Some(held) = self.held.lock().await.take()
+            && let Err(error) = store.resign_lease(&held.term).await
+        {
+            tracing::debug!(%error, lease = self.name, "the lease could not be given back; it will run out");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Our own calls to AWS, added up by hour of the domain clock; and the job-hours that they served.
+
+use chrono::{DateTime, Utc};
+
+use super::{Store, StoreError};
+
+/// Calls of one operation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub operation: String,
+    pub calls: i64,
+    /// Answered with a throttle.
+    pub throttled: i64,
+    /// Ended without a certain answer.
+    pub failed: i64,
+    /// Metrics requested from CloudWatch, which is what it bills.
+    pub metrics: i64,
+}
+
+impl Store {
+    /// Adds to the hour.
+    pub async fn add_aws_calls(&self, hour_at: DateTime<Utc>, tallies: &[Tally]) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO aws_calls AS known (hour_at, operation, calls, throttled, failed, metrics)
+               SELECT $1, operation, calls, throttled, failed, metrics
+               FROM UNNEST($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+                   AS t(operation, calls, throttled, failed, metrics)
+               ON CONFLICT (hour_at, operation) DO UPDATE
+               SET calls = known.calls + excluded.calls, throttled = known.throttled + excluded.throttled,
+                   failed = known.failed + excluded.failed, metrics = known.metrics + excluded.metrics"#,
+            hour_at,
+            &tallies.iter().map(|tally| tally.operation.clone()).collect::<Vec<_>>(),
+            &tallies.iter().map(|tally| tally.calls).collect::<Vec<_>>(),
+            &tallies.iter().map(|tally| tally.throttled).collect::<Vec<_>>(),
+            &tallies.iter().map(|tally| tally.failed).collect::<Vec<_>>(),
+            &tallies.iter().map(|tally| tally.metrics).collect::<Vec<_>>(),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Calls since a moment (a full hour), by operation.
+    pub async fn aws_calls_since(&self, since: DateTime<Utc>) -> Result<Vec<Tally>, StoreError> {
+        let rows = sqlx::query_as!(
+            Tally,
+            r#"SELECT operation, sum(calls)::bigint AS "calls!", sum(throttled)::bigint AS "throttled!",
+                      sum(failed)::bigint AS "failed!", sum(metrics)::bigint AS "metrics!"
+               FROM aws_calls WHERE hour_at >= $1 GROUP BY operation ORDER BY operation"#,
+            since,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Hours that jobs were watched since a moment: from the record of the job to its end, or to now.
+    pub async fn job_hours_since(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<f64, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT coalesce(sum(extract(epoch FROM coalesce(ended_at, $2) - greatest(running_at, $1))) / 3600, 0)
+                   ::double precision AS "hours!"
+               FROM attempts
+               WHERE running_at IS NOT NULL AND (settled_at IS NULL OR settled_at >= $1)
+                 AND coalesce(ended_at, $2) > greatest(running_at, $1)"#,
+            since,
+            now,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Trials by state, of experiments that are not over.
+    pub async fn living_trials_by_state(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT state, count(*) AS "count!" FROM trials
+               WHERE state IN ('queued', 'submitting', 'parked', 'running', 'stopping') GROUP BY state"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+    }
+}

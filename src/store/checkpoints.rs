@@ -1,0 +1,106 @@
+//! Checkpoints of running attempts: which are due for a look at S3, and what was found.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::CheckpointSpec;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::error::from_json;
+use super::events::{self, NewEvent};
+use super::{Store, StoreError};
+
+/// An attempt whose checkpoints are to be looked at.
+#[derive(Debug, Clone)]
+pub struct CheckpointDue {
+    pub attempt_id: AttemptId,
+    pub trial_id: TrialId,
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    pub candidate: String,
+    pub spec: CheckpointSpec,
+    pub instance_count: u32,
+    pub usd_per_hour: Usd,
+    pub started_at: Option<DateTime<Utc>>,
+    /// SageMaker's secondary status, as last seen.
+    pub secondary_status: Option<String>,
+    pub is_alarmed: bool,
+}
+
+impl Store {
+    /// Takes attempts whose checkpoints are due; found again after `hold`, should we die.
+    pub async fn claim_due_checkpoints(
+        &self,
+        now: DateTime<Utc>,
+        hold: TimeDelta,
+        limit: i64,
+    ) -> Result<Vec<CheckpointDue>, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH due AS (
+                   SELECT id FROM attempts WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
+                   FOR UPDATE SKIP LOCKED)
+               UPDATE attempts a SET checkpoint_due_at = $2
+               FROM due, trials t
+               WHERE a.id = due.id AND t.id = a.trial_id
+               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
+                         a.started_at, a.secondary_status, a.checkpoint_alarmed,
+                         t.plan->'request'->'checkpoint' AS "checkpoint!""#,
+            now,
+            now + hold,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(CheckpointDue {
+                    attempt_id: AttemptId(row.id),
+                    trial_id: TrialId(row.trial_id),
+                    project_id: ProjectId(row.project_id),
+                    experiment_id: ExperimentId(row.experiment_id),
+                    candidate: row.candidate,
+                    spec: from_json(row.checkpoint, "trials", row.trial_id, "plan")?,
+                    instance_count: u32::try_from(row.instance_count).unwrap_or(1),
+                    usd_per_hour: Usd(row.usd_per_hour),
+                    started_at: row.started_at,
+                    secondary_status: row.secondary_status,
+                    is_alarmed: row.checkpoint_alarmed,
+                })
+            })
+            .collect()
+    }
+
+    /// Records the newest checkpoint; an alarm once, when the sync has stopped.
+    pub async fn record_checkpoint(
+        &self,
+        due: &CheckpointDue,
+        newest: Option<DateTime<Utc>>,
+        alarm: Option<&str>,
+        (next_at, now): (DateTime<Utc>, DateTime<Utc>),
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let changed = sqlx::query!(
+            r#"UPDATE attempts SET checkpoint_at = greatest(checkpoint_at, $2), checkpoint_due_at = $3,
+                      checkpoint_alarmed = $4
+               WHERE id = $1 AND state = 'running'"#,
+            due.attempt_id.0,
+            newest,
+            next_at,
+            alarm.is_some(),
+        )
+        .execute(&mut *tx)
+        .await?;
+        if let Some(alarm) = alarm.filter(|_| changed.rows_affected() == 1 && !due.is_alarmed) {
+            let event = NewEvent {
+                project_id: due.project_id,
+                experiment_id: due.experiment_id,
+                trial_id: Some(due.trial_id),
+                kind: "trial.checkpoint_stalled".to_owned(),
+                severity: "alarm",
+                message: format!("{}: {alarm}", due.candidate),
+            };
+            events::insert(&mut tx, &event, now).await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+}

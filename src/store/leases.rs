@@ -1,0 +1,86 @@
+//! Leases on work that one replica does for all: a name, an owner, a term, an end on the database's clock.
+//!
+//! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the lease is lost, however
+//! sure its holder was. A write on behalf of a term locks the lease's row first, so a takeover waits for it or fences it.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::trials::interval;
+use super::{Store, StoreError};
+
+/// Who holds a lease, and for which term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    pub name: &'static str,
+    pub owner: String,
+    pub term: i64,
+}
+
+impl Store {
+    /// Takes a lease that is free or has run out.
+    pub async fn acquire_lease(
+        &self,
+        name: &'static str,
+        owner: &str,
+        ttl: Duration,
+    ) -> Result<Option<Term>, StoreError> {
+        let term = sqlx::query_scalar!(
+            r#"INSERT INTO leases AS held (name, owner, term, expires_at)
+               VALUES ($1, $2, 1, clock_timestamp() + $3::interval)
+               ON CONFLICT (name) DO UPDATE
+               SET owner = excluded.owner, term = held.term + 1, expires_at = clock_timestamp() + $3::interval
+               WHERE held.expires_at < clock_timestamp()
+               RETURNING term"#,
+            name,
+            owner,
+            interval(ttl),
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(term.map(|term| Term { name, owner: owner.to_owned(), term }))
+    }
+
+    /// Prolongs a lease; false when it is lost.
+    pub async fn renew_lease(&self, held: &Term, ttl: Duration) -> Result<bool, StoreError> {
+        let renewed = sqlx::query!(
+            r#"UPDATE leases SET expires_at = clock_timestamp() + $4::interval
+               WHERE name = $1 AND owner = $2 AND term = $3 AND expires_at >= clock_timestamp()"#,
+            held.name,
+            held.owner,
+            held.term,
+            interval(ttl),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(renewed.rows_affected() == 1)
+    }
+
+    /// Gives a lease back before its end, so that nobody waits for it.
+    pub async fn resign_lease(&self, held: &Term) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE leases SET expires_at = '-infinity' WHERE name = $1 AND owner = $2 AND term = $3",
+            held.name,
+            held.owner,
+            held.term,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Locks the lease for the rest of the transaction; false when the term is over.
+pub(super) async fn fence(tx: &mut PgConnection, held: &Term) -> Result<bool, StoreError> {
+    let row = sqlx::query_scalar!(
+        r#"SELECT 1 AS "one!" FROM leases
+           WHERE name = $1 AND owner = $2 AND term = $3 AND expires_at >= clock_timestamp() FOR UPDATE"#,
+        held.name,
+        held.owner,
+        held.term,
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(row.is_some())
+}

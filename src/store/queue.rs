@@ -1,0 +1,236 @@
+//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::queue`]; and claiming whom it admits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bakeoff_domain::ids::{ProjectId, TrialId};
+use bakeoff_domain::queue::{Admission, Capacity, Lane, LaneState, ProjectState, Waiting};
+use bakeoff_domain::quota::Quota;
+use bakeoff_domain::spec::PurchaseOption;
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::leases::{self, Term};
+use super::trials::{Claimed, ClaimedRow, interval};
+use super::{Store, StoreError};
+
+/// Of each project and lane, so many are looked at in one admission.
+const HEADS: i64 = 64;
+/// One admission at a time, over all replicas.
+const ADMISSION_LOCK: i64 = 0x6261_6b65_0001;
+
+fn lane(instance_type: String, option: &str) -> Lane {
+    let option = if option == PurchaseOption::Spot.as_str() { PurchaseOption::Spot } else { PurchaseOption::OnDemand };
+    Lane { instance_type, option }
+}
+
+fn count(value: i64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+impl Store {
+    /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two replicas never admit into
+    /// the same room. Empty when another replica is at it.
+    pub async fn admit(
+        &self,
+        (owner, lease): (&str, Duration),
+        creates: usize,
+        now: DateTime<Utc>,
+        think: impl FnOnce(&[Waiting], Capacity) -> Admission,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let is_ours = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#, ADMISSION_LOCK);
+        if !is_ours.fetch_one(&mut *tx).await? {
+            return Ok(Vec::new());
+        }
+        let waiting = waiting(&mut tx, now).await?;
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let capacity = capacity(&mut tx, creates).await?;
+        let admission = think(&waiting, capacity);
+        for (trial, reason) in &admission.parked {
+            park(&mut tx, *trial, reason, now).await?;
+        }
+        let ids: Vec<Uuid> = admission.admitted.iter().map(|trial| trial.0).collect();
+        let rows = claim(&mut tx, &ids, (owner, lease), now).await?;
+        tx.commit().await?;
+        self.claimed(rows).await
+    }
+
+    /// When the next waiting trial may be admitted; for the scheduler's timer.
+    pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL")
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Writes the account's quotas as Service Quotas told them.
+    pub async fn put_quotas(&self, term: &Term, quotas: &[Quota], now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !leases::fence(&mut tx, term).await? {
+            return Ok(false);
+        }
+        sqlx::query!(
+            r#"INSERT INTO quotas (instance_type, usage, instances, read_at)
+               SELECT kind, usage, instances, $4 FROM UNNEST($1::text[], $2::text[], $3::integer[]) AS q(kind, usage, instances)
+               ON CONFLICT (instance_type, usage) DO UPDATE
+               SET instances = excluded.instances, read_at = excluded.read_at"#,
+            &quotas.iter().map(|quota| quota.instance_type.clone()).collect::<Vec<_>>(),
+            &quotas.iter().map(|quota| quota.usage.as_str().to_owned()).collect::<Vec<_>>(),
+            &quotas.iter().map(|quota| i32::try_from(quota.instances).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// AWS refused a create for its quota: the lane waits.
+    pub async fn hold_lane(&self, lane: &Lane, until: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO quotas (instance_type, usage, refused_at, held_until) VALUES ($1, $2, $4, $3)
+               ON CONFLICT (instance_type, usage) DO UPDATE
+               SET refused_at = excluded.refused_at, held_until = excluded.held_until"#,
+            lane.instance_type,
+            lane.option.as_str(),
+            until,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// The heads of every project's queue in every lane, and whoever fits an idle warm pool.
+async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waiting>, StoreError> {
+    let rows = sqlx::query!(
+        r#"WITH heads AS (
+               SELECT t.id FROM (SELECT DISTINCT project_id, instance_type, purchase_option FROM trials
+                                 WHERE state = 'queued' AND stop_requested_at IS NULL) lane
+               CROSS JOIN LATERAL (
+                   SELECT w.id FROM trials w
+                   WHERE w.state = 'queued' AND w.stop_requested_at IS NULL AND w.project_id = lane.project_id
+                     AND w.instance_type = lane.instance_type AND w.purchase_option = lane.purchase_option
+                     AND w.due_at <= $1
+                   ORDER BY w.priority DESC, w.created_at, w.ordinal LIMIT $2) t
+               UNION
+               SELECT w.id FROM warm_pools p JOIN trials w ON w.pool_key = p.pool_key AND w.state = 'queued'
+               WHERE p.state = 'retained' AND w.stop_requested_at IS NULL AND w.due_at <= $1)
+           SELECT t.id, t.project_id, t.instance_type, t.purchase_option, t.instance_count, t.priority, t.created_at,
+                  t.pool_key
+           FROM heads JOIN trials t ON t.id = heads.id JOIN experiments e ON e.id = t.experiment_id
+           WHERE e.paused_reason IS NULL AND e.state = 'running'"#,
+        now,
+        HEADS,
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Waiting {
+            trial: TrialId(row.id),
+            project: ProjectId(row.project_id),
+            lane: lane(row.instance_type, &row.purchase_option),
+            instances: count(row.instance_count.into()),
+            priority: row.priority,
+            since: row.created_at,
+            pool_key: row.pool_key,
+        })
+        .collect())
+}
+
+/// What is in use, by lane and by project, and what idles.
+async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
+    let mut capacity = Capacity { creates, ..Capacity::default() };
+    let quotas = sqlx::query!(
+        r#"SELECT instance_type, usage, instances, held_until, refused_at IS NOT NULL AS "is_doubtful!"
+           FROM quotas WHERE usage <> 'warm_pool'"#
+    );
+    for row in quotas.fetch_all(&mut *tx).await? {
+        let state = LaneState {
+            quota: row.instances.map(|most| count(most.into())),
+            in_use: 0,
+            held_until: row.held_until,
+            is_doubtful: row.is_doubtful,
+        };
+        capacity.lanes.insert(lane(row.instance_type, &row.usage), state);
+    }
+    let alive = sqlx::query!(
+        r#"SELECT instance_type, purchase_option, project_id, sum(instance_count) AS "instances!", count(*) AS "trials!"
+           FROM trials WHERE state IN ('submitting', 'running', 'stopping')
+           GROUP BY instance_type, purchase_option, project_id"#
+    );
+    for row in alive.fetch_all(&mut *tx).await? {
+        let state = capacity.lanes.entry(lane(row.instance_type, &row.purchase_option)).or_default();
+        state.in_use = state.in_use.saturating_add(count(row.instances));
+        capacity.projects.entry(ProjectId(row.project_id)).or_default().running += count(row.trials);
+    }
+    let pools = sqlx::query!("SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained'");
+    for row in pools.fetch_all(&mut *tx).await? {
+        let instances = count(row.instance_count.into());
+        let state = capacity.lanes.entry(lane(row.instance_type, PurchaseOption::OnDemand.as_str())).or_default();
+        state.in_use = state.in_use.saturating_add(instances);
+        capacity.pools.entry(row.pool_key).or_default().push(instances);
+    }
+    limits(tx, &mut capacity.projects).await?;
+    Ok(capacity)
+}
+
+async fn limits(tx: &mut PgConnection, projects: &mut BTreeMap<ProjectId, ProjectState>) -> Result<(), StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT id, concurrent_trials_max AS "most!" FROM projects WHERE concurrent_trials_max IS NOT NULL"#
+    );
+    for row in rows.fetch_all(tx).await? {
+        projects.entry(ProjectId(row.id)).or_default().concurrent_max = Some(count(row.most.into()));
+    }
+    Ok(())
+}
+
+async fn park(tx: &mut PgConnection, trial: TrialId, reason: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let parked = sqlx::query!(
+        r#"UPDATE trials SET state = 'parked', reason = $2 WHERE id = $1 AND state = 'queued'
+           RETURNING project_id, experiment_id, candidate"#,
+        trial.0,
+        reason,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let Some(row) = parked else { return Ok(()) };
+    let event = super::events::NewEvent {
+        project_id: ProjectId(row.project_id),
+        experiment_id: bakeoff_domain::ids::ExperimentId(row.experiment_id),
+        trial_id: Some(trial),
+        kind: "trial.parked".to_owned(),
+        severity: "alarm",
+        message: format!("{}: {reason}", row.candidate),
+    };
+    super::events::insert(tx, &event, now).await
+}
+
+async fn claim(
+    tx: &mut PgConnection,
+    ids: &[Uuid],
+    (owner, lease): (&str, Duration),
+    now: DateTime<Utc>,
+) -> Result<Vec<ClaimedRow>, StoreError> {
+    let rows = sqlx::query_as!(
+        ClaimedRow,
+        r#"UPDATE trials SET state = 'submitting', due_at = $4, lease_owner = $2,
+                  lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
+           WHERE id = ANY($1) AND state = 'queued'
+             AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+           RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, plan, attempts_made, failures,
+                     over_quota, NULL::double precision AS abandoned_seconds"#,
+        ids,
+        owner,
+        interval(lease),
+        now,
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(rows)
+}

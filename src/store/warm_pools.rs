@@ -1,0 +1,217 @@
+//! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker says how long. A pool is held
+//! under a lease of its own, as a trial is; [`bakeoff_domain::pool`] decides.
+
+use std::time::Duration;
+
+use bakeoff_domain::cost;
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::plan::TrialPlan;
+use bakeoff_domain::pool;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+
+use super::attempts::Applied;
+use super::events::{self, NewEvent};
+use super::ledger::{self, Account, Entry};
+use super::trials::interval;
+use super::{Store, StoreError, budget};
+
+const COMPONENT: &str = "warm_pool";
+
+/// A pool in the hands of one replica.
+#[derive(Debug, Clone)]
+pub struct ClaimedPool {
+    pub account: Account,
+    pub job_name: String,
+    pub keep_alive_seconds: u32,
+    pub job_ended_at: DateTime<Utc>,
+    /// A trial waits that matches it.
+    pub is_wanted: bool,
+    instance_type: String,
+    instance_count: u32,
+    usd_per_hour: Usd,
+    reserved_usd: Usd,
+    lease_token: i64,
+}
+
+/// Writes the pool that an attempt may leave, with its reservation (taken from the budget by the caller).
+pub(super) async fn reserve(
+    tx: &mut PgConnection,
+    account: &Account,
+    job_name: &str,
+    plan: &TrialPlan,
+    reserved: Usd,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else { return Ok(()) };
+    sqlx::query!(
+        r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
+                                   pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'with_job')"#,
+        account.attempt_id.0,
+        account.project_id.0,
+        account.experiment_id.0,
+        account.trial_id.0,
+        job_name,
+        plan.instance_type,
+        i32::try_from(plan.instance_count).unwrap_or(i32::MAX),
+        pool::match_key(request).unwrap_or_default(),
+        i32::try_from(request.keep_alive_seconds.unwrap_or(0)).unwrap_or(i32::MAX),
+        price.id.0,
+        price.usd_per_hour.0,
+        reserved.0,
+    )
+    .execute(&mut *tx)
+    .await?;
+    ledger::write(tx, account, &Entry::worst_case("reserved", COMPONENT, reserved), now).await
+}
+
+/// The job of an attempt is over, and from when a pool may be there; `None`: it never had instances.
+pub(super) async fn job_ended(
+    tx: &mut PgConnection,
+    account: &Account,
+    ended_at: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if let Some(ended_at) = ended_at {
+        sqlx::query!(
+            r#"UPDATE warm_pools SET state = 'retained', job_ended_at = $2, due_at = $3
+               WHERE attempt_id = $1 AND state = 'with_job'"#,
+            account.attempt_id.0,
+            ended_at,
+            now,
+        )
+        .execute(tx)
+        .await?;
+        return Ok(());
+    }
+    let reserved: Option<Decimal> = sqlx::query_scalar!(
+        r#"UPDATE warm_pools SET state = 'settled', retained_seconds = 0 WHERE attempt_id = $1 AND state = 'with_job'
+           RETURNING reserved_usd"#,
+        account.attempt_id.0,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let Some(reserved) = reserved.map(Usd) else { return Ok(()) };
+    ledger::write(tx, account, &Entry::worst_case("released", COMPONENT, reserved), now).await?;
+    budget::settle(tx, account.experiment_id, account.project_id, reserved, Usd::ZERO).await
+}
+
+impl Store {
+    /// Claims pools that are due for a look.
+    pub async fn claim_due_pools(
+        &self,
+        (owner, lease): (&str, Duration),
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<ClaimedPool>, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH due AS (
+                   SELECT attempt_id FROM warm_pools
+                   WHERE state = 'retained' AND due_at <= $1
+                     AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+                   ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED)
+               UPDATE warm_pools p
+               SET lease_owner = $2, lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
+               FROM due WHERE p.attempt_id = due.attempt_id
+               RETURNING p.attempt_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
+                         p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
+                         p.job_ended_at AS "job_ended_at!", p.lease_token,
+                         EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
+                                 WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
+                                   AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL)
+                             AS "is_wanted!""#,
+            now,
+            owner,
+            interval(lease),
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| ClaimedPool {
+                account: Account {
+                    project_id: ProjectId(row.project_id),
+                    experiment_id: ExperimentId(row.experiment_id),
+                    trial_id: TrialId(row.trial_id),
+                    attempt_id: AttemptId(row.attempt_id),
+                    price_id: PriceId(row.price_id),
+                },
+                job_name: row.job_name,
+                keep_alive_seconds: u32::try_from(row.keep_alive_seconds).unwrap_or_default(),
+                job_ended_at: row.job_ended_at,
+                is_wanted: row.is_wanted,
+                instance_type: row.instance_type,
+                instance_count: u32::try_from(row.instance_count).unwrap_or_default(),
+                usd_per_hour: Usd(row.usd_per_hour),
+                reserved_usd: Usd(row.reserved_usd),
+                lease_token: row.lease_token,
+            })
+            .collect())
+    }
+
+    /// Looks again later.
+    pub async fn postpone_pool(&self, pool: &ClaimedPool, at: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE warm_pools SET due_at = $3, lease_owner = NULL, lease_expires_at = NULL
+               WHERE attempt_id = $1 AND lease_token = $2 AND state = 'retained'"#,
+            pool.account.attempt_id.0,
+            pool.lease_token,
+            at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Books what the pool cost and gives its reservation back.
+    pub async fn settle_pool(
+        &self,
+        pool: &ClaimedPool,
+        (retained_seconds, estimated): (u64, bool),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let seconds = i64::try_from(retained_seconds).unwrap_or(i64::MAX);
+        let changed = sqlx::query!(
+            r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
+                      lease_expires_at = NULL
+               WHERE attempt_id = $1 AND lease_token = $2 AND state = 'retained'"#,
+            pool.account.attempt_id.0,
+            pool.lease_token,
+            seconds,
+        )
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
+            return Ok(Applied::Stale);
+        }
+        let usd = cost::training(retained_seconds, pool.instance_count, pool.usd_per_hour);
+        let settled = Entry {
+            kind: "settled",
+            component: COMPONENT,
+            usd,
+            quantity: seconds.saturating_mul(pool.instance_count.into()),
+            unit: "instance_seconds",
+            estimated,
+        };
+        ledger::write(&mut tx, &pool.account, &settled, now).await?;
+        ledger::write(&mut tx, &pool.account, &Entry::worst_case("released", COMPONENT, pool.reserved_usd), now)
+            .await?;
+        budget::settle(&mut tx, pool.account.experiment_id, pool.account.project_id, pool.reserved_usd, usd).await?;
+        let event = NewEvent {
+            project_id: pool.account.project_id,
+            experiment_id: pool.account.experiment_id,
+            trial_id: Some(pool.account.trial_id),
+            kind: "trial.pool_settled".to_owned(),
+            severity: "info",
+            message: format!("its warm pool of {} was kept for {retained_seconds} s: {usd}", pool.instance_type),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+}

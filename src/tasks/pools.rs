@@ -1,0 +1,57 @@
+//! Warm pools whose job is over: claim → look → decide → act → apply, as for trials. What to do is
+//! [`bakeoff_domain::pool`]'s.
+
+use std::time::Instant;
+
+use bakeoff_domain::pool::{self, PoolDecision, PoolFacts, PoolSeen};
+use bakeoff_domain::ports::AwsError;
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::warm_pools::ClaimedPool;
+
+const CLAIM_MAX: i64 = 64;
+
+/// One tick; returns how many pools were worked on.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let claimed_at = Instant::now();
+    let settings = &app.settings;
+    let holder = (settings.owner.as_str(), settings.lease);
+    let claimed = app.store.claim_due_pools(holder, app.clock.now(), CLAIM_MAX).await?;
+    let count = claimed.len();
+    for pool in claimed {
+        if let Err(error) = work(app, &pool, claimed_at).await {
+            tracing::warn!(%error, job = pool.job_name, "a pool could not be worked on; its lease will pass on");
+        }
+    }
+    Ok(count)
+}
+
+async fn work(app: &App, pool: &ClaimedPool, claimed_at: Instant) -> Result<(), StoreError> {
+    let seen = match app.aws.describe(&pool.job_name).await {
+        Ok(job) => job.warm_pool.map_or(PoolSeen::NoPool, PoolSeen::Pool),
+        Err(AwsError::NotFound(_)) => PoolSeen::Absent,
+        Err(_) => PoolSeen::NoAnswer,
+    };
+    let facts = PoolFacts {
+        keep_alive_seconds: pool.keep_alive_seconds,
+        job_ended_at: pool.job_ended_at,
+        is_wanted: pool.is_wanted,
+    };
+    let now = app.clock.now();
+    let policy = &app.settings.policy;
+    match pool::decide(&facts, &seen, now, policy) {
+        PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, at).await,
+        PoolDecision::Terminate => {
+            if claimed_at.elapsed() * 2 < app.settings.lease
+                && let Err(error) = app.aws.end_pool(&pool.job_name).await
+            {
+                tracing::info!(%error, job = pool.job_name, "a pool was not ended; asking again");
+            }
+            app.store.postpone_pool(pool, now + policy.poll / 2).await
+        }
+        PoolDecision::Settle { retained_seconds, estimated } => {
+            app.store.settle_pool(pool, (retained_seconds, estimated), now).await.map(drop)
+        }
+    }
+}
