@@ -24,6 +24,24 @@ pub(super) struct DatabaseOptions {
     pub(super) data_dir: PathBuf,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(super) struct MigrateOptions {
+    #[command(flatten)]
+    database: DatabaseOptions,
+    /// Make the database first, when there is none of that name.
+    #[arg(long)]
+    create: bool,
+}
+
+impl MigrateOptions {
+    pub(super) async fn open(&self) -> anyhow::Result<Store> {
+        if let Some(url) = self.database.database_url.as_ref().filter(|_| self.create) {
+            Store::ensure_database(url).await?;
+        }
+        self.database.open()
+    }
+}
+
 impl DatabaseOptions {
     /// The database of a running installation: the URL given, or that of the cluster that runs in the data directory.
     pub(super) fn open(&self) -> anyhow::Result<Store> {

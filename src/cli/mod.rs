@@ -25,7 +25,7 @@ enum Command {
     /// Run the service.
     Serve(Box<serve::ServeOptions>),
     /// Apply database migrations.
-    Migrate(database::DatabaseOptions),
+    Migrate(database::MigrateOptions),
     /// Print the OpenAPI document.
     Openapi,
     /// Manage API keys, on the host.
@@ -42,7 +42,7 @@ impl Cli {
         match self.command {
             Command::Serve(options) => serve::run(*options).await?,
             Command::Migrate(options) => {
-                let store = options.open()?;
+                let store = options.open().await?;
                 store.migrate().await?;
                 let (applied, _) = store.schema_versions().await?;
                 println!("the schema is at version {applied}");

@@ -24,7 +24,7 @@ pub mod watch;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateDatabase, Migrator};
 use sqlx::postgres::PgPoolOptions;
 
 pub use error::StoreError;
@@ -53,6 +53,17 @@ impl Store {
     pub fn connect_lazy(url: &str) -> Result<Self, StoreError> {
         let options = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
         Ok(Self::new(options.connect_lazy(url)?))
+    }
+
+    /// Makes the database that a URL names, when it is not there.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or does not allow it.
+    pub async fn ensure_database(url: &str) -> Result<(), StoreError> {
+        if !sqlx::Postgres::database_exists(url).await? {
+            sqlx::Postgres::create_database(url).await?;
+        }
+        Ok(())
     }
 
     /// The pool, for listeners and tests.

@@ -11,6 +11,7 @@ mod process;
 mod python;
 mod queries;
 mod stack;
+mod storm;
 mod test;
 mod verify;
 
@@ -23,6 +24,11 @@ cargo xtask COMMAND
        --once         stop everything when it is done
        --json         print the result for machines (with --once)
        --kills N      kill -9 the service and Postgres in turn, N times, spread over the demo
+  storm               faults of every kind over service, Postgres and region; the verdict is the region's record
+       --seeds N      so many seeds, side by side (20)
+       --seed N       one seed again
+       --jobs N       seeds at a time (12)
+       --json         print the result for machines
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
@@ -35,6 +41,7 @@ fn main() -> ExitCode {
     let flags: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
+        Some("storm") => storm::run(&flags),
         Some("test") => test::run(),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),

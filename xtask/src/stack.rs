@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use chrono::{DateTime, SecondsFormat};
 
 use crate::process::{Scratch, Signal, interrupt, program, root, signal, wait_gone};
 
@@ -35,7 +37,7 @@ impl Stack {
             fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
             fs::write(folder.join("part-00000"), "example\n").map_err(|error| error.to_string())?;
         }
-        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", now_rfc3339()?);
+        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", now_rfc3339());
         let mut region = start_region(&scratch.0, &clock)?;
         let addresses = match ready(&scratch.0.join("region.json"), &mut region, &scratch.0.join("region.log")) {
             Ok(text) => text,
@@ -133,7 +135,8 @@ impl Stack {
     }
 }
 
-fn kill(child: &mut Child) {
+/// `kill -9`, and wait.
+pub(crate) fn kill(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());
 }
@@ -167,24 +170,13 @@ fn start_service(scratch: &Path, clock: &str, (region, s3): (&str, &str), listen
         .arg("--ready-file")
         .arg(scratch.join("service.url"))
         .env_remove("DATABASE_URL")
-        .env_remove("AWS_PROFILE")
-        .env("BAKEOFF_CLOCK", clock)
-        .env("AWS_REGION", "us-east-1")
-        .env("AWS_ENDPOINT_URL", region)
-        .env("AWS_ENDPOINT_URL_SAGEMAKER", region)
-        .env("AWS_ENDPOINT_URL_CLOUDWATCH", region)
-        .env("AWS_ENDPOINT_URL_SERVICE_QUOTAS", region)
-        .env("AWS_ENDPOINT_URL_S3", s3)
-        .env("AWS_ACCESS_KEY_ID", "simulated")
-        .env("AWS_SECRET_ACCESS_KEY", "simulated")
-        .env("AWS_EC2_METADATA_DISABLED", "true")
-        .env("AWS_CONFIG_FILE", "/dev/null")
-        .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+        .env("BAKEOFF_CLOCK", clock);
+    simulated_aws(&mut command, region, s3);
     command.spawn().map_err(|error| error.to_string())
 }
 
 /// Waits for a ready file; a process that ends first is an error with the end of its log.
-fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
+pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
     let started = Instant::now();
     while started.elapsed() < START_TIMEOUT {
         if let Ok(text) = fs::read_to_string(file) {
@@ -201,8 +193,29 @@ fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
     Err(format!("it was not ready after {} seconds; its log is {}", START_TIMEOUT.as_secs(), log.display()))
 }
 
-fn now_rfc3339() -> Result<String, String> {
-    let output =
-        Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+fn now_rfc3339() -> String {
+    DateTime::from_timestamp(now_seconds(), 0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or_default()
+}
+
+/// Dummy credentials, an empty configuration, and a loopback address for every service: AWS cannot be reached.
+pub(crate) fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
+    command
+        .env_remove("AWS_PROFILE")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ENDPOINT_URL", region)
+        .env("AWS_ENDPOINT_URL_SAGEMAKER", region)
+        .env("AWS_ENDPOINT_URL_CLOUDWATCH", region)
+        .env("AWS_ENDPOINT_URL_SERVICE_QUOTAS", region)
+        .env("AWS_ENDPOINT_URL_S3", s3)
+        .env("AWS_ACCESS_KEY_ID", "simulated")
+        .env("AWS_SECRET_ACCESS_KEY", "simulated")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("AWS_CONFIG_FILE", "/dev/null")
+        .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
 }

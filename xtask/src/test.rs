@@ -64,7 +64,7 @@ pub(crate) fn postgres() -> Result<(), String> {
 }
 
 /// The schema goes into template1 once: each test's own database is a copy of it.
-fn migrate(cluster: &Cluster) -> Result<(), String> {
+pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
     run_program(Command::new(program("bakeoff")).arg("migrate").env("DATABASE_URL", cluster.url("template1")))
 }
 
