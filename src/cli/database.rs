@@ -9,7 +9,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::real_sleep;
-use crate::store::Store;
+use crate::store::{CONNECTIONS_MAX, Store};
 
 /// How often the private cluster is looked after.
 const SUPERVISE_EVERY: Duration = Duration::from_millis(300);
@@ -52,7 +52,7 @@ impl DatabaseOptions {
                 self.data_dir.display()
             );
         };
-        Ok(Store::connect_lazy(&url)?)
+        Ok(Store::connect_lazy(&url, CONNECTIONS_MAX)?)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::app::{App, Settings};
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::leader::Leader;
-use crate::store::Store;
+use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
 
 /// How long open connections and the ticks in hand may take to end.
@@ -40,6 +40,9 @@ pub(super) struct ServeOptions {
     /// Run a private PostgreSQL in the data directory.
     #[arg(long)]
     embedded: bool,
+    /// Connections to the database, at most.
+    #[arg(long, default_value_t = CONNECTIONS_MAX)]
+    database_connections: u32,
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// The region that experiments run in.
@@ -127,7 +130,7 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
 }
 
 async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::Result<()> {
-    let store = Store::connect_lazy(url)?;
+    let store = Store::connect_lazy(url, options.database_connections.max(4))?;
     prepare_schema(&store, options.embedded).await?;
     let elsewhere = store.living_elsewhere(&options.region).await?;
     ensure!(

@@ -32,7 +32,8 @@ pub use error::StoreError;
 /// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).
 pub static MIGRATOR: Migrator = sqlx::migrate!();
 
-const CONNECTIONS_MAX: u32 = 24;
+/// Connections of one process, unless it is told otherwise.
+pub const CONNECTIONS_MAX: u32 = 24;
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A handle on the database; cloning it is cheap.
@@ -50,8 +51,8 @@ impl Store {
     ///
     /// # Errors
     /// When the URL is malformed.
-    pub fn connect_lazy(url: &str) -> Result<Self, StoreError> {
-        let options = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
+    pub fn connect_lazy(url: &str, connections_max: u32) -> Result<Self, StoreError> {
+        let options = PgPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT);
         Ok(Self::new(options.connect_lazy(url)?))
     }
 

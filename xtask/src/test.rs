@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails fastest.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -65,7 +65,9 @@ pub(crate) fn postgres() -> Result<(), String> {
 
 /// The schema goes into template1 once: each test's own database is a copy of it.
 pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
-    run_program(Command::new(program("bakeoff")).arg("migrate").env("DATABASE_URL", cluster.url("template1")))
+    let mut command = Command::new(program("bakeoff"));
+    command.arg("migrate").env("DATABASE_URL", cluster.url("template1")).stdout(Stdio::null());
+    run_program(&mut command)
 }
 
 fn step(name: &str) {

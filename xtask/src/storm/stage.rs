@@ -22,6 +22,8 @@ pub(super) const POLL_SECONDS: u32 = 300;
 pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 
+const SETUP_TRIES: u32 = 20;
+
 /// A replica and what becomes of it.
 pub(super) struct Replica {
     child: Option<Child>,
@@ -55,12 +57,18 @@ fn free_port() -> Result<u16, String> {
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
 }
 
+/// Runs a command of the host's until it succeeds: Postgres may just be dead.
 fn output(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    let mut why = String::new();
+    for _ in 0..SETUP_TRIES {
+        let output = command.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+        why = String::from_utf8_lossy(&output.stderr).into_owned();
+        std::thread::sleep(Duration::from_millis(500));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    Err(format!("the stage could not be set: {why}"))
 }
 
 impl Stage {
@@ -157,7 +165,7 @@ impl Stage {
         command
             .args(["serve", "--listen", &format!("127.0.0.1:{}", replica.port)])
             .args(["--poll-seconds", &POLL_SECONDS.to_string(), "--lease-seconds", &LEASE_SECONDS.to_string()])
-            .args(["--aws-timeout-seconds", "1.5"])
+            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "6"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)
             .stderr(log)
