@@ -248,9 +248,15 @@ impl Store {
     }
 
     /// The trial's last scheduler died with it: said once, so that people see how long it took.
-    pub async fn record_takeover(&self, trial: &Claimed, seconds: f64, now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn record_takeover(
+        &self,
+        trial: &Claimed,
+        (owner, seconds): (&str, f64),
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let message = format!("its scheduler did not come back; taken over {seconds:.1} s (real time) after it began");
+        let message =
+            format!("its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) after its claim");
         events::insert(&mut tx, &event(trial, "taken_over", "info", &message), now).await?;
         tx.commit().await?;
         Ok(())

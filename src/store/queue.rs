@@ -224,7 +224,7 @@ async fn claim(
            WHERE id = ANY($1) AND state = 'queued'
              AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
            RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, plan, attempts_made, failures,
-                     over_quota, NULL::double precision AS abandoned_seconds"#,
+                     over_quota, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,
         owner,
         interval(lease),

@@ -33,8 +33,8 @@ pub struct Claimed {
     pub failures: u32,
     /// Creates that a quota turned down.
     pub over_quota: u32,
-    /// Set when the last holder never gave it back: real seconds since it took the lease.
-    pub abandoned_seconds: Option<f64>,
+    /// Set when the last holder never gave it back: who, and the real seconds since it took the lease.
+    pub abandoned: Option<(String, f64)>,
     pub attempt: Option<Attempt>,
 }
 
@@ -51,6 +51,7 @@ pub(super) struct ClaimedRow {
     pub(super) failures: i32,
     pub(super) over_quota: i32,
     pub(super) abandoned_seconds: Option<f64>,
+    pub(super) abandoned_by: Option<String>,
 }
 
 /// An attempt as it is stored.
@@ -213,7 +214,7 @@ impl Store {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"WITH due AS (
-                   SELECT id, lease_expires_at FROM trials
+                   SELECT id, lease_expires_at, lease_owner FROM trials
                    WHERE (state IN ('submitting', 'running', 'stopping')
                           OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
                      AND due_at <= $1
@@ -225,7 +226,7 @@ impl Store {
                RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.plan,
                          t.attempts_made, t.failures, t.over_quota,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
-                             AS abandoned_seconds"#,
+                             AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,
             limit,
             owner,
@@ -260,7 +261,7 @@ impl Store {
                 attempts_made: count(row.attempts_made),
                 failures: count(row.failures),
                 over_quota: count(row.over_quota),
-                abandoned_seconds: row.abandoned_seconds,
+                abandoned: row.abandoned_by.zip(row.abandoned_seconds),
                 attempt: position.map(|index| latest.swap_remove(index)),
             });
         }

@@ -11,10 +11,12 @@ pub mod scheduler;
 pub mod watcher;
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::FutureExt;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -26,12 +28,14 @@ use crate::store::StoreError;
 const IDLE_MAX: TimeDelta = TimeDelta::seconds(60);
 /// The shortest sleep between two looks: a due row that somebody else holds must not spin us.
 const PAUSE_REAL: Duration = Duration::from_millis(20);
+/// Between two ticks on a timer, however fast the domain clock runs.
+const TICK_REAL: Duration = Duration::from_millis(300);
 /// After a tick that failed: the database may be away.
 const FAILED_REAL: Duration = Duration::from_millis(500);
 
 /// Starts all loops; they end when `stop` is cancelled, after the tick in hand.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
-    tracker.spawn(scheduler_loop(app.clone(), stop.clone()));
+    tracker.spawn(scheduler_loop(app.clone(), tracker.clone(), stop.clone()));
     tracker.spawn(watcher_loop(app.clone(), stop.clone()));
     let start =
         |name, interval, tick: fn(App) -> Tick| tracker.spawn(every(app.clone(), stop.clone(), name, interval, tick));
@@ -47,9 +51,15 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
 
 type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 
-async fn scheduler_loop(app: App, stop: CancellationToken) {
+async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
+    let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
     while !stop.is_cancelled() {
-        let is_done = guarded("scheduler", scheduler::tick(&app)).await.is_some();
+        let is_done = guarded("scheduler", scheduler::start(&app, &tracker, &slots)).await.is_some();
+        tokio::select! {
+            // With every slot taken there is nothing to claim for.
+            () = stop.cancelled() => return,
+            _ = slots.acquire() => {}
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             () = scheduler_pause(&app, is_done) => {}
@@ -115,8 +125,7 @@ async fn every(app: App, stop: CancellationToken, name: &'static str, interval: 
     while !stop.is_cancelled() {
         let is_done = guarded(name, tick(app.clone())).await.is_some();
         let pause = async {
-            real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
-            app.clock.sleep(interval).await;
+            tokio::join!(real_sleep(if is_done { TICK_REAL } else { FAILED_REAL }), app.clock.sleep(interval));
         };
         tokio::select! {
             () = stop.cancelled() => return,

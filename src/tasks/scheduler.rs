@@ -4,6 +4,8 @@
 //! On a crash between "create" and "record" the attempt's row is there (it was committed first), so the next claim sends
 //! the same create again, is told that the name is taken, finds our marker on the job, and adopts it.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
@@ -19,7 +21,9 @@ use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Lane, Waiting};
 use chrono::{DateTime, Utc};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::aws::Operation;
@@ -33,36 +37,65 @@ use crate::store::trials::{Attempt, Claimed};
 const CLAIM_MAX: i64 = 64;
 /// Trials admitted in one tick.
 const ADMIT_MAX: usize = 64;
-/// Of those, worked on at once.
-const CONCURRENT_MAX: usize = 16;
+/// Worked on at once.
+pub(super) const SLOTS: usize = 32;
 /// Plan, create, look, adopt: what one claim can go through.
 const STEPS_MAX: usize = 4;
 
-/// One tick; returns how many trials were worked on.
+/// One tick, to its end; returns how many trials were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
-    let claimed_at = Instant::now();
-    let settings = &app.settings;
-    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), CLAIM_MAX).await?;
-    let admitted_at = Instant::now();
-    let admitted = admit(app).await?;
-    let count = claimed.len() + admitted.len();
-    let work_since = |trials: Vec<Claimed>, since: Instant| trials.into_iter().map(move |trial| (trial, since));
-    let due = work_since(claimed, claimed_at).chain(work_since(admitted, admitted_at));
-    futures::stream::iter(due)
-        .for_each_concurrent(CONCURRENT_MAX, |(trial, claimed_at)| async move {
-            if let Err(error) = work(app, &trial, claimed_at).await {
-                tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
-            }
-        })
-        .await;
+    let claimed = claim(app, usize::MAX).await?;
+    let count = claimed.len();
+    let all = futures::stream::iter(claimed);
+    all.for_each_concurrent(SLOTS, |(trial, claimed_at)| work_logged(app, trial, claimed_at)).await;
     Ok(count)
 }
 
+/// The same for a loop: as many trials as there are free slots are claimed and worked on aside, so that one whose call to AWS
+/// hangs keeps nobody else waiting.
+pub(super) async fn start(app: &App, aside: &TaskTracker, slots: &Arc<Semaphore>) -> Result<usize, StoreError> {
+    let claimed = claim(app, slots.available_permits()).await?;
+    let count = claimed.len();
+    for (trial, claimed_at) in claimed {
+        let (app, slot) = (app.clone(), slots.clone().acquire_owned().await);
+        aside.spawn(async move {
+            work_logged(&app, trial, claimed_at).await;
+            drop(slot);
+        });
+    }
+    Ok(count)
+}
+
+/// Trials that are due, and those whose turn it is, at most `room`; each with the moment before its lease began.
+async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Instant)>, StoreError> {
+    // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
+    let claimed_at = Instant::now();
+    let settings = &app.settings;
+    let most = i64::try_from(room).unwrap_or(CLAIM_MAX).min(CLAIM_MAX);
+    if most == 0 {
+        return Ok(Vec::new());
+    }
+    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), most).await?;
+    let admitted_at = Instant::now();
+    let admitted = admit(app, room - claimed.len().min(room)).await?;
+    let since = |trials: Vec<Claimed>, since: Instant| trials.into_iter().map(move |trial| (trial, since));
+    Ok(since(claimed, claimed_at).chain(since(admitted, admitted_at)).collect())
+}
+
+async fn work_logged(app: &App, trial: Claimed, claimed_at: Instant) {
+    match AssertUnwindSafe(work(app, &trial, claimed_at)).catch_unwind().await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on")
+        }
+        Err(_) => tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on"),
+    }
+}
+
 /// Whose turn it is among those that wait, as many as may be created now.
-async fn admit(app: &App) -> Result<Vec<Claimed>, StoreError> {
+async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     let now = app.clock.now();
-    let creates = app.aws.creates_available().min(ADMIT_MAX);
+    let creates = app.aws.creates_available().min(ADMIT_MAX).min(room);
     if creates == 0 || app.store.next_waiting().await?.is_none_or(|at| at > now) {
         return Ok(Vec::new());
     }
@@ -82,10 +115,10 @@ struct Hand<'a> {
 
 async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), StoreError> {
     crash::point("claimed");
-    if let Some(seconds) = trial.abandoned_seconds {
-        tracing::warn!(trial = %trial.id, seconds, "its last scheduler never gave it back; taken over");
-        metrics::histogram!("bakeoff_takeover_seconds").record(seconds);
-        app.store.record_takeover(trial, seconds, app.clock.now()).await?;
+    if let Some((owner, seconds)) = &trial.abandoned {
+        tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
+        metrics::histogram!("bakeoff_takeover_seconds").record(*seconds);
+        app.store.record_takeover(trial, (owner, *seconds), app.clock.now()).await?;
     }
     let mut hand = Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at };
     let facts = hand.facts();

@@ -27,7 +27,7 @@ cargo xtask COMMAND
   storm               faults of every kind over service, Postgres and region; the verdict is the region's record
        --seeds N      so many seeds, side by side (20)
        --seed N       one seed again
-       --jobs N       seeds at a time (12)
+       --jobs N       seeds at a time (8)
        --json         print the result for machines
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx

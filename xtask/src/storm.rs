@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bakeoff_postgres::{Cluster, Config};
 use serde_json::{Value, json};
@@ -24,6 +24,9 @@ use verdict::Verdict;
 /// Postgres is killed about this often, under everybody.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
 
+/// After Postgres is back, everybody connects anew.
+const RECONNECT: Duration = Duration::from_secs(2);
+
 struct Flags {
     seeds: Vec<u64>,
     json: bool,
@@ -32,7 +35,7 @@ struct Flags {
 
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
-        let mut parsed = Self { seeds: (0..20).collect(), json: false, jobs: 12 };
+        let mut parsed = Self { seeds: (0..20).collect(), json: false, jobs: 8 };
         let mut rest = flags.iter();
         let number = |text: Option<&&str>| text.and_then(|text| text.parse().ok()).ok_or("a number is missing");
         while let Some(flag) = rest.next() {
@@ -76,7 +79,11 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let kept = std::env::temp_dir().join("bakeoff-storm-failed");
     drop(std::fs::remove_dir_all(&kept));
     drop(std::fs::rename(scratch.0.join("seeds"), &kept));
-    Err(format!("seeds {failed:?} failed; their logs are in {}; again: cargo xtask storm --seed {}", kept.display(), failed[0]))
+    Err(format!(
+        "seeds {failed:?} failed; their logs are in {}; again: cargo xtask storm --seed {}",
+        kept.display(),
+        failed[0]
+    ))
 }
 
 type Verdicts = Vec<(u64, Verdict)>;
@@ -89,6 +96,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
         folder: scratch.0.join("seeds"),
         cluster_url: Box::new(move |name| pattern.replace("DATABASE", name)),
         cluster_port: port.ok_or("the cluster has no port")?,
+        outages: Mutex::default(),
     };
     let begun = Instant::now();
     let (next, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -103,11 +111,14 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(50));
             if last.elapsed() > DATABASE_DIES_EVERY {
+                let died = SystemTime::now();
                 crate::process::signal(cluster.pid(), crate::process::Signal::KILL);
                 std::thread::sleep(Duration::from_millis(200));
                 if let Err(error) = cluster.restart() {
                     eprintln!("Postgres did not come back: {error}");
                 }
+                let back = SystemTime::now() + RECONNECT;
+                ground.outages.lock().unwrap_or_else(PoisonError::into_inner).push((died, back));
                 restarts += 1;
                 last = Instant::now();
             }
@@ -160,16 +171,16 @@ impl Bar {
 fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
     let sum = |figure: fn(&Verdict) -> u32| verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum::<u64>();
     let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-    let mut takeovers: Vec<f64> = Vec::new();
+    let mut recoveries: Vec<f64> = Vec::new();
     for (_, one) in verdicts {
         for (kind, count) in &one.faults {
             *faults.entry(kind.clone()).or_default() += count;
         }
-        takeovers.extend(&one.takeovers);
+        recoveries.extend(&one.recoveries);
     }
     faults.insert("database_kill".to_owned(), u64::from(restarts));
-    takeovers.sort_by(f64::total_cmp);
-    let p99 = takeovers.get((takeovers.len() * 99).div_ceil(100).saturating_sub(1)).copied();
+    recoveries.sort_by(f64::total_cmp);
+    let quantile = |share: usize| recoveries.get((recoveries.len() * share).div_ceil(100).saturating_sub(1)).copied();
     json!({
         "seeds": verdicts.len(),
         "failed_seeds": verdicts.iter().filter(|(_, one)| !one.holds()).map(|(seed, _)| *seed).collect::<Vec<_>>(),
@@ -183,8 +194,9 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "pools_leaked": sum(|one| one.pools_leaked),
         "pools_reused": verdicts.iter().map(|(_, one)| one.pools_reused).sum::<u64>(),
         "strays_stopped_and_billed": verdicts.iter().map(|(_, one)| one.strays).sum::<u64>(),
-        "takeovers": takeovers.len(),
-        "recovery_p99_seconds": p99,
+        "recoveries": recoveries.len(),
+        "recovery_p50_seconds": quantile(50),
+        "recovery_p99_seconds": quantile(99),
         "recovery_limit_seconds": f64::from(stage::LEASE_SECONDS) + course::real_seconds(f64::from(stage::POLL_SECONDS)),
         "took_seconds": took.as_secs(),
     })
@@ -196,8 +208,20 @@ fn show(result: &Value) {
         println!("  {kind:<26} {count}");
     }
     for key in [
-        "attempts", "jobs", "duplicates", "lost", "orphans", "over_budget", "pools_leaked", "pools_reused",
-        "strays_stopped_and_billed", "takeovers", "recovery_p99_seconds", "recovery_limit_seconds", "took_seconds",
+        "attempts",
+        "jobs",
+        "duplicates",
+        "lost",
+        "orphans",
+        "over_budget",
+        "pools_leaked",
+        "pools_reused",
+        "strays_stopped_and_billed",
+        "recoveries",
+        "recovery_p50_seconds",
+        "recovery_p99_seconds",
+        "recovery_limit_seconds",
+        "took_seconds",
     ] {
         println!("{key:<28} {}", result[key]);
     }

@@ -1,7 +1,8 @@
 //! The course of one seed: set the stage, submit, let it storm, calm it, wait for the end, judge.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
 
 use rand::Rng;
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ pub(super) struct Ground {
     pub(super) folder: PathBuf,
     pub(super) cluster_url: Box<dyn Fn(&str) -> String + Send + Sync>,
     pub(super) cluster_port: u16,
+    /// When Postgres was away.
+    pub(super) outages: Mutex<Vec<(SystemTime, SystemTime)>>,
 }
 
 /// Experiments that the service has accepted.
@@ -37,13 +40,24 @@ pub(super) fn run(ground: &Ground, seed: u64) -> Result<Verdict, String> {
     stage.calm();
     post(&format!("{}/_sim/faults", stage.region_url), "", None, &json!({}))?;
     let is_over = settle(&mut stage, &mut client)?;
-    let mut verdict = verdict::judge(&stage, &plan, &client.accepted, is_over)?;
+    let mut verdict = patiently(|| verdict::judge((&stage, ground), &plan, &client.accepted, is_over))?;
     verdict.over_budget += client.overdrawn;
     stage.strike();
     if verdict.holds() {
         drop(std::fs::remove_dir_all(folder));
     }
     Ok(verdict)
+}
+
+/// Postgres may be dead at any moment, also when it is asked for the verdict.
+fn patiently<T>(ask: impl Fn() -> Result<T, String>) -> Result<T, String> {
+    for _ in 0..20 {
+        if let Ok(answer) = ask() {
+            return Ok(answer);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    ask()
 }
 
 /// Submits, and looks at budgets on the way.
@@ -59,7 +73,9 @@ impl Client {
     fn work(&mut self, stage: &Stage) {
         let Some(url) = stage.urls().into_iter().next() else { return };
         self.pending.retain(|(key, spec)| {
-            let Ok(answer) = post(&format!("{url}/v1/experiments"), &stage.api_key, Some(key), spec) else { return true };
+            let Ok(answer) = post(&format!("{url}/v1/experiments"), &stage.api_key, Some(key), spec) else {
+                return true;
+            };
             let Some(id) = answer["id"].as_str() else { return true };
             let budget_usd = spec["budget_usd"].as_f64().unwrap_or(0.0);
             self.accepted.push(Accepted { id: id.to_owned(), budget_usd });
@@ -193,9 +209,7 @@ fn specs() -> Vec<(String, Value)> {
         });
         (name.to_owned(), spec)
     };
-    let candidate = |name: &str, kind: &str, repeats: u32| {
-        json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats})
-    };
+    let candidate = |name: &str, kind: &str, repeats: u32| json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats});
     let mut pooled = spec("pooled", 2000, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
     pooled.1["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
     let mut spot = spec("spot", 2000, json!([candidate("p5", "ml.p5.48xlarge", 2)]));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, SecondsFormat};
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
 use super::plan::Plan;
@@ -18,10 +18,11 @@ use crate::stack::{kill, ready, simulated_aws};
 pub(super) const FACTOR: i64 = 300;
 pub(super) const LEASE_SECONDS: u32 = 1;
 /// Between two listings, virtual seconds.
-pub(super) const POLL_SECONDS: u32 = 300;
+pub(super) const POLL_SECONDS: u32 = 600;
 pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 
+const VIRTUAL_ORIGIN: &str = "2026-11-20T00:00:00Z";
 const SETUP_TRIES: u32 = 20;
 
 /// A replica and what becomes of it.
@@ -48,6 +49,8 @@ pub(super) struct Stage {
     armed: Vec<String>,
     push: bool,
     pub(super) api_key: String,
+    /// Who died (process id), and when.
+    pub(super) deaths: Vec<(u32, SystemTime)>,
     /// What was done to the processes, by kind.
     pub(super) blows: BTreeMap<&'static str, u64>,
 }
@@ -89,7 +92,8 @@ impl Stage {
                 .args(["keys", "create", "--project", "storm", "--role", "admin"])
                 .env("DATABASE_URL", &direct),
         )?;
-        let events = output(Command::new(program("bakeoff")).args(["keys", "events"]).env("BAKEOFF_SECRET_KEY", SECRET_KEY))?;
+        let events =
+            output(Command::new(program("bakeoff")).args(["keys", "events"]).env("BAKEOFF_SECRET_KEY", SECRET_KEY))?;
         let proxy = Proxy::start(cluster_port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas).map(|_| free_port()).collect::<Result<_, _>>()?;
         let real_origin = crate::stack::now_seconds();
@@ -103,7 +107,8 @@ impl Stage {
         };
         let addresses: Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
         let database = direct.replace(&format!(":{cluster_port}/"), &format!(":{}/", proxy.port));
-        let replica = |port| Replica { child: None, port, restart_at: Some(Instant::now()), continue_at: None, clock_shift: 0 };
+        let replica =
+            |port| Replica { child: None, port, restart_at: Some(Instant::now()), continue_at: None, clock_shift: 0 };
         Ok(Self {
             database,
             proxy,
@@ -115,6 +120,7 @@ impl Stage {
             armed: plan.armed.iter().rev().cloned().collect(),
             push: plan.push,
             api_key,
+            deaths: Vec::new(),
             blows: BTreeMap::new(),
             folder,
         })
@@ -135,6 +141,7 @@ impl Stage {
             let Some(replica) = self.replicas.get_mut(index) else { continue };
             let Some(child) = &mut replica.child else { continue };
             if matches!(child.try_wait(), Ok(Some(_))) {
+                self.deaths.push((child.id(), SystemTime::now()));
                 *self.blows.entry("kill_at_point").or_default() += 1;
                 (replica.child, replica.restart_at) = (None, Some(Instant::now() + Duration::from_millis(300)));
                 continue;
@@ -158,7 +165,8 @@ impl Stage {
 
     fn start(&mut self, index: usize) -> Result<Child, String> {
         let Some(replica) = self.replicas.get(index) else { return Err("there is no such replica".to_owned()) };
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("service-{index}.log")));
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("service-{index}.log")));
         let log = log.map_err(|error| error.to_string())?;
         let origin = rfc3339(self.real_origin + replica.clock_shift / FACTOR);
         let mut command = Command::new(program("bakeoff"));
@@ -171,7 +179,7 @@ impl Stage {
             .stderr(log)
             .env("DATABASE_URL", &self.database)
             .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
-            .env("BAKEOFF_CLOCK", format!("2026-11-20T00:00:00Z,{origin},{FACTOR}"));
+            .env("BAKEOFF_CLOCK", format!("{VIRTUAL_ORIGIN},{origin},{FACTOR}"));
         simulated_aws(&mut command, &self.region_url, &self.s3_url);
         if self.push {
             command.arg("--aws-push");
@@ -182,17 +190,25 @@ impl Stage {
         command.spawn().map_err(|error| error.to_string())
     }
 
+    /// The real moment of a virtual one.
+    pub(super) fn real(&self, at: DateTime<Utc>) -> DateTime<Utc> {
+        let virtual_origin: DateTime<Utc> = VIRTUAL_ORIGIN.parse().unwrap_or_default();
+        let origin = DateTime::from_timestamp(self.real_origin, 0).unwrap_or_default();
+        origin + (at - virtual_origin) / i32::try_from(FACTOR).unwrap_or(1)
+    }
+
     /// `kill -9`, and a start soon after; with a clock that is off, if asked.
     pub(super) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
         let Some(replica) = self.replicas.get_mut(index) else { return };
         if let Some(mut child) = replica.child.take() {
+            self.deaths.push((child.id(), SystemTime::now()));
             kill(&mut child);
             let kind = if clock_shift == 0 { "kill" } else { "clock_jump" };
             *self.blows.entry(kind).or_default() += 1;
         }
         replica.continue_at = None;
         replica.clock_shift = clock_shift;
-        replica.restart_at = Some(Instant::now() + Duration::from_millis(200));
+        replica.restart_at = Some(Instant::now() + Duration::from_millis(100));
     }
 
     /// SIGSTOP, to be continued later.
@@ -264,7 +280,7 @@ fn start_region(
         .arg("--ready-file")
         .arg(folder.join("region.json"))
         .args(["--seed", &seed.to_string(), "--quota", "4", "--create-per-second", "2"])
-        .args(["--clock", &format!("2026-11-20T00:00:00Z,{},{FACTOR}", rfc3339(real_origin))])
+        .args(["--clock", &format!("{VIRTUAL_ORIGIN},{},{FACTOR}", rfc3339(real_origin))])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);

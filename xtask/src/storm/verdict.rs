@@ -2,10 +2,12 @@
 //! only what it believes, to be held against that.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::course::{Accepted, get};
+use super::course::{Accepted, Ground, get};
 use super::plan::Plan;
 use super::stage::Stage;
 
@@ -26,8 +28,8 @@ pub(super) struct Verdict {
     pub(super) pools_reused: u64,
     pub(super) strays: u64,
     pub(super) faults: BTreeMap<String, u64>,
-    /// Real seconds from taking a lease to its takeover, for holders that died.
-    pub(super) takeovers: Vec<f64>,
+    /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was there.
+    pub(super) recoveries: Vec<f64>,
     pub(super) notes: Vec<String>,
 }
 
@@ -43,11 +45,17 @@ struct Believed {
     /// Attempt id to (trial id, what was booked for its job and pool, millionths of a dollar).
     attempts: BTreeMap<String, (String, i64)>,
     open_trials: u32,
-    takeovers: Vec<f64>,
+    /// When (virtual time), and whose process id.
+    takeovers: Vec<(DateTime<Utc>, u32)>,
     strays: u64,
 }
 
-pub(super) fn judge(stage: &Stage, plan: &Plan, accepted: &[Accepted], is_over: bool) -> Result<Verdict, String> {
+pub(super) fn judge(
+    (stage, ground): (&Stage, &Ground),
+    plan: &Plan,
+    accepted: &[Accepted],
+    is_over: bool,
+) -> Result<Verdict, String> {
     let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
     let mut verdict = Verdict { jobs: jobs.len().try_into().unwrap_or(0), ..Verdict::default() };
@@ -59,7 +67,8 @@ pub(super) fn judge(stage: &Stage, plan: &Plan, accepted: &[Accepted], is_over: 
         verdict.lost += believed.open_trials;
         verdict.strays += believed.strays;
         if !plan.has_clock_jump() {
-            verdict.takeovers.extend(believed.takeovers);
+            let recoveries = believed.takeovers.iter().filter_map(|takeover| recovery(stage, ground, takeover));
+            verdict.recoveries.extend(recoveries);
         }
         for (attempt, (_, usd)) in believed.attempts {
             verdict.attempts += 1;
@@ -84,6 +93,17 @@ pub(super) fn judge(stage: &Stage, plan: &Plan, accepted: &[Accepted], is_over: 
     Ok(verdict)
 }
 
+/// From a death to the takeover; `None` when nobody was killed, or Postgres was away meanwhile.
+fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) -> Option<f64> {
+    let taken = stage.real(*at);
+    let died = stage.deaths.iter().find(|(dead, _)| dead == pid).map(|(_, died)| DateTime::<Utc>::from(*died))?;
+    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
+    let was_away =
+        outages.iter().any(|(from, to)| DateTime::<Utc>::from(*from) < taken && died < DateTime::<Utc>::from(*to));
+    // Before its death it can have lost a lease by a call that took too long: that is no recovery.
+    (!was_away && taken >= died).then(|| (taken - died).as_seconds_f64())
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
@@ -92,7 +112,8 @@ fn believed(url: &str, key: &str, id: &str) -> Result<Believed, String> {
     let base = format!("{url}/v1/experiments/{id}");
     let mut believed = Believed::default();
     for trial in get(&format!("{base}/trials"), key)?["items"].as_array().into_iter().flatten() {
-        let is_open = ["queued", "submitting", "parked", "running", "stopping"].iter().any(|state| trial["state"] == *state);
+        let is_open =
+            ["queued", "submitting", "parked", "running", "stopping"].iter().any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
         for attempt in trial["attempts"].as_array().into_iter().flatten() {
             believed.attempts.insert(text(&attempt["id"]), (text(&trial["id"]), 0));
@@ -110,9 +131,12 @@ fn believed(url: &str, key: &str, id: &str) -> Result<Believed, String> {
     for event in get(&format!("{base}/events?page_size=500"), key)?["items"].as_array().into_iter().flatten() {
         believed.strays += u64::from(event["kind"] == "trial.stray_job");
         if event["kind"] == "trial.taken_over" {
-            let message = text(&event["message"]);
-            let seconds: Option<f64> = message.split("taken over ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-            believed.takeovers.extend(seconds);
+            // host/pid/unique
+            let pid = text(&event["message"])
+                .rsplit_once(" did not")
+                .and_then(|(head, _)| head.rsplit('/').nth(1)?.parse().ok());
+            let at = text(&event["recorded_at"]).parse().ok();
+            believed.takeovers.extend(at.zip(pid));
         }
     }
     Ok(believed)
@@ -161,7 +185,10 @@ fn count_orphans(
             let ours = booked.get(&attempt).copied().unwrap_or(0);
             if (bill - ours).abs() >= 10_000 {
                 verdict.orphans += 1;
-                verdict.notes.push(format!("{} is billed {bill} and booked {ours} (millionths of a dollar): {job}", job["name"]));
+                verdict.notes.push(format!(
+                    "{} is billed {bill} and booked {ours} (millionths of a dollar): {job}",
+                    job["name"]
+                ));
             }
         }
     }
@@ -170,9 +197,8 @@ fn count_orphans(
 fn count_money(jobs: &[Value], owners: &BTreeMap<String, usize>, accepted: &[Accepted], verdict: &mut Verdict) {
     for (index, experiment) in accepted.iter().enumerate() {
         let own = jobs.iter().filter(|job| owners.get(&text(&job["attempt"])) == Some(&index));
-        let spent: i64 = own
-            .map(|job| job["micro_usd"].as_i64().unwrap_or(0) + job["pool_micro_usd"].as_i64().unwrap_or(0))
-            .sum();
+        let spent: i64 =
+            own.map(|job| job["micro_usd"].as_i64().unwrap_or(0) + job["pool_micro_usd"].as_i64().unwrap_or(0)).sum();
         if spent > micro(experiment.budget_usd) {
             verdict.over_budget += 1;
             verdict.notes.push(format!("{} spent {spent} of {}", experiment.id, experiment.budget_usd));
