@@ -284,9 +284,9 @@ fn attempt_view(trial: &Trial, attempt: Attempt, now: DateTime<Utc>) -> AttemptV
     let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
     let interval = trial.plan.request.as_ref().and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds));
     let is_at_risk = is_spot && !attempt.state.is_terminal() && attempt.secondary_status.as_deref() == Some("Training");
-    let at_risk = attempt.started_at.filter(|_| is_at_risk).map(|started_at| {
+    let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
         let price = (trial.plan.instance_count, attempt.usd_per_hour);
-        spot::at_risk(started_at, attempt.checkpoint_at, interval.unwrap_or(0), price, now).usd
+        spot::at_risk(since, attempt.checkpoint_at, interval.unwrap_or(0), price, now).usd
     });
     let saved = seconds(attempt.training_seconds).zip(seconds(attempt.billable_seconds)).filter(|_| is_spot);
     AttemptView {

@@ -552,10 +552,11 @@ async fn book(
         unit: "instance_seconds",
         estimated: ending.estimated || is_estimate,
     };
-    ledger::write(tx, &account, &settled, now).await?;
     let held = attempt.reserved_training_usd;
-    ledger::write(tx, &account, &Entry::worst_case("released", "training", held), now).await?;
+    // The budget's row first: its lock puts the ledger's rows in order, and a release comes before what it makes room for.
     budget::settle(tx, trial.experiment_id, trial.project_id, held, training).await?;
+    ledger::write(tx, &account, &Entry::worst_case("released", "training", held), now).await?;
+    ledger::write(tx, &account, &settled, now).await?;
     if no_metrics {
         super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, 0, now).await?;
     }

@@ -20,7 +20,8 @@ pub struct CheckpointDue {
     pub spec: CheckpointSpec,
     pub instance_count: u32,
     pub usd_per_hour: Usd,
-    pub started_at: Option<DateTime<Utc>>,
+    /// While it trains: since when, without an interruption.
+    pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's secondary status, as last seen.
     pub secondary_status: Option<String>,
     pub is_alarmed: bool,
@@ -42,7 +43,8 @@ impl Store {
                FROM due, trials t
                WHERE a.id = due.id AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
-                         a.started_at, a.secondary_status, a.checkpoint_alarmed,
+                         greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
+                         a.checkpoint_alarmed,
                          t.plan->'request'->'checkpoint' AS "checkpoint!""#,
             now,
             now + hold,
@@ -61,7 +63,7 @@ impl Store {
                     spec: from_json(row.checkpoint, "trials", row.trial_id, "plan")?,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
                     usd_per_hour: Usd(row.usd_per_hour),
-                    started_at: row.started_at,
+                    training_since: row.training_since,
                     secondary_status: row.secondary_status,
                     is_alarmed: row.checkpoint_alarmed,
                 })

@@ -242,7 +242,7 @@ pub(super) async fn settle(
         unit: "metrics_requested",
         estimated: false,
     };
-    ledger::write(tx, account, &settled, now).await?;
+    budget::settle(tx, account.experiment_id, account.project_id, reserved, usd).await?;
     ledger::write(tx, account, &Entry::worst_case("released", "cloudwatch", reserved), now).await?;
-    budget::settle(tx, account.experiment_id, account.project_id, reserved, usd).await
+    ledger::write(tx, account, &settled, now).await
 }

@@ -84,6 +84,8 @@ pub struct Attempt {
     pub is_compared: bool,
     /// The newest checkpoint, as last seen.
     pub checkpoint_at: Option<DateTime<Utc>>,
+    /// While it trains: since when, without an interruption.
+    pub training_since: Option<DateTime<Utc>>,
 }
 
 struct AttemptRow {
@@ -112,6 +114,7 @@ struct AttemptRow {
     ended_at: Option<DateTime<Utc>>,
     is_compared: bool,
     checkpoint_at: Option<DateTime<Utc>>,
+    training_since: Option<DateTime<Utc>>,
 }
 
 fn count(value: i32) -> u32 {
@@ -148,6 +151,7 @@ impl TryFrom<AttemptRow> for Attempt {
             ended_at: row.ended_at,
             is_compared: row.is_compared,
             checkpoint_at: row.checkpoint_at,
+            training_since: row.training_since,
         })
     }
 }
@@ -274,7 +278,8 @@ impl Store {
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions, training_seconds, billable_seconds,
-                      billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at
+                      billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
+                      greatest(started_at, modified_at) AS training_since
                FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
             trials,
         )
@@ -341,7 +346,8 @@ impl Store {
             r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions, training_seconds, billable_seconds, billing_estimated,
-                      metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at
+                      metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
+                      greatest(started_at, modified_at) AS training_since
                FROM attempts WHERE experiment_id = $1 AND ($2::uuid IS NULL OR trial_id = $2)
                ORDER BY trial_id, number"#,
             experiment.0,

@@ -95,8 +95,8 @@ pub(super) async fn job_ended(
     .fetch_optional(&mut *tx)
     .await?;
     let Some(reserved) = reserved.map(Usd) else { return Ok(()) };
-    ledger::write(tx, account, &Entry::worst_case("released", COMPONENT, reserved), now).await?;
-    budget::settle(tx, account.experiment_id, account.project_id, reserved, Usd::ZERO).await
+    budget::settle(tx, account.experiment_id, account.project_id, reserved, Usd::ZERO).await?;
+    ledger::write(tx, account, &Entry::worst_case("released", COMPONENT, reserved), now).await
 }
 
 impl Store {
@@ -198,10 +198,10 @@ impl Store {
             unit: "instance_seconds",
             estimated,
         };
-        ledger::write(&mut tx, &pool.account, &settled, now).await?;
-        ledger::write(&mut tx, &pool.account, &Entry::worst_case("released", COMPONENT, pool.reserved_usd), now)
-            .await?;
-        budget::settle(&mut tx, pool.account.experiment_id, pool.account.project_id, pool.reserved_usd, usd).await?;
+        let account = &pool.account;
+        budget::settle(&mut tx, account.experiment_id, account.project_id, pool.reserved_usd, usd).await?;
+        ledger::write(&mut tx, account, &Entry::worst_case("released", COMPONENT, pool.reserved_usd), now).await?;
+        ledger::write(&mut tx, account, &settled, now).await?;
         let event = NewEvent {
             project_id: pool.account.project_id,
             experiment_id: pool.account.experiment_id,

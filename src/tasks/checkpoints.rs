@@ -39,8 +39,8 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
 
 /// Only training writes checkpoints: while it waits for capacity nothing is at risk.
 fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<String> {
-    let started_at = due.started_at.filter(|_| due.secondary_status.as_deref() == Some("Training"))?;
-    let risk = at_risk(started_at, newest, due.spec.interval_seconds, (due.instance_count, due.usd_per_hour), now);
+    let since = due.training_since.filter(|_| due.secondary_status.as_deref() == Some("Training"))?;
+    let risk = at_risk(since, newest, due.spec.interval_seconds, (due.instance_count, due.usd_per_hour), now);
     risk.is_stalled.then(|| {
         format!(
             "no checkpoint for {} minutes, and one every {} was announced: an interruption now would lose work of {}; look \

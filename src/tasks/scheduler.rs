@@ -262,6 +262,7 @@ impl Hand<'_> {
                     ended_at: None,
                     is_compared: false,
                     checkpoint_at: None,
+                    training_since: None,
                 });
                 self.seen = Seen::NotLooked;
                 Ok(true)

@@ -7,7 +7,9 @@
 mod api;
 mod boto;
 mod ci;
+mod fleet;
 mod ledger;
 mod scheduler;
+mod states;
 mod style;
 mod support;

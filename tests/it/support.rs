@@ -192,6 +192,13 @@ impl TestApp {
         tasks::concluder::tick(&self.app).await.expect("concluder");
     }
 
+    /// Another replica of the service, on the same database and region.
+    pub(crate) fn replica(&self, owner: &str) -> App {
+        let mut app = self.app.clone();
+        app.settings = Arc::new(Settings { owner: owner.to_owned(), ..(*self.app.settings).clone() });
+        app
+    }
+
     /// Admits everything that waits, for a scheduler of that name.
     pub(crate) async fn admit(&self, owner: &str, lease: Duration) -> Vec<Claimed> {
         let now = self.app.clock.now();

@@ -3,6 +3,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
 
+mod bench;
 mod chaos;
 mod demo;
 mod deploy;
@@ -29,6 +30,9 @@ cargo xtask COMMAND
        --seed N       one seed again
        --jobs N       seeds at a time (8)
        --json         print the result for machines
+  bench               what watching 1,000 and 10,000 jobs costs, in CPU and in calls to AWS; about half an hour
+       --only NAME    scheduler_1k, scheduler_10k or aws
+       --json         print the result for machines
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let flags: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
+        Some("bench") => bench::run(&flags),
         Some("storm") => storm::run(&flags),
         Some("test") => test::run(),
         Some("sqlx") => queries::run(&flags),

@@ -36,6 +36,13 @@ pub(crate) fn program(name: &str) -> PathBuf {
     target.join("debug").join(name)
 }
 
+/// The same, as a release build makes it.
+pub(crate) fn release(name: &str) -> PathBuf {
+    let debug = program(name);
+    let target = debug.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
+    target.join("release").join(name)
+}
+
 /// A folder below the system's temporary one, removed when dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 

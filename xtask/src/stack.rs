@@ -37,7 +37,7 @@ impl Stack {
             fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
             fs::write(folder.join("part-00000"), "example\n").map_err(|error| error.to_string())?;
         }
-        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", now_rfc3339());
+        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", rfc3339(now_seconds()));
         let mut region = start_region(&scratch.0, &clock)?;
         let addresses = match ready(&scratch.0.join("region.json"), &mut region, &scratch.0.join("region.log")) {
             Ok(text) => text,
@@ -193,8 +193,9 @@ pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String
     Err(format!("it was not ready after {} seconds; its log is {}", START_TIMEOUT.as_secs(), log.display()))
 }
 
-fn now_rfc3339() -> String {
-    DateTime::from_timestamp(now_seconds(), 0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
+/// RFC 3339 of seconds since 1970.
+pub(crate) fn rfc3339(seconds: i64) -> String {
+    DateTime::from_timestamp(seconds, 0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// Seconds since 1970.

@@ -69,6 +69,9 @@ struct Options {
     /// Instances of one type that warm pools may keep; 0 keeps none, as in a new account.
     #[arg(long, default_value_t = 20)]
     pool_quota: u32,
+    /// Seconds from a create to the instances, and again to the data; drawn for each job when absent.
+    #[arg(long)]
+    launch_seconds: Option<f64>,
     /// CreateTrainingJob calls per virtual second; more are throttled.
     #[arg(long)]
     create_per_second: Option<f64>,
@@ -150,7 +153,8 @@ async fn main() -> anyhow::Result<()> {
         pool: options.pool_quota,
         by_type: options.quota_of.iter().cloned().collect(),
     };
-    let world = World::new(options.seed, options.faults.clone(), quotas, options.create_per_second);
+    let world = World::new(options.seed, options.faults.clone(), quotas, options.create_per_second)
+        .launching_within(options.launch_seconds);
     let region = Region {
         world: Arc::new(Mutex::new(world)),
         scale: options.clock.unwrap_or(Timescale::REAL),

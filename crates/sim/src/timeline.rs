@@ -25,6 +25,8 @@ pub(crate) struct Life {
     pub(crate) failure: Option<Failure>,
     /// It takes over a warm pool: no launch to wait for.
     pub(crate) is_warm: bool,
+    /// Fixed, instead of drawn.
+    pub(crate) launch_seconds: Option<f64>,
     pub(crate) seed: u64,
 }
 
@@ -93,6 +95,7 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     let rng = StdRng::seed_from_u64(life.seed);
     let mut drawing = Drawing { rng, at: life.created_at, phases: Vec::new() };
     let launch = if life.is_warm { drawing.between(5.0, 15.0) } else { drawing.between(120.0, 420.0) };
+    let launch = life.launch_seconds.unwrap_or(launch);
     drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
     if life.failure == Some(Failure::Capacity) {
         let wait = drawing.between(300.0, 1200.0);
@@ -112,6 +115,7 @@ pub(crate) fn draw(life: &Life) -> Timeline {
         };
     }
     let download = drawing.between(60.0, 200.0);
+    let download = life.launch_seconds.unwrap_or(download);
     drawing.phase("Downloading", "Downloading input data and training image", download, 0.0);
     if let Some(failure) = life.failure {
         let ran = wall_for(life.work_seconds / 2.0).min(life.max_runtime_seconds);
@@ -251,6 +255,7 @@ mod tests {
             spot,
             failure: None,
             is_warm: false,
+            launch_seconds: None,
             seed: 7,
         }
     }

@@ -76,6 +76,7 @@ pub(crate) struct World {
     pub(crate) quotas: InstanceQuotas,
     /// CreateTrainingJob calls per second; `None` for no bound.
     create_per_second: Option<f64>,
+    launch_seconds: Option<f64>,
     dice: StdRng,
     /// Faults that were done, by kind.
     done: BTreeMap<&'static str, u64>,
@@ -93,6 +94,7 @@ impl World {
             faults,
             quotas,
             create_per_second,
+            launch_seconds: None,
             done: BTreeMap::new(),
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
@@ -101,6 +103,11 @@ impl World {
             calls: BTreeMap::new(),
             metrics_requested: BTreeMap::new(),
         }
+    }
+
+    /// Every job launches and downloads within the same time.
+    pub(crate) fn launching_within(self, seconds: Option<f64>) -> Self {
+        Self { launch_seconds: seconds, ..self }
     }
 
     /// Whether a fault of some probability happens now; counts it if so.
@@ -199,6 +206,7 @@ impl World {
             }),
             failure: self.failure(is_spot, &mut own_dice),
             is_warm: pool.is_some(),
+            launch_seconds: self.launch_seconds,
             seed,
         };
         if let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -9,23 +10,37 @@ use std::thread;
 pub(super) struct Proxy {
     pub(super) port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        // Wakes the listener, which then ends.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+        self.cut();
+    }
 }
 
 impl Proxy {
-    /// Listens on a port of its own, for as long as the program runs.
+    /// Listens on a port of its own until it is dropped.
     pub(super) fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let open = Arc::new(Mutex::new(Vec::new()));
-        let kept = open.clone();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (kept, over) = (open.clone(), is_over.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
                 // Postgres is away: so is the client, at once.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
                 drop(pass(&kept, client, server));
             }
         });
-        Ok(Self { port, open })
+        Ok(Self { port, open, is_over })
     }
 
     /// Cuts every connection.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::plan::Plan;
 use super::proxy::Proxy;
 use crate::process::{Signal, program, signal};
-use crate::stack::{kill, ready, simulated_aws};
+use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
 /// Virtual seconds in a real one.
 pub(super) const FACTOR: i64 = 300;
@@ -51,6 +51,8 @@ pub(super) struct Stage {
     pub(super) api_key: String,
     /// Who died (process id), and when.
     pub(super) deaths: Vec<(u32, SystemTime)>,
+    /// From when to when a replica was stopped.
+    pub(super) freezes: Vec<(SystemTime, SystemTime)>,
     /// What was done to the processes, by kind.
     pub(super) blows: BTreeMap<&'static str, u64>,
 }
@@ -121,6 +123,7 @@ impl Stage {
             push: plan.push,
             api_key,
             deaths: Vec::new(),
+            freezes: Vec::new(),
             blows: BTreeMap::new(),
             folder,
         })
@@ -154,6 +157,7 @@ impl Stage {
                 }
                 None if is_stopped(pid) => {
                     replica.continue_at = Some(Instant::now() + freeze);
+                    self.freezes.push((SystemTime::now(), SystemTime::now() + freeze));
                     *self.blows.entry("freeze_at_point").or_default() += 1;
                     froze = true;
                 }
@@ -217,6 +221,7 @@ impl Stage {
         if let Some(child) = &replica.child {
             signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
             replica.continue_at = Some(Instant::now() + freeze);
+            self.freezes.push((SystemTime::now(), SystemTime::now() + freeze));
             *self.blows.entry("freeze").or_default() += 1;
         }
     }
@@ -297,8 +302,4 @@ fn start_region(
 fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-}
-
-fn rfc3339(seconds: i64) -> String {
-    DateTime::from_timestamp(seconds, 0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }

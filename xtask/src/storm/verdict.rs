@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use super::course::{Accepted, Ground, get};
 use super::plan::Plan;
 use super::stage::Stage;
+
+/// A replica that is started again is there after this long.
+const RESTART: TimeDelta = TimeDelta::seconds(2);
 
 /// What went wrong, by kind; all zero when nothing did.
 #[derive(Debug, Default, Clone)]
@@ -93,15 +96,22 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
-/// From a death to the takeover; `None` when nobody was killed, or Postgres was away meanwhile.
+/// From a death to the takeover; `None` when nobody was killed, or when there was no chance: Postgres was away, or another
+/// replica was killed or stopped meanwhile.
 fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) -> Option<f64> {
     let taken = stage.real(*at);
     let died = stage.deaths.iter().find(|(dead, _)| dead == pid).map(|(_, died)| DateTime::<Utc>::from(*died))?;
     let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
-    let was_away =
-        outages.iter().any(|(from, to)| DateTime::<Utc>::from(*from) < taken && died < DateTime::<Utc>::from(*to));
+    let was_disturbed = outages
+        .iter()
+        .chain(&stage.freezes)
+        .any(|(from, to)| DateTime::<Utc>::from(*from) < taken && died < DateTime::<Utc>::from(*to));
+    let others = stage.deaths.iter().any(|(dead, when)| {
+        let when = DateTime::<Utc>::from(*when);
+        dead != pid && died - RESTART < when && when < taken
+    });
     // Before its death it can have lost a lease by a call that took too long: that is no recovery.
-    (!was_away && taken >= died).then(|| (taken - died).as_seconds_f64())
+    (!was_disturbed && !others && taken >= died).then(|| (taken - died).as_seconds_f64())
 }
 
 fn text(value: &Value) -> String {

@@ -1,0 +1,179 @@
+//! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the clock factor 1, its calls to
+//! AWS per job-hour as the region counts them, and how well it uses a request quota that it does not know.
+
+mod rig;
+
+use std::time::{Duration, Instant};
+
+use rig::{Rig, Setting};
+use serde_json::{Value, json};
+
+use crate::process::{cargo, run as run_program};
+
+/// Longer than the interval at which everything is read once.
+const WINDOW: Duration = Duration::from_secs(330);
+/// About an hour of one p4de.
+const HOUR_OF_TOKENS: u64 = 103_000_000;
+/// CreateTrainingJob calls a second that the region allows, and the service does not know of.
+const CREATES_PER_SECOND: u32 = 5;
+
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
+    let is_json = flags.contains(&"--json");
+    let only = flags.iter().position(|flag| *flag == "--only").and_then(|at| flags.get(at + 1)).copied();
+    let say = |text: &str| {
+        if !is_json {
+            println!("{text}");
+        }
+    };
+    say("Building for release; the first time takes several minutes …");
+    run_program(cargo().args(["build", "--quiet", "--release", "--workspace", "--bins"]))?;
+    let mut result = json!({});
+    let wants = |name: &str| only.is_none_or(|only| only == name);
+    if wants("scheduler_1k") {
+        say("1,000 running jobs, about 7 minutes …");
+        result["scheduler_1k"] = scheduler(1000)?;
+    }
+    if wants("scheduler_10k") {
+        say("10,000 running jobs, about 9 minutes …");
+        result["scheduler_10k"] = scheduler(10_000)?;
+    }
+    if wants("aws") {
+        say("1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …");
+        result["aws"] = aws()?;
+    }
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+    } else {
+        show(&result);
+    }
+    Ok(())
+}
+
+/// CPU, memory and latency while `count` jobs run, over a window in which each is listed and its metrics are read.
+fn scheduler(count: u32) -> Result<Value, String> {
+    let rig = Rig::set(&Setting { factor: 1, push: false, metrics_interval_seconds: 300, region: Vec::new() })?;
+    // They run for ten hours.
+    let trials = rig.submit(count, HOUR_OF_TOKENS * 10, 60 * 3600)?;
+    let submitted = Instant::now();
+    rig.wait(Duration::from_mins(15), "not every job runs", |rig| Ok(rig.trials_in("running")? >= u64::from(count)))?;
+    let created_seconds = submitted.elapsed().as_secs();
+    // Until the first listing after the last start has been acted on.
+    std::thread::sleep(Duration::from_secs(60));
+    let (cpu, begun) = (rig.cpu_seconds(), Instant::now());
+    let mut latencies = Vec::new();
+    let mut rss = 0.0_f64;
+    let mut index = 0usize;
+    while begun.elapsed() < WINDOW {
+        let Some(trial) = trials.get(index * 7919 % trials.len()) else { break };
+        let asked = Instant::now();
+        rig.get(&format!("/v1/trials/{trial}"))?;
+        latencies.push(asked.elapsed().as_secs_f64() * 1000.0);
+        rss = rss.max(rig.rss_mb());
+        index += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let fraction = (rig.cpu_seconds() - cpu) / begun.elapsed().as_secs_f64();
+    latencies.sort_by(f64::total_cmp);
+    let quantile = |share: usize| latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)));
+    let result = json!({
+        "cpu_core_fraction": round(fraction), "rss_mb": round(rss), "get_trial_p99_ms": quantile(99).copied().map(round),
+        "get_trial_p50_ms": quantile(50).copied().map(round), "gets": latencies.len(),
+        "window_seconds": WINDOW.as_secs(), "created_in_seconds": created_seconds,
+    });
+    rig.strike()?;
+    Ok(result)
+}
+
+fn round(figure: f64) -> f64 {
+    (figure * 10_000.0).round() / 10_000.0
+}
+
+/// Calls and metric dollars for each job-hour, as the region counts them.
+fn aws() -> Result<Value, String> {
+    let polling = job_hours(false)?;
+    let push = job_hours(true)?;
+    let queue = create_quota()?;
+    let most = [&polling, &push].iter().filter_map(|one| one["list_per_second_max"].as_u64()).max();
+    Ok(json!({
+        "calls_per_job_hour_polling": polling["calls_per_job_hour"],
+        "calls_per_job_hour_push": push["calls_per_job_hour"],
+        "metric_usd_per_job_hour_polling": polling["metric_usd_per_job_hour"],
+        "metric_usd_per_job_hour_push": push["metric_usd_per_job_hour"],
+        "list_per_second_max": most,
+        // Computed, not run: Describe every 30 s, ten metrics every minute, one call each.
+        "calls_per_job_hour_naive": 721, "metric_usd_per_job_hour_naive": 0.006,
+        "create_quota_used": queue["used"], "create_throttled_share": queue["throttled_share"],
+        "polling": polling, "push": push, "create_quota": queue,
+    }))
+}
+
+fn job_hours(push: bool) -> Result<Value, String> {
+    let interval = if push { 0 } else { 300 };
+    let rig = Rig::set(&Setting { factor: 60, push, metrics_interval_seconds: interval, region: Vec::new() })?;
+    rig.submit(1000, HOUR_OF_TOKENS, 7200)?;
+    let is_over = |rig: &Rig| {
+        let list = rig.get("/v1/experiments?state=running&page_size=1")?;
+        Ok(list["items"].as_array().is_some_and(Vec::is_empty))
+    };
+    rig.wait(Duration::from_mins(6), "the experiments have not ended", is_over)?;
+    let record = rig.record()?;
+    rig.strike()?;
+    let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
+    let hours: f64 = jobs.iter().map(|job| (seconds(&job["ended_at"]) - seconds(&job["created_at"])) / 3600.0).sum();
+    let calls = record["calls"].as_object().cloned().unwrap_or_default();
+    let total: f64 = calls.values().filter_map(Value::as_f64).sum();
+    let metrics: f64 = jobs.iter().filter_map(|job| job["metrics_requested"].as_f64()).sum();
+    Ok(json!({
+        "jobs": jobs.len(), "job_hours": round(hours), "calls": calls, "list_per_second_max": record["list_per_second_max"],
+        "calls_per_job_hour": round(total / hours), "metric_usd_per_job_hour": (metrics * 1e-5 / hours * 1e6).round() / 1e6,
+    }))
+}
+
+fn seconds(at: &Value) -> f64 {
+    let at: Option<chrono::DateTime<chrono::Utc>> = at.as_str().and_then(|text| text.parse().ok());
+    at.map_or(0.0, |at| (at - chrono::DateTime::UNIX_EPOCH).as_seconds_f64())
+}
+
+/// 10,000 trials wait; the region allows so many creates a second and does not say.
+fn create_quota() -> Result<Value, String> {
+    let region = vec!["--create-per-second".to_owned(), CREATES_PER_SECOND.to_string()];
+    let rig = Rig::set(&Setting { factor: 4, push: false, metrics_interval_seconds: 300, region })?;
+    rig.submit(10_000, HOUR_OF_TOKENS * 10, 60 * 3600)?;
+    let figures = |record: &Value| {
+        let of = |what: &str| record[what]["CreateTrainingJob"].as_f64().unwrap_or(0.0);
+        (of("calls"), of("throttled"), seconds(&record["now"]))
+    };
+    let first = figures(&rig.record()?);
+    std::thread::sleep(Duration::from_secs(150));
+    let last = figures(&rig.record()?);
+    rig.strike()?;
+    let (calls, throttled, virtual_seconds) = (last.0 - first.0, last.1 - first.1, last.2 - first.2);
+    let used = (calls - throttled) / (virtual_seconds * f64::from(CREATES_PER_SECOND));
+    Ok(
+        json!({ "used": round(used), "throttled_share": round(throttled / calls), "calls": calls, "throttled": throttled,
+               "virtual_seconds": round(virtual_seconds), "allowed_per_second": CREATES_PER_SECOND }),
+    )
+}
+
+fn show(result: &Value) {
+    println!("\n{:<24} {:>10} {:>10} {:>16}", "scheduler", "CPU", "RSS", "GET trial p99");
+    for (name, label) in [("scheduler_1k", "1,000 jobs"), ("scheduler_10k", "10,000 jobs")] {
+        let of = |key: &str| result[name][key].as_f64().unwrap_or(f64::NAN);
+        println!(
+            "{label:<24} {:>8.1} % {:>7.0} MB {:>13.1} ms",
+            of("cpu_core_fraction") * 100.0,
+            of("rss_mb"),
+            of("get_trial_p99_ms")
+        );
+    }
+    println!("\n{:<24} {:>16} {:>18}", "AWS, per job-hour", "calls", "metric dollars");
+    for mode in ["naive", "polling", "push"] {
+        let of = |key: &str| result["aws"][format!("{key}_{mode}")].as_f64().unwrap_or(f64::NAN);
+        println!("{mode:<24} {:>16.2} {:>18.6}", of("calls_per_job_hour"), of("metric_usd_per_job_hour"));
+    }
+    println!("\nListTrainingJobs, most in a second: {}", result["aws"]["list_per_second_max"]);
+    println!(
+        "CreateTrainingJob with 10,000 waiting: {} of the quota used, {} of the calls throttled",
+        result["aws"]["create_quota_used"], result["aws"]["create_throttled_share"]
+    );
+}

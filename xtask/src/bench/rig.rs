@@ -1,0 +1,236 @@
+//! What a figure is measured on: release builds of region and service, a Postgres of their own, and a client.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bakeoff_postgres::{Cluster, Config};
+use serde_json::{Value, json};
+
+use crate::process::{Scratch, interrupt, release, wait_gone};
+use crate::stack::{kill, now_seconds, ready, rfc3339, simulated_aws};
+
+const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
+const TRIALS_OF_EXPERIMENT: u32 = 200;
+
+/// What is measured.
+pub(super) struct Setting {
+    /// Virtual seconds in a real one.
+    pub(super) factor: u32,
+    pub(super) push: bool,
+    /// 0: once, after the end.
+    pub(super) metrics_interval_seconds: u32,
+    pub(super) region: Vec<String>,
+}
+
+pub(super) struct Rig {
+    cluster: Cluster,
+    region: Child,
+    region_url: String,
+    service: Child,
+    url: String,
+    key: String,
+    agent: ureq::Agent,
+    // Last: the folder goes when everything in it has ended.
+    _scratch: Scratch,
+}
+
+impl Rig {
+    pub(super) fn set(setting: &Setting) -> Result<Self, String> {
+        let scratch = Scratch::new("bench")?;
+        let folder = scratch.0.clone();
+        fs::create_dir_all(folder.join("s3/bench/train")).map_err(|error| error.to_string())?;
+        fs::write(folder.join("s3/bench/train/part-0"), "x").map_err(|error| error.to_string())?;
+        let cluster = Cluster::start(&Config { data_dir: folder.join("data"), durable: false });
+        let cluster = cluster.map_err(|error| error.to_string())?;
+        let database = cluster.url("postgres");
+        host(&["migrate"], &database)?;
+        let key = host(&["keys", "create", "--project", "bench", "--role", "admin"], &database)?;
+        let events = host(&["keys", "events"], &database)?;
+        let clock = format!("2026-11-20T00:00:00Z,{},{}", rfc3339(now_seconds()), setting.factor);
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = port.map_err(|error| error.to_string())?.to_string();
+        let mut region = start_region(&folder, setting, &clock, &address, &events)?;
+        let addresses: Value = ready(&folder.join("region.json"), &mut region, &folder.join("region.log"))
+            .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()))?;
+        let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
+        let mut service = start_service(&folder, setting, (&clock, &address, &database), (&text("api"), &text("s3")))?;
+        let url = ready(&folder.join("service.url"), &mut service, &folder.join("service.log"))?;
+        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).build().new_agent();
+        Ok(Self { cluster, region, region_url: text("api"), service, url, key, agent, _scratch: scratch })
+    }
+
+    pub(super) fn get(&self, path: &str) -> Result<Value, String> {
+        let url = format!("{}{path}", self.url);
+        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
+        let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
+        answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+    }
+
+    /// The region's own record.
+    pub(super) fn record(&self) -> Result<Value, String> {
+        let url = format!("{}/_sim/record", self.region_url);
+        let mut answer = self.agent.get(&url).call().map_err(|error| format!("GET {url}: {error}"))?;
+        answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+    }
+
+    /// Submits so many trials; returns their ids.
+    pub(super) fn submit(&self, trials: u32, tokens: u64, runtime_seconds: u32) -> Result<Vec<String>, String> {
+        let mut ids = Vec::new();
+        for number in 0..trials.div_ceil(TRIALS_OF_EXPERIMENT) {
+            let own = TRIALS_OF_EXPERIMENT.min(trials - number * TRIALS_OF_EXPERIMENT);
+            let url = format!("{}/v1/experiments", self.url);
+            let request = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key));
+            let mut answer = request
+                .send_json(spec(number, own, tokens, runtime_seconds))
+                .map_err(|error| format!("POST {url}: {error}"))?;
+            let created: Value =
+                answer.body_mut().with_config().limit(64 << 20).read_json().map_err(|error| error.to_string())?;
+            let trials = created["trials"].as_array().into_iter().flatten();
+            ids.extend(trials.filter_map(|trial| Some(trial["id"].as_str()?.to_owned())));
+        }
+        Ok(ids)
+    }
+
+    /// Trials in a state, from the service's own metrics.
+    pub(super) fn trials_in(&self, state: &str) -> Result<u64, String> {
+        let url = format!("{}/metrics", self.url);
+        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
+        let text = request.call().and_then(|mut answer| answer.body_mut().read_to_string());
+        let text = text.map_err(|error| format!("GET {url}: {error}"))?;
+        let line = text.lines().find(|line| line.starts_with(&format!("bakeoff_trials{{state=\"{state}\"}}")));
+        Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0))
+    }
+
+    /// CPU seconds that the service has used.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.service.id())).unwrap_or_default();
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+        // utime and stime, in clock ticks: 100 a second on Linux.
+        (ticks(11) + ticks(12)) / 100.0
+    }
+
+    pub(super) fn rss_mb(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.service.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    }
+
+    /// Waits for something to be true.
+    pub(super) fn wait(
+        &self,
+        patience: Duration,
+        what: &str,
+        is_so: impl Fn(&Self) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            if is_so(self)? {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        Err(format!("after {} s: {what}", patience.as_secs()))
+    }
+
+    pub(super) fn strike(mut self) -> Result<(), String> {
+        interrupt(&self.service);
+        if !wait_gone(&mut self.service, Duration::from_secs(20)) {
+            kill(&mut self.service);
+        }
+        kill(&mut self.region);
+        self.cluster.stop().map_err(|error| error.to_string())
+    }
+}
+
+fn host(arguments: &[&str], database: &str) -> Result<String, String> {
+    let mut command = Command::new(release("bakeoff"));
+    command.args(arguments).env("DATABASE_URL", database).env("BAKEOFF_SECRET_KEY", SECRET_KEY);
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn log(path: PathBuf) -> Result<fs::File, String> {
+    fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn start_region(
+    folder: &std::path::Path,
+    setting: &Setting,
+    clock: &str,
+    address: &str,
+    events: &str,
+) -> Result<Child, String> {
+    let mut command = Command::new(release("bakeoff-sim"));
+    command.arg("--s3-root").arg(folder.join("s3")).arg("--ready-file").arg(folder.join("region.json"));
+    command.args(["--clock", clock, "--quota", "1000000", "--launch-seconds", "5"]).args(&setting.region);
+    if setting.push {
+        command.args(["--events-to", &format!("http://{address}/v1/aws-events")]);
+        command.env("BAKEOFF_SIM_EVENTS_AUTHORIZATION", events);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(folder.join("region.log"))?);
+    command.spawn().map_err(|error| error.to_string())
+}
+
+fn start_service(
+    folder: &std::path::Path,
+    setting: &Setting,
+    (clock, address, database): (&str, &str, &str),
+    (region, s3): (&str, &str),
+) -> Result<Child, String> {
+    let mut command = Command::new(release("bakeoff"));
+    command
+        .args(["serve", "--listen", address])
+        .args(["--metrics-interval-seconds", &setting.metrics_interval_seconds.to_string()])
+        .arg("--ready-file")
+        .arg(folder.join("service.url"))
+        .env("DATABASE_URL", database)
+        .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
+        .env("BAKEOFF_CLOCK", clock);
+    simulated_aws(&mut command, region, s3);
+    if setting.push {
+        command.arg("--aws-push");
+    }
+    let log = log(folder.join("service.log"))?;
+    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(|error| error.to_string())?).stderr(log);
+    command.spawn().map_err(|error| error.to_string())
+}
+
+/// Ten series a job: five of its host, five of its script.
+fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) -> Value {
+    let metric = |name: &str, key: &str, meaning: &str| json!({"name": name, "regex": format!("{key}=([0-9.e+-]+)"), "meaning": meaning});
+    let candidates: Vec<Value> = (0..trials.div_ceil(20))
+        .map(|candidate| {
+            json!({
+                "name": format!("candidate-{candidate}"), "instance_type": "ml.p4de.24xlarge",
+                "repeats": 20.min(trials - candidate * 20),
+                "profile": {"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2,
+                            "activation_checkpointing": true},
+            })
+        })
+        .collect();
+    json!({
+        "name": format!("bench-{number}"), "region": "us-east-1", "budget_usd": 100_000_000,
+        "max_runtime_seconds": runtime_seconds, "objective": {"minimize": "cost"}, "candidates": candidates,
+        "workload": {
+            "name": "bench", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
+            "role_arn": "arn:aws:iam::111122223333:role/train",
+            "channels": [{"name": "train", "s3_uri": "s3://bench/train/"}], "output_s3_uri": "s3://bench/out",
+            "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+                      "vocabulary": 152_064, "sequence_length": 2048},
+            "precision": "bf16", "data_version": "1", "code_version": "1",
+            "total_tokens": 10_000_000_000_u64.max(tokens), "trial_tokens": tokens,
+            "metrics": [
+                metric("tps", "tokens_per_second", "tokens_per_second"), metric("step", "step", "step"),
+                metric("loss", "loss", "train_loss"), metric("lr", "learning_rate", "other"),
+                metric("norm", "grad_norm", "other"),
+            ],
+        },
+    })
+}
