@@ -272,3 +272,16 @@ async fn unknown_paths_and_methods_are_problems_too(pool: PgPool) {
     assert_eq!(status, StatusCode::OK);
     assert!(page.as_str().unwrap().contains("swagger-ui"), "served by ourselves");
 }
+
+/// All at once: whoever is second finds the key taken in the transaction of the first.
+#[sqlx::test(migrations = false)]
+async fn concurrent_requests_with_one_key_are_one_experiment(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let one = || {
+        let request = test.request(reqwest::Method::POST, "/v1/experiments", &test.admin);
+        test.send(request.header("idempotency-key", "again").json(&spec()))
+    };
+    let answers = futures::future::join_all((0..16).map(|_| one())).await;
+    assert!(answers.iter().all(|(status, body)| *status == 201 && body["id"] == answers[0].1["id"]), "{answers:#?}");
+    assert_eq!(test.get("/v1/experiments").await["items"].as_array().unwrap().len(), 1);
+}

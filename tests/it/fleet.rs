@@ -42,7 +42,7 @@ async fn expire_leases(pool: &PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_lease_is_renewed_only_by_its_owner_in_its_term(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let (store, ttl) = (&test.app.store, Duration::from_secs(60));
+    let (store, ttl) = (&test.app.store, Duration::from_mins(1));
     let first = store.acquire_lease("work", "a", ttl).await.unwrap().unwrap();
     assert!(store.acquire_lease("work", "b", ttl).await.unwrap().is_none(), "it is held");
     assert!(store.renew_lease(&first, ttl).await.unwrap());
@@ -65,7 +65,7 @@ async fn a_listing_of_an_old_term_has_no_effect(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
-    let leader = |owner: &str| Leader::new("watcher", owner.to_owned(), Duration::from_secs(60));
+    let leader = |owner: &str| Leader::new("watcher", owner.to_owned(), Duration::from_mins(1));
     let (frozen, killed) = (leader("frozen"), leader("killed"));
     expire_leases(&pool).await;
     let old = frozen.term(&test.app.store).await.unwrap().unwrap();
@@ -383,6 +383,28 @@ async fn a_listing_goes_on_over_all_pages(pool: PgPool) {
         .unwrap();
     assert_eq!(unseen, 0);
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+}
+
+/// A page that is cut before it is filtered can be empty and still have a successor.
+#[sqlx::test(migrations = false)]
+async fn an_empty_page_is_not_the_end_of_a_listing(pool: PgPool) {
+    let test = TestApp::with_faults(pool.clone(), &["--quota", "1000"]).await;
+    let id = test.start(&spec()).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    test.advance(TimeDelta::minutes(12)).await;
+    let mut other = request_of(&pool).await;
+    for number in 0..120 {
+        other.job_name = format!("somebody-elses-{number}");
+        test.ports.jobs.create(&other).await.unwrap();
+    }
+    test.watch().await;
+    assert!(watched(&pool).await.iter().all(|(_, status)| status.is_some()), "the newest hundred are not ours");
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+}
+
+async fn request_of(pool: &PgPool) -> bakeoff_domain::job::TrainingJobRequest {
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(pool).await.unwrap();
+    serde_json::from_value(plan["request"].clone()).unwrap()
 }
 
 #[sqlx::test(migrations = false)]

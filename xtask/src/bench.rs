@@ -58,7 +58,7 @@ fn scheduler(count: u32) -> Result<Value, String> {
     rig.wait(Duration::from_mins(15), "not every job runs", |rig| Ok(rig.trials_in("running")? >= u64::from(count)))?;
     let created_seconds = submitted.elapsed().as_secs();
     // Until the first listing after the last start has been acted on.
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(Duration::from_mins(1));
     let (cpu, begun) = (rig.cpu_seconds(), Instant::now());
     let mut latencies = Vec::new();
     let mut rss = 0.0_f64;

@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod demo;
 mod deploy;
+mod mutants;
 mod openapi;
 mod process;
 mod python;
@@ -33,6 +34,7 @@ cargo xtask COMMAND
   bench               what watching 1,000 and 10,000 jobs costs, in CPU and in calls to AWS; about half an hour
        --only NAME    scheduler_1k, scheduler_10k or aws
        --json         print the result for machines
+  mutants [--check]   put classic mistakes into the sources: each must be caught by the test named for it
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
         Some("bench") => bench::run(&flags),
+        Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
         Some("test") => test::run(),
         Some("sqlx") => queries::run(&flags),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 
 use crate::process::{Scratch, cargo, program, run as run_program};
-use crate::{deploy, openapi, python, queries};
+use crate::{deploy, mutants, openapi, python, queries, storm};
 
 pub(crate) fn run() -> Result<(), String> {
     let started = Instant::now();
@@ -27,6 +27,10 @@ pub(crate) fn run() -> Result<(), String> {
     tested?;
     step("checked queries");
     queries::run(&["--check"])?;
+    step("mutants still apply");
+    mutants::check()?;
+    step("storm: 20 seeds");
+    storm::run(&["--seeds", "20"])?;
     step("docker/ and deploy/");
     deploy::run()?;
     println!("\nAll checks passed in {} s.", started.elapsed().as_secs());

@@ -1,7 +1,7 @@
 //! What a figure is measured on: release builds of region and service, a Postgres of their own, and a client.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Rig {
         let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
         let mut service = start_service(&folder, setting, (&clock, &address, &database), (&text("api"), &text("s3")))?;
         let url = ready(&folder.join("service.url"), &mut service, &folder.join("service.log"))?;
-        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).build().new_agent();
+        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_mins(1))).build().new_agent();
         Ok(Self { cluster, region, region_url: text("api"), service, url, key, agent, _scratch: scratch })
     }
 
@@ -156,17 +156,11 @@ fn host(arguments: &[&str], database: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn log(path: PathBuf) -> Result<fs::File, String> {
-    fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+fn log(path: &Path) -> Result<fs::File, String> {
+    fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn start_region(
-    folder: &std::path::Path,
-    setting: &Setting,
-    clock: &str,
-    address: &str,
-    events: &str,
-) -> Result<Child, String> {
+fn start_region(folder: &Path, setting: &Setting, clock: &str, address: &str, events: &str) -> Result<Child, String> {
     let mut command = Command::new(release("bakeoff-sim"));
     command.arg("--s3-root").arg(folder.join("s3")).arg("--ready-file").arg(folder.join("region.json"));
     command.args(["--clock", clock, "--quota", "1000000", "--launch-seconds", "5"]).args(&setting.region);
@@ -174,12 +168,12 @@ fn start_region(
         command.args(["--events-to", &format!("http://{address}/v1/aws-events")]);
         command.env("BAKEOFF_SIM_EVENTS_AUTHORIZATION", events);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(folder.join("region.log"))?);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&folder.join("region.log"))?);
     command.spawn().map_err(|error| error.to_string())
 }
 
 fn start_service(
-    folder: &std::path::Path,
+    folder: &Path,
     setting: &Setting,
     (clock, address, database): (&str, &str, &str),
     (region, s3): (&str, &str),
@@ -197,7 +191,7 @@ fn start_service(
     if setting.push {
         command.arg("--aws-push");
     }
-    let log = log(folder.join("service.log"))?;
+    let log = log(&folder.join("service.log"))?;
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(|error| error.to_string())?).stderr(log);
     command.spawn().map_err(|error| error.to_string())
 }

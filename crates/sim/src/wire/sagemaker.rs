@@ -102,7 +102,7 @@ fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
     Ok(json!({}))
 }
 
-/// The page is taken first and filtered by status afterwards, as SageMaker does: a page can be short, or empty, and go on.
+/// The page is taken first and filtered by name and status afterwards: a page can be short, or empty, and go on.
 fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let size = body["MaxResults"].as_u64().unwrap_or(10);
     if !(1..=100).contains(&size) {
@@ -120,8 +120,7 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     let fragment = body["NameContains"].as_str().unwrap_or_default();
     let within = |job: &&Job| {
         let created = epoch(job.created_at);
-        job.name.contains(fragment)
-            && body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
+        body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
             && body["CreationTimeBefore"].as_f64().is_none_or(|before| created < before)
     };
     let mut matching: Vec<&Job> = world.jobs.iter().filter(within).collect();
@@ -135,6 +134,7 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         .iter()
         .skip(offset)
         .take(size)
+        .filter(|job| job.name.contains(fragment))
         .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now)))
         .map(|job| summary(job, now))
         .collect();
