@@ -85,10 +85,10 @@ fn is_caught(suite: &str, test: &str, database: &str, log: &Path) -> Result<bool
         command.arg("test").args(package).args(run).env("SQLX_OFFLINE", "false").env("DATABASE_URL", database);
         command
     };
-    run_program(arguments(&["--no-run", "--quiet"]))?;
+    run_program(&mut arguments(&["--no-run", "--quiet"]))?;
     let output = arguments(&["--quiet", "--", "--exact", test]).output();
     let output = output.map_err(|error| error.to_string())?;
     std::fs::write(log, &output.stdout).map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(!output.status.success() && text.contains("1 failed"))
+    let shown = String::from_utf8_lossy(&output.stdout);
+    Ok(!output.status.success() && shown.contains("1 failed"))
 }
