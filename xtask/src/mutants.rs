@@ -24,10 +24,12 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         return check();
     }
     check()?;
+    // The tests run the region's program as it lies there.
+    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
     let scratch = Scratch::new("mutants")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    let outcome = crate::test::migrate(&cluster).and_then(|()| all(&scratch.0, &cluster.url("postgres")));
+    let outcome = crate::test::migrate(&cluster).and_then(|()| all(&scratch.0, &cluster));
     cluster.stop().map_err(|error| error.to_string())?;
     outcome
 }
@@ -58,13 +60,13 @@ impl Drop for Patched {
     }
 }
 
-fn all(scratch: &Path, database: &str) -> Result<(), String> {
+fn all(scratch: &Path, cluster: &Cluster) -> Result<(), String> {
     let mut survived = Vec::new();
     for (name, suite, test) in MUTANTS {
         let patch = format!("tests/mutants/{name}.patch");
         run_program(Command::new("git").args(["apply", &patch]).current_dir(root()))?;
         let guard = Patched(patch);
-        let is_caught = is_caught(suite, test, database, &scratch.join(format!("{name}.log")))?;
+        let is_caught = is_caught(suite, test, cluster, &scratch.join(format!("{name}.log")))?;
         drop(guard);
         println!("{name:<28} {} {test}", if is_caught { "caught by" } else { "NOT caught by" });
         if !is_caught {
@@ -77,16 +79,19 @@ fn all(scratch: &Path, database: &str) -> Result<(), String> {
 }
 
 /// It compiles, and the test fails.
-fn is_caught(suite: &str, test: &str, database: &str, log: &Path) -> Result<bool, String> {
-    let package = if suite == "domain" { ["-p", "bakeoff-domain", "--lib"] } else { ["-p", "bakeoff", "--test=it"] };
-    let arguments = |run: &[&str]| {
+fn is_caught(suite: &str, test: &str, cluster: &Cluster, log: &Path) -> Result<bool, String> {
+    // Another selection than the workspace would resolve features anew and build the SDKs again.
+    let target = if suite == "domain" { "--lib" } else { "--test=it" };
+    let arguments = |run: &[&str], name: &str| {
         let mut command = cargo();
         // A patch may change a query: it is checked against the database itself.
-        command.arg("test").args(package).args(run).env("SQLX_OFFLINE", "false").env("DATABASE_URL", database);
+        command.args(["test", "--quiet", "--workspace", target]).args(run).env("SQLX_OFFLINE", "false");
+        command.env("DATABASE_URL", cluster.url(name));
         command
     };
-    run_program(&mut arguments(&["--no-run", "--quiet"]))?;
-    let output = arguments(&["--quiet", "--", "--exact", test]).output();
+    // The schema is in the template, of which each test's database is a copy.
+    run_program(&mut arguments(&["--no-run"], "template1"))?;
+    let output = arguments(&["--", "--exact", test], "postgres").output();
     let output = output.map_err(|error| error.to_string())?;
     std::fs::write(log, &output.stdout).map_err(|error| error.to_string())?;
     let shown = String::from_utf8_lossy(&output.stdout);
