@@ -9,7 +9,7 @@ use bakeoff_domain::job::ObservedJob;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
 use bakeoff_domain::price::{Price, PriceStatus};
-use bakeoff_domain::requested::{self, Actual};
+use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
@@ -258,6 +258,19 @@ impl Store {
         let message =
             format!("its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) after its claim");
         events::insert(&mut tx, &event(trial, "taken_over", "info", &message), now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// SageMaker runs something else than was asked for.
+    pub async fn record_silent_drop(
+        &self,
+        trial: &Claimed,
+        difference: &Difference,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        events::insert(&mut tx, &event(trial, "silent_drop", "warning", &difference.to_string()), now).await?;
         tx.commit().await?;
         Ok(())
     }

@@ -20,6 +20,7 @@ use bakeoff_domain::plan::{self, WorstCase};
 use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Lane, Waiting};
+use bakeoff_domain::requested;
 use chrono::{DateTime, Utc};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
@@ -159,10 +160,27 @@ impl Hand<'_> {
     async fn look(&mut self) {
         let Some(attempt) = &self.attempt else { return };
         self.seen = match self.app.aws.describe(&attempt.job_name).await {
-            Ok(job) => Seen::Job(Box::new(job)),
+            Ok(job) => {
+                self.check_tags(attempt, &job).await;
+                Seen::Job(Box::new(job))
+            }
             Err(AwsError::NotFound(_)) => Seen::Absent,
             Err(error) => Seen::NoAnswer(error.to_string()),
         };
+    }
+
+    /// At the first look, and only for a sample. What cannot be asked is not asked again.
+    async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
+        let Some(request) = self.trial.plan.request.as_ref() else { return };
+        if attempt.is_compared || !requested::is_sampled(attempt.id) {
+            return;
+        }
+        let Ok(tags) = self.app.aws.tags(&job.arn).await else { return };
+        if let Some(missing) = requested::missing_tags(request, &tags)
+            && let Err(error) = self.app.store.record_silent_drop(self.trial, &missing, self.app.clock.now()).await
+        {
+            tracing::info!(%error, trial = %self.trial.id, "missing tags could not be reported");
+        }
     }
 
     fn job(&self) -> Option<&ObservedJob> {
@@ -342,7 +360,8 @@ impl Hand<'_> {
 
     async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let settings = &self.app.settings;
-        let metrics_at = settings.metrics_interval.map(|interval| settings.metrics_slot(now + interval));
+        // Launching and warming up tell nothing.
+        let metrics_at = settings.metrics_interval.map(|interval| settings.metrics_slot(now + interval * 2));
         let due_at = if self.trial.stop_requested { now } else { now + settings.policy.net };
         self.app.store.record_running(self.trial, attempt, (due_at, metrics_at), now).await?;
         crash::point("after_running");

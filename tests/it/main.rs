@@ -9,6 +9,7 @@ mod boto;
 mod ci;
 mod fleet;
 mod ledger;
+mod plans;
 mod scheduler;
 mod states;
 mod style;

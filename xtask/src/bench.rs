@@ -12,8 +12,8 @@ use crate::process::{cargo, run as run_program};
 
 /// Longer than the interval at which everything is read once.
 const WINDOW: Duration = Duration::from_secs(330);
-/// About an hour of one p4de.
-const HOUR_OF_TOKENS: u64 = 103_000_000;
+/// About an hour of a job on one p4de, launch and upload included.
+const HOUR_OF_TOKENS: u64 = 62_000_000;
 /// CreateTrainingJob calls a second that the region allows, and the service does not know of.
 const CREATES_PER_SECOND: u32 = 5;
 
@@ -49,16 +49,26 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
+/// Jobs that train as soon as they are created.
+fn at_once() -> Vec<String> {
+    vec!["--launch-seconds".to_owned(), "5".to_owned()]
+}
+
 /// CPU, memory and latency while `count` jobs run, over a window in which each is listed and its metrics are read.
 fn scheduler(count: u32) -> Result<Value, String> {
-    let rig = Rig::set(&Setting { factor: 1, push: false, metrics_interval_seconds: 300, region: Vec::new() })?;
+    let rig = Rig::set(&Setting { factor: 1, push: false, metrics_interval_seconds: 300, region: at_once() })?;
     // They run for ten hours.
     let trials = rig.submit(count, HOUR_OF_TOKENS * 10, 60 * 3600)?;
     let submitted = Instant::now();
     rig.wait(Duration::from_mins(15), "not every job runs", |rig| Ok(rig.trials_in("running")? >= u64::from(count)))?;
     let created_seconds = submitted.elapsed().as_secs();
-    // Until the first listing after the last start has been acted on.
-    std::thread::sleep(Duration::from_mins(1));
+    // Until every job has been seen to start: from then on its metrics are read.
+    let described = |record: &Value| record["calls"]["DescribeTrainingJob"].as_u64().unwrap_or(0);
+    rig.wait(Duration::from_mins(12), "not every job was seen to start", |rig| {
+        std::thread::sleep(Duration::from_secs(5));
+        Ok(described(&rig.record()?) >= u64::from(count))
+    })?;
+    let before = rig.record()?["calls"].clone();
     let (cpu, begun) = (rig.cpu_seconds(), Instant::now());
     let mut latencies = Vec::new();
     let mut rss = 0.0_f64;
@@ -73,11 +83,14 @@ fn scheduler(count: u32) -> Result<Value, String> {
         std::thread::sleep(Duration::from_millis(50));
     }
     let fraction = (rig.cpu_seconds() - cpu) / begun.elapsed().as_secs_f64();
+    let after = rig.record()?["calls"].clone();
+    let called = |operation: &str| after[operation].as_u64().unwrap_or(0) - before[operation].as_u64().unwrap_or(0);
     latencies.sort_by(f64::total_cmp);
     let quantile = |share: usize| latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)));
     let result = json!({
         "cpu_core_fraction": round(fraction), "rss_mb": round(rss), "get_trial_p99_ms": quantile(99).copied().map(round),
         "get_trial_p50_ms": quantile(50).copied().map(round), "gets": latencies.len(),
+        "listed_pages": called("ListTrainingJobs"), "metric_reads": called("GetMetricData"),
         "window_seconds": WINDOW.as_secs(), "created_in_seconds": created_seconds,
     });
     rig.strike()?;
@@ -136,7 +149,8 @@ fn seconds(at: &Value) -> f64 {
 
 /// 10,000 trials wait; the region allows so many creates a second and does not say.
 fn create_quota() -> Result<Value, String> {
-    let region = vec!["--create-per-second".to_owned(), CREATES_PER_SECOND.to_string()];
+    let mut region = at_once();
+    region.extend(["--create-per-second".to_owned(), CREATES_PER_SECOND.to_string()]);
     let rig = Rig::set(&Setting { factor: 4, push: false, metrics_interval_seconds: 300, region })?;
     rig.submit(10_000, HOUR_OF_TOKENS * 10, 60 * 3600)?;
     let figures = |record: &Value| {

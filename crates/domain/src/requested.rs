@@ -1,11 +1,13 @@
 //! Requested against actual: what SageMaker says it runs, beside what was asked for. It drops some settings without a word (a
 //! keep-alive without a pool quota, for one); a difference is reported, once.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::ids::AttemptId;
 use crate::job::TrainingJobRequest;
 
 /// The settings of a job as SageMaker reports them. `None`: it did not say.
@@ -72,4 +74,67 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
     ];
     let differ = pairs.into_iter().filter(|(_, requested, actual)| requested != actual);
     differ.map(|(field, requested, actual)| Difference { field, requested, actual }).collect()
+}
+
+/// One job in a hundred is asked for its tags: they cost a call, and only people and cost reports read them.
+pub fn is_sampled(attempt: AttemptId) -> bool {
+    attempt.0.as_u128().is_multiple_of(100)
+}
+
+/// Tags that were asked for and are not there.
+pub fn missing_tags(request: &TrainingJobRequest, tags: &BTreeMap<String, String>) -> Option<Difference> {
+    let missing: Vec<&str> = request
+        .tags
+        .iter()
+        .filter(|(key, value)| tags.get(*key) != Some(*value))
+        .map(|(key, _)| key.as_str())
+        .collect();
+    (!missing.is_empty()).then(|| Difference {
+        field: "Tags",
+        requested: missing.join(", "),
+        actual: format!("{} others", tags.len()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> TrainingJobRequest {
+        serde_json::from_value(serde_json::json!({
+            "job_name": "j", "image": "i", "role_arn": "r", "instance_type": "ml.p5.48xlarge", "instance_count": 1,
+            "volume_size_gb": 1, "channels": [], "output_s3_uri": "s3://o", "hyperparameters": {}, "environment": {},
+            "metrics": [], "max_runtime_seconds": 1, "max_wait_seconds": null, "checkpoint": null,
+            "keep_alive_seconds": 600, "tags": {"bakeoff:trial": "t"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_was_granted_is_no_difference_and_what_was_dropped_is_one() {
+        let mut actual = Actual {
+            instance_type: Some("ml.p5.48xlarge".into()),
+            instance_count: Some(1),
+            spot: Some(false),
+            keep_alive_seconds: Some(600),
+            ..Actual::default()
+        };
+        assert_eq!(differences(&request(), &actual), vec![]);
+        (actual.keep_alive_seconds, actual.spot) = (None, Some(true));
+        let fields: Vec<&str> = differences(&request(), &actual).iter().map(|found| found.field).collect();
+        assert_eq!(fields, ["EnableManagedSpotTraining", "KeepAlivePeriodInSeconds"]);
+    }
+
+    #[test]
+    fn a_missing_tag_is_named() {
+        let tags = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        assert_eq!(missing_tags(&request(), &tags(&[("bakeoff:trial", "t"), ("team", "x")])), None);
+        assert_eq!(missing_tags(&request(), &tags(&[("bakeoff:trial", "other")])).unwrap().requested, "bakeoff:trial");
+    }
+
+    #[test]
+    fn about_one_in_a_hundred_is_sampled() {
+        let sampled = (0..10_000u128).filter(|n| is_sampled(AttemptId(uuid::Uuid::from_u128(n * 7919)))).count();
+        assert_eq!(sampled, 100);
+    }
 }

@@ -163,7 +163,7 @@ fn log(path: &Path) -> Result<fs::File, String> {
 fn start_region(folder: &Path, setting: &Setting, clock: &str, address: &str, events: &str) -> Result<Child, String> {
     let mut command = Command::new(release("bakeoff-sim"));
     command.arg("--s3-root").arg(folder.join("s3")).arg("--ready-file").arg(folder.join("region.json"));
-    command.args(["--clock", clock, "--quota", "1000000", "--launch-seconds", "5"]).args(&setting.region);
+    command.args(["--clock", clock, "--quota", "1000000"]).args(&setting.region);
     if setting.push {
         command.args(["--events-to", &format!("http://{address}/v1/aws-events")]);
         command.env("BAKEOFF_SIM_EVENTS_AUTHORIZATION", events);

@@ -1,0 +1,84 @@
+//! The queries of a tick at a million finished trials: what they read must not grow with history. Takes a minute and prints
+//! the plans, so it is run by hand: `cargo test --workspace --test it -- --ignored --nocapture plans`.
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::support::{TestApp, spec};
+
+/// Part of a query's text, and what it is for.
+const TICK: [(&str, &str); 11] = [
+    (
+        "WITH due AS (\n                   SELECT id, lease_expires_at, lease_owner FROM trials",
+        "scheduler: claim what is due",
+    ),
+    ("SELECT (SELECT due_at FROM trials", "scheduler: when is the next due"),
+    ("SELECT min(due_at) FROM trials WHERE state = 'queued'", "scheduler: when is the next waiting"),
+    ("WITH heads AS (", "queue: heads of every lane"),
+    ("SELECT instance_type, purchase_option, project_id, sum(instance_count)", "queue: what is in use"),
+    ("started_at IS NOT NULL AS \"has_started!\"", "watcher: what runs"),
+    ("SELECT least((SELECT min(planned_at) FROM attempts", "watcher: how far back to list"),
+    ("SELECT id FROM attempts WHERE metrics_due_at <= $1", "ingester: claim what is due"),
+    ("SELECT id FROM attempts WHERE checkpoint_due_at <= $1", "checkpoints: claim what is due"),
+    ("SELECT attempt_id FROM warm_pools", "pools: claim what is due"),
+    ("SELECT e.project_id, e.id FROM experiments e", "concluder: what is over"),
+];
+
+/// 5,000 experiments of 200 trials, all over, each with an attempt.
+const HISTORY: [&str; 3] = [
+    "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at)
+     SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now()
+     FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 5000)",
+    "INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count, purchase_option,
+                         plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state, due_at, created_at, ended_at)
+     SELECT gen_random_uuid(), e.project_id, e.id, n, 'c', 'ml.p5.48xlarge', 1, 'on_demand', '{}', 1, 1,
+            (SELECT id FROM prices LIMIT 1), 'completed', now(), now(), now()
+     FROM experiments e, generate_series(1, 200) n WHERE e.name = 'old'",
+    "INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
+                           reserved_training_usd, reserved_metrics_usd, planned_at, settled_at)
+     SELECT gen_random_uuid(), t.project_id, t.experiment_id, t.id, 1, 'old-' || t.id, 'completed', t.price_id, 1, 1, 1,
+            now(), now()
+     FROM trials t WHERE t.state = 'completed'",
+];
+
+#[sqlx::test(migrations = false)]
+#[ignore = "a minute of inserting; run by hand"]
+async fn plans_at_a_million_finished_trials(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&spec()).await;
+    test.tick().await;
+    for statement in HISTORY {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    sqlx::raw_sql("ANALYZE").execute(&pool).await.unwrap();
+    let mut connection = pool.acquire().await.unwrap();
+    sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut *connection).await.unwrap();
+    let mut full_reads = Vec::new();
+    for (fragment, name) in TICK {
+        let (query, parameters) = committed(fragment);
+        sqlx::raw_sql(AssertSqlSafe(format!("PREPARE tick AS {query}"))).execute(&mut *connection).await.unwrap();
+        let nothing = vec!["NULL"; parameters].join(", ");
+        let call = if parameters == 0 { "tick".to_owned() } else { format!("tick({nothing})") };
+        let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE {call}")))
+            .fetch_all(&mut *connection)
+            .await
+            .unwrap();
+        sqlx::raw_sql("DEALLOCATE tick").execute(&mut *connection).await.unwrap();
+        println!("\n{name}\n  {}", plan.join("\n  "));
+        let of_history = |line: &&String| line.contains("Seq Scan on trials") || line.contains("Seq Scan on attempts");
+        full_reads.extend(plan.iter().find(of_history).map(|line| format!("{name}: {line}")));
+    }
+    assert_eq!(full_reads, Vec::<String>::new());
+}
+
+/// A query as the compiler has checked it, and how many parameters it has.
+fn committed(fragment: &str) -> (String, usize) {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    let mut found = files.filter_map(|text| {
+        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let query = file["query"].as_str()?.to_owned();
+        let parameters = file["describe"]["parameters"]["Left"].as_array().map_or(0, Vec::len);
+        query.contains(fragment).then_some((query, parameters))
+    });
+    found.next().unwrap_or_else(|| panic!("no query contains `{fragment}`"))
+}
