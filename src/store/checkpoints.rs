@@ -40,8 +40,8 @@ impl Store {
                    SELECT id FROM attempts WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
                    FOR UPDATE SKIP LOCKED)
                UPDATE attempts a SET checkpoint_due_at = $2
-               FROM due, trials t
-               WHERE a.id = due.id AND t.id = a.trial_id
+               FROM trials t
+               WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
                          greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
                          a.checkpoint_alarmed,

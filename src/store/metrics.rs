@@ -61,8 +61,8 @@ impl Store {
                    SELECT id FROM attempts WHERE metrics_due_at <= $1 ORDER BY metrics_due_at LIMIT $3
                    FOR UPDATE SKIP LOCKED)
                UPDATE attempts a SET metrics_due_at = $2
-               FROM due, trials t
-               WHERE a.id = due.id AND t.id = a.trial_id
+               FROM trials t
+               WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
                          t.instance_count, t.plan->'request'->'metrics' AS "metrics!",
                          a.reserved_metrics_usd, a.metrics_cursor, a.started_at,

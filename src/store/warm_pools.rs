@@ -115,7 +115,7 @@ impl Store {
                    ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED)
                UPDATE warm_pools p
                SET lease_owner = $2, lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
-               FROM due WHERE p.attempt_id = due.attempt_id
+               WHERE p.attempt_id = ANY (ARRAY(SELECT attempt_id FROM due))
                RETURNING p.attempt_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
                          p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
                          p.job_ended_at AS "job_ended_at!", p.lease_token,
