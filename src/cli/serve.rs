@@ -30,8 +30,9 @@ use crate::{crash, http, ids, tasks};
 const DRAIN: Duration = Duration::from_secs(8);
 /// Where the learning of AWS's request quotas begins.
 const CALLS_PER_SECOND: f64 = 1.0;
-/// All jobs are listed at least this often.
+/// All jobs are listed at least this often; with push only for what was lost.
 const LISTING_LONGEST: TimeDelta = TimeDelta::minutes(5);
+const LISTING_WITH_PUSH: TimeDelta = TimeDelta::minutes(10);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeOptions {
@@ -55,7 +56,7 @@ pub(super) struct ServeOptions {
     /// up to five minutes.
     #[arg(long, default_value_t = 30)]
     poll_seconds: u32,
-    /// AWS pushes state changes to /v1/aws-events: jobs are listed every five minutes only, for what was lost.
+    /// AWS pushes state changes to /v1/aws-events: jobs are listed every ten minutes only, for what was lost.
     #[arg(long)]
     aws_push: bool,
     /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
@@ -219,7 +220,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         installation,
         policy,
         lease,
-        listing: if options.aws_push { (LISTING_LONGEST, LISTING_LONGEST) } else { (poll, LISTING_LONGEST) },
+        listing: if options.aws_push { (LISTING_WITH_PUSH, LISTING_WITH_PUSH) } else { (poll, LISTING_LONGEST) },
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
         secret_key: secret::of_service(

@@ -87,7 +87,7 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Instant) {
     match AssertUnwindSafe(work(app, &trial, claimed_at)).catch_unwind().await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on")
+            tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
         }
         Err(_) => tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on"),
     }

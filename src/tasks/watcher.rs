@@ -21,7 +21,7 @@ const PAGES_MAX: u32 = 1000;
 const MARGIN: TimeDelta = TimeDelta::minutes(10);
 /// Now and then a listing goes back this far, for jobs that nobody remembers.
 const DEEP: TimeDelta = TimeDelta::hours(24);
-const DEEP_EVERY: TimeDelta = TimeDelta::hours(1);
+const DEEP_EVERY: TimeDelta = TimeDelta::hours(6);
 const QUOTAS_EVERY: TimeDelta = TimeDelta::hours(6);
 const STRAYS_MAX: i64 = 100;
 /// A stray that SageMaker does not let us look at is given up after this long, and billed by our own estimate.

@@ -76,9 +76,9 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
     differ.map(|(field, requested, actual)| Difference { field, requested, actual }).collect()
 }
 
-/// One job in a hundred is asked for its tags: they cost a call, and only people and cost reports read them.
+/// One job in two hundred is asked for its tags: they cost a call, and only people and cost reports read them.
 pub fn is_sampled(attempt: AttemptId) -> bool {
-    attempt.0.as_u128().is_multiple_of(100)
+    attempt.0.as_u128().is_multiple_of(200)
 }
 
 /// Tags that were asked for and are not there.
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn about_one_in_a_hundred_is_sampled() {
+    fn about_one_in_two_hundred_is_sampled() {
         let sampled = (0..10_000u128).filter(|n| is_sampled(AttemptId(uuid::Uuid::from_u128(n * 7919)))).count();
-        assert_eq!(sampled, 100);
+        assert_eq!(sampled, 50);
     }
 }
