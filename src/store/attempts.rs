@@ -76,8 +76,8 @@ fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
     match attempt.state {
         _ if trial.stop_requested => TrialState::Stopping,
         AttemptState::Running => TrialState::Running,
-        AttemptState::Quarantined => TrialState::Stopping,
         AttemptState::Planned
+        | AttemptState::Quarantined
         | AttemptState::Completed
         | AttemptState::Failed
         | AttemptState::Stopped
@@ -366,17 +366,16 @@ impl Store {
         Ok(Applied::Done)
     }
 
-    /// Cancelled while a create may have been under way: held, with its reservation, until `until`.
+    /// Cancelled or refused while a create may have been under way: held, with its reservation, until `until`.
     pub async fn quarantine(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        until: DateTime<Utc>,
+        (until, why): (DateTime<Utc>, &str),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let why = "cancelled; waiting until it is certain that no job exists";
-        if !fenced(&mut tx, trial, TrialState::Stopping, (until, Some(why)), Lease::Release, now).await? {
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (until, Some(why)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         sqlx::query!(

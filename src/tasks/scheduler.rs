@@ -112,6 +112,8 @@ struct Hand<'a> {
     attempt: Option<Attempt>,
     seen: Seen,
     claimed_at: Instant,
+    /// The attempt that this very claim has planned: nobody else can have sent its create.
+    planned_here: Option<AttemptId>,
 }
 
 async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), StoreError> {
@@ -121,7 +123,8 @@ async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), Sto
         metrics::histogram!("bakeoff_takeover_seconds").record(*seconds);
         app.store.record_takeover(trial, (owner, *seconds), app.clock.now()).await?;
     }
-    let mut hand = Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at };
+    let mut hand =
+        Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at, planned_here: None };
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
         hand.look().await;
@@ -153,6 +156,7 @@ impl Hand<'_> {
             quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
             postponed: attempt.postponed,
+            may_be_under_way: self.planned_here != Some(attempt.id),
             started_at: attempt.started_at,
         })
     }
@@ -204,7 +208,8 @@ impl Hand<'_> {
                 Ok(false)
             }
             (Decision::Quarantine { until }, Some(attempt)) => {
-                store.quarantine(self.trial, &attempt, until, now).await?;
+                let why = "cancelled; waiting until it is certain that no job exists";
+                store.quarantine(self.trial, &attempt, (until, why), now).await?;
                 Ok(false)
             }
             (Decision::End(ending), Some(attempt)) => self.settle(&attempt, &ending, None, now).await,
@@ -283,6 +288,7 @@ impl Hand<'_> {
                     training_since: None,
                 });
                 self.seen = Seen::NotLooked;
+                self.planned_here = Some(id);
                 Ok(true)
             }
         }
@@ -352,6 +358,11 @@ impl Hand<'_> {
             }
             AfterCreate::Postpone { at, why } => {
                 self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
+                Ok(false)
+            }
+            AfterCreate::Hold { until, why } => {
+                let why = format!("{why}; waiting until it is certain that no earlier create arrives");
+                self.app.store.quarantine(self.trial, attempt, (until, &why), now).await?;
                 Ok(false)
             }
             AfterCreate::Rejected { ending, again_at } => self.settle(attempt, &ending, again_at, now).await,

@@ -54,7 +54,7 @@ named_states! {
         /// Committed with its name and reservation; CreateTrainingJob may have been sent.
         Planned = "planned",
         Running = "running",
-        /// Cancelled while a create may have been under way: the reservation is kept until it is certain that no job exists.
+        /// Cancelled or refused while a create may have been under way: the reservation is kept until it is certain that no job exists.
         Quarantined = "quarantined",
         Completed = "completed",
         Failed = "failed",

@@ -75,6 +75,8 @@ pub struct AttemptFacts {
     pub absent: u32,
     /// Creates in a row that were put off.
     pub postponed: u32,
+    /// A create of an earlier claim may still be under way: its sender timed out, died, or sleeps.
+    pub may_be_under_way: bool,
     /// When billing began, as last seen.
     pub started_at: Option<DateTime<Utc>>,
 }
@@ -224,7 +226,17 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
             Seen::NotLooked => {
                 Decision::LookAgain { at: attempt.quarantine_until.unwrap_or(situation.now + policy.quarantine) }
             }
-            Seen::Absent => Decision::End(never_created(TrialState::Stopped, "cancelled before it was created")),
+            Seen::Absent if situation.stop_requested => {
+                Decision::End(never_created(TrialState::Stopped, "cancelled before it was created"))
+            }
+            // It was refused, and whatever was under way has not arrived: another attempt, in its turn.
+            Seen::Absent => Decision::Retry {
+                ending: Ending {
+                    over_quota: true,
+                    ..never_created(TrialState::Queued, "refused, and no job came of it")
+                },
+                at: situation.now,
+            },
             Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
             Seen::NoAnswer(_) => Decision::LookAgain { at: situation.now + policy.poll },
         },
@@ -351,6 +363,8 @@ pub enum AfterCreate {
     /// A definite no to this create. One sent before may have succeeded unseen: look, and settle only if there is no job.
     /// `again_at`: the trial is queued again.
     Rejected { ending: Ending, again_at: Option<DateTime<Utc>> },
+    /// A definite no, but an earlier create may still arrive: held, with its reservation, until that is certain.
+    Hold { until: DateTime<Utc>, why: String },
 }
 
 /// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered by asking again.
@@ -398,6 +412,10 @@ pub fn after_rejection(
 ) -> AfterCreate {
     match seen {
         Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => AfterCreate::Running,
+        Seen::Absent if attempt.may_be_under_way => {
+            AfterCreate::Hold { until: now + policy.quarantine, why: ending.reason }
+        }
+        // Somebody else has the name: no create of ours can succeed any more.
         Seen::Job(_) | Seen::Absent => AfterCreate::Rejected { ending, again_at },
         Seen::NotLooked | Seen::NoAnswer(_) => {
             let at = now + policy.backoff_after(attempt.postponed, &attempt.marker);

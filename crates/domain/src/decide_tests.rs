@@ -19,6 +19,7 @@ fn attempt(state: AttemptState) -> AttemptFacts {
         quarantine_until: None,
         absent: 0,
         postponed: 0,
+        may_be_under_way: false,
         started_at: None,
     }
 }
@@ -201,6 +202,23 @@ fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
     assert!(matches!(after(Seen::NoAnswer("timeout".into())), AfterCreate::Postpone { .. }));
 }
 
+/// A sender that froze between its check and its send wakes after the refusal: found by the storm.
+#[test]
+fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
+    let policy = Policy::default();
+    let facts = AttemptFacts { may_be_under_way: true, ..attempt(AttemptState::Planned) };
+    let refused = (never_created(TrialState::Queued, "quota"), Some(now()));
+    let AfterCreate::Hold { until, .. } = after_rejection(refused, &Seen::Absent, &facts, now(), &policy) else {
+        panic!("it is let go while a create may be under way")
+    };
+    assert_eq!(until, now() + policy.quarantine);
+    let held = AttemptFacts { quarantine_until: Some(until), ..attempt(AttemptState::Quarantined) };
+    let mut case = situation(TrialState::Submitting, Some(held), seen(job(JobStatus::InProgress, "Starting")));
+    assert_eq!(decide(&case, &policy), Decision::Adopt, "it has arrived");
+    case.seen = Seen::Absent;
+    assert!(matches!(decide(&case, &policy), Decision::Retry { ending, .. } if ending.trial == TrialState::Queued));
+}
+
 #[test]
 fn a_vanished_job_is_billed_to_the_last_moment() {
     let policy = Policy::default();
@@ -250,7 +268,8 @@ proptest! {
     ) {
         // Only pairs that the store can hold.
         let fits = match trial {
-            TrialState::Submitting => state == AttemptState::Planned || state.is_terminal(),
+            TrialState::Submitting =>
+                matches!(state, AttemptState::Planned | AttemptState::Quarantined) || state.is_terminal(),
             TrialState::Running => state == AttemptState::Running,
             TrialState::Stopping =>
                 stop_requested && matches!(state, AttemptState::Planned | AttemptState::Quarantined | AttemptState::Running),
