@@ -23,6 +23,7 @@ use crate::intake;
 use crate::read;
 use crate::store::StoreError;
 use crate::store::experiments::{Experiment, ExperimentFilter};
+use crate::store::lifecycle::Wish;
 use crate::store::requests::{Once, StoredReply};
 use crate::view::{Comparison, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
 
@@ -192,12 +193,16 @@ pub(super) async fn cancel(
     caller: Caller,
     Id(id): Id<ExperimentId>,
 ) -> Result<Response, Problem> {
+    let view = wish(&app, caller, id, Wish::Cancel).await?;
+    Ok((StatusCode::ACCEPTED, view).into_response())
+}
+
+async fn wish(app: &App, caller: Caller, id: ExperimentId, wish: Wish) -> Result<Json<ExperimentView>, Problem> {
     let caller = caller.needs(Role::Editor)?;
-    find(&app, caller, id).await?;
-    app.store.cancel_experiment(caller.project, id, app.clock.now()).await?;
+    find(app, caller, id).await?;
+    app.store.wish((caller.project, id), wish, app.clock.now()).await?;
     app.wake.notify_one();
-    let view = read::experiment_view(find(&app, caller, id).await?);
-    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+    Ok(Json(read::experiment_view(find(app, caller, id).await?)))
 }
 
 /// Pause an experiment
@@ -211,10 +216,7 @@ pub(super) async fn pause(
     caller: Caller,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
-    find(&app, caller, id).await?;
-    app.store.pause_experiment(caller.project, id, "paused by hand", app.clock.now()).await?;
-    Ok(Json(read::experiment_view(find(&app, caller, id).await?)))
+    wish(&app, caller, id, Wish::Pause).await
 }
 
 /// Resume an experiment
@@ -228,11 +230,7 @@ pub(super) async fn resume(
     caller: Caller,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
-    find(&app, caller, id).await?;
-    app.store.resume_experiment(caller.project, id, app.clock.now()).await?;
-    app.wake.notify_one();
-    Ok(Json(read::experiment_view(find(&app, caller, id).await?)))
+    wish(&app, caller, id, Wish::Resume).await
 }
 
 /// Trials of an experiment

@@ -178,17 +178,6 @@ async fn insert_trial(
     Ok(())
 }
 
-fn lifecycle_event((project_id, experiment_id): (ProjectId, ExperimentId), kind: &str, message: &str) -> NewEvent {
-    NewEvent {
-        project_id,
-        experiment_id,
-        trial_id: None,
-        kind: format!("experiment.{kind}"),
-        severity: "info",
-        message: message.to_owned(),
-    }
-}
-
 impl Store {
     pub async fn experiment(&self, project: ProjectId, id: ExperimentId) -> Result<Option<Experiment>, StoreError> {
         sqlx::query_as!(
@@ -252,116 +241,6 @@ impl Store {
         )
         .fetch_one(&self.pool)
         .await?)
-    }
-
-    /// Asks for a cancel: the experiment and its living trials are marked, and the trials become due at once.
-    /// False when it is over already.
-    pub async fn cancel_experiment(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            r#"UPDATE experiments SET state = 'cancelling', cancel_requested_at = $3
-               WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
-            id.0,
-            project.0,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if changed.rows_affected() == 0 {
-            return Ok(false);
-        }
-        sqlx::query!(
-            r#"WITH living AS (
-                   SELECT id FROM trials
-                   WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
-                   ORDER BY id FOR UPDATE)
-               UPDATE trials t SET stop_requested_at = $2, due_at = $2 FROM living WHERE t.id = living.id"#,
-            id.0,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let event = NewEvent {
-            project_id: project,
-            experiment_id: id,
-            trial_id: None,
-            kind: "experiment.cancelling".to_owned(),
-            severity: "info",
-            message: "a cancel was asked for".to_owned(),
-        };
-        events::insert(&mut tx, &event, now).await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    /// Stops starting anything new of an experiment; what runs goes on. False when it is over.
-    pub async fn pause_experiment(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        reason: &str,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            r#"UPDATE experiments SET paused_reason = coalesce(paused_reason, $3)
-               WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
-            id.0,
-            project.0,
-            reason,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if changed.rows_affected() == 0 {
-            return Ok(false);
-        }
-        events::insert(&mut tx, &lifecycle_event((project, id), "paused", reason), now).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    /// Lifts a pause, and queues parked trials again. False when the experiment is over.
-    pub async fn resume_experiment(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            "UPDATE experiments SET paused_reason = NULL WHERE id = $1 AND project_id = $2 AND state = 'running'",
-            id.0,
-            project.0,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if changed.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let unparked = sqlx::query!(
-            r#"WITH parked AS (
-                   SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked' ORDER BY id FOR UPDATE)
-               UPDATE trials t SET state = 'queued', due_at = $2, reason = NULL, over_quota = 0
-               FROM parked WHERE t.id = parked.id"#,
-            id.0,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-        // Whoever resumes knows of new quotas before we do: they are read again before they are believed.
-        sqlx::query!("UPDATE quotas SET instances = NULL, held_until = NULL").execute(&mut *tx).await?;
-        let message = format!("resumed; {unparked} parked trials are queued again");
-        events::insert(&mut tx, &lifecycle_event((project, id), "resumed", &message), now).await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(true)
     }
 
     /// Experiments whose trials are all over and whose metrics have all been read, and which are not concluded yet.

@@ -12,6 +12,7 @@ pub mod experiments;
 pub mod keys;
 pub mod leases;
 pub mod ledger;
+pub mod lifecycle;
 pub mod metrics;
 pub mod prices;
 pub mod queue;

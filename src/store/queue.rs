@@ -76,7 +76,7 @@ impl Store {
             r#"INSERT INTO quotas (instance_type, usage, instances, read_at)
                SELECT kind, usage, instances, $4 FROM UNNEST($1::text[], $2::text[], $3::integer[]) AS q(kind, usage, instances)
                ON CONFLICT (instance_type, usage) DO UPDATE
-               SET instances = excluded.instances, read_at = excluded.read_at"#,
+               SET instances = excluded.instances, read_at = excluded.read_at, is_doubted = false"#,
             &quotas.iter().map(|quota| quota.instance_type.clone()).collect::<Vec<_>>(),
             &quotas.iter().map(|quota| quota.usage.as_str().to_owned()).collect::<Vec<_>>(),
             &quotas.iter().map(|quota| i32::try_from(quota.instances).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
@@ -86,6 +86,13 @@ impl Store {
         .await?;
         tx.commit().await?;
         Ok(true)
+    }
+
+    /// Whether somebody has said, by resuming an experiment, that a quota has changed.
+    pub async fn quotas_are_doubted(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted) AS "doubted!""#)
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// AWS refused a create for its quota: the lane waits.
@@ -147,7 +154,8 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
 async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
     let mut capacity = Capacity { creates, ..Capacity::default() };
     let quotas = sqlx::query!(
-        r#"SELECT instance_type, usage, instances, held_until, refused_at IS NOT NULL AS "is_doubtful!"
+        r#"SELECT instance_type, usage, CASE WHEN NOT is_doubted THEN instances END AS instances, held_until,
+                  refused_at IS NOT NULL AS "is_doubtful!"
            FROM quotas WHERE usage <> 'warm_pool'"#
     );
     for row in quotas.fetch_all(&mut *tx).await? {

@@ -3,7 +3,9 @@
 
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::job::Billing;
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::stray::StrayFacts;
 use bakeoff_domain::watch::{Change, Known};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -17,7 +19,9 @@ use super::{Store, StoreError, budget};
 #[derive(Debug, Clone)]
 pub struct Stray {
     pub job_name: String,
-    pub found_at: DateTime<Utc>,
+    pub facts: StrayFacts,
+    /// Booked already, by its attempt or by an earlier settlement.
+    billed_seconds: u64,
     /// Whose it is: empty when no row of ours has that name.
     pub owner: Option<StrayOwner>,
 }
@@ -145,12 +149,16 @@ impl Store {
         .await?)
     }
 
-    /// Remembers a stray job, once, with an alarm to its experiment if there is one.
+    /// Remembers a stray job, with an alarm to its experiment if there is one. One that was thought to be over is followed
+    /// again; false when it is followed already.
     pub async fn record_stray(&self, job_name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let is_new = sqlx::query!(
-            r#"INSERT INTO stray_jobs (job_name, attempt_id, found_at, due_at)
-               VALUES ($1, (SELECT id FROM attempts WHERE job_name = $1), $2, $2) ON CONFLICT (job_name) DO NOTHING"#,
+            r#"INSERT INTO stray_jobs (job_name, attempt_id, found_at, last_seen_at, due_at, billed_seconds)
+               SELECT $1, a.id, $2, $2, $2, coalesce(a.billable_seconds, 0)
+               FROM (SELECT) one LEFT JOIN attempts a ON a.job_name = $1
+               ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2
+               WHERE stray_jobs.settled_at IS NOT NULL"#,
             job_name,
             now,
         )
@@ -177,7 +185,7 @@ impl Store {
     /// Stray jobs that are due for a look.
     pub async fn due_strays(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Stray>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT s.job_name, s.found_at, a.id AS "attempt_id?", a.project_id AS "project_id?",
+            r#"SELECT s.job_name, s.found_at, s.last_seen_at, s.billed_seconds, a.started_at AS "started_at?", a.id AS "attempt_id?", a.project_id AS "project_id?",
                       a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?", a.price_id AS "price_id?",
                       a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?"
                FROM stray_jobs s LEFT JOIN attempts a ON a.id = s.attempt_id LEFT JOIN trials t ON t.id = a.trial_id
@@ -204,37 +212,50 @@ impl Store {
                     instance_count: row.instance_count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
                     usd_per_hour: row.usd_per_hour.map_or(Usd::ZERO, Usd),
                 });
-                Stray { job_name: row.job_name, found_at: row.found_at, owner }
+                let facts =
+                    StrayFacts { found_at: row.found_at, started_at: row.started_at, last_seen_at: row.last_seen_at };
+                let billed_seconds = u64::try_from(row.billed_seconds).unwrap_or_default();
+                Stray { job_name: row.job_name, facts, billed_seconds, owner }
             })
             .collect())
     }
 
     /// Looks at a stray again later.
-    pub async fn postpone_stray(&self, job_name: &str, at: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE stray_jobs SET due_at = $2 WHERE job_name = $1 AND settled_at IS NULL", job_name, at)
-            .execute(&self.pool)
-            .await?;
+    pub async fn postpone_stray(
+        &self,
+        job_name: &str,
+        last_seen_at: DateTime<Utc>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE stray_jobs SET due_at = $3, last_seen_at = $2 WHERE job_name = $1 AND settled_at IS NULL",
+            job_name,
+            last_seen_at,
+            at,
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
-    /// Books what a stray cost. It was never reserved: what passes the budget pauses the experiment.
-    pub async fn settle_stray(
-        &self,
-        stray: &Stray,
-        (seconds, estimated): (u64, bool),
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
+    /// Books what a stray cost beyond what is booked already. It was never reserved: what passes the budget pauses the
+    /// experiment.
+    pub async fn settle_stray(&self, stray: &Stray, billing: Billing, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let changed = sqlx::query!(
-            "UPDATE stray_jobs SET settled_at = $2, due_at = NULL WHERE job_name = $1 AND settled_at IS NULL",
+            r#"UPDATE stray_jobs SET settled_at = $2, due_at = NULL, billed_seconds = greatest(billed_seconds, $3)
+               WHERE job_name = $1 AND settled_at IS NULL"#,
             stray.job_name,
             now,
+            i64::try_from(billing.seconds).unwrap_or(i64::MAX),
         )
         .execute(&mut *tx)
         .await?;
         if let Some(owner) = stray.owner.filter(|_| changed.rows_affected() == 1) {
+            let seconds = billing.seconds.saturating_sub(stray.billed_seconds);
             let usd = cost::training(seconds, owner.instance_count, owner.usd_per_hour);
             let quantity = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(owner.instance_count.into());
+            let estimated = billing.estimated;
             let entry =
                 Entry { kind: "settled", component: "stray", usd, quantity, unit: "instance_seconds", estimated };
             ledger::write(&mut tx, &owner.account, &entry, now).await?;

@@ -5,6 +5,7 @@
 
 use bakeoff_domain::job::{JobStatus, JobSummary};
 use bakeoff_domain::ports::{AwsError, PageRequest};
+use bakeoff_domain::stray::{self, StrayDecision, StraySeen};
 use bakeoff_domain::watch::{self, Listing};
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -23,9 +24,9 @@ const MARGIN: TimeDelta = TimeDelta::minutes(10);
 const DEEP: TimeDelta = TimeDelta::hours(24);
 const DEEP_EVERY: TimeDelta = TimeDelta::hours(6);
 const QUOTAS_EVERY: TimeDelta = TimeDelta::hours(6);
+/// Somebody who resumes an experiment says that a quota has changed: read again at once, but not at every resume.
+const QUOTAS_AGAIN: TimeDelta = TimeDelta::minutes(5);
 const STRAYS_MAX: i64 = 100;
-/// A stray that SageMaker does not let us look at is given up after this long, and billed by our own estimate.
-const STRAY_GIVEN_UP: TimeDelta = TimeDelta::hours(24);
 
 /// When each part of the work is due next; a new watcher begins anew.
 #[derive(Debug, Default)]
@@ -44,7 +45,9 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
     };
     let now = app.clock.now();
     let is_due = |at: Option<DateTime<Utc>>| at.is_none_or(|at| at <= now);
-    if is_due(memory.quotas) {
+    let is_doubted = memory.quotas.is_some_and(|next| next - QUOTAS_EVERY + QUOTAS_AGAIN <= now)
+        && app.store.quotas_are_doubted().await?;
+    if is_doubted || is_due(memory.quotas) {
         read_quotas(app, &term, now).await?;
         memory.quotas = Some(now + QUOTAS_EVERY);
     }
@@ -158,29 +161,24 @@ async fn follow_strays(app: &App, now: DateTime<Utc>) -> Result<(), StoreError> 
 }
 
 async fn follow_stray(app: &App, stray: &Stray, now: DateTime<Utc>) -> Result<(), StoreError> {
-    let again = app.store.postpone_stray(&stray.job_name, now + app.settings.policy.poll);
-    let job = match app.aws.describe(&stray.job_name).await {
-        Ok(job) => job,
-        Err(AwsError::NotFound(_)) => return app.store.settle_stray(stray, (0, true), now).await,
-        Err(_) if now - stray.found_at > STRAY_GIVEN_UP => return app.store.settle_stray(stray, (0, true), now).await,
-        Err(_) => return again.await,
+    let looked = app.aws.describe(&stray.job_name).await;
+    let seen = match &looked {
+        Ok(job) => StraySeen::Job(job),
+        Err(AwsError::NotFound(_)) => StraySeen::Absent,
+        Err(_) => StraySeen::Unreadable,
     };
-    match job.status {
-        JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => {
-            let seconds = job.billable_seconds.unwrap_or_default();
-            let is_estimate = job.billable_seconds.is_none() && job.started_at.is_some();
-            app.store.settle_stray(stray, (seconds, is_estimate), now).await
-        }
-        JobStatus::InProgress => {
-            if app.watcher.is_trusted().await
-                && let Err(error) = app.aws.stop(&stray.job_name).await
-            {
-                tracing::warn!(%error, job = stray.job_name, "a stray job could not be stopped; next time");
-            }
-            again.await
-        }
-        JobStatus::Stopping | JobStatus::Unknown(_) => again.await,
+    let decision = stray::decide(&stray.facts, seen, now);
+    if let StrayDecision::Settle(billing) = decision {
+        return app.store.settle_stray(stray, billing, now).await;
     }
+    if decision == StrayDecision::Stop
+        && app.watcher.is_trusted().await
+        && let Err(error) = app.aws.stop(&stray.job_name).await
+    {
+        tracing::warn!(%error, job = stray.job_name, "a stray job could not be stopped; next time");
+    }
+    let last_seen = if looked.is_ok() { now } else { stray.facts.last_seen_at };
+    app.store.postpone_stray(&stray.job_name, last_seen, now + app.settings.policy.poll).await
 }
 
 /// A pool that waits although nobody looks after it any more.

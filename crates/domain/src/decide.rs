@@ -6,7 +6,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::attempt::{AttemptState, TrialState};
-use crate::job::{JobStatus, ObservedJob};
+use crate::job::{JobStatus, ObservedJob, seconds_between};
 use crate::ports::AwsError;
 
 /// StopTrainingJob to the end: 120 s of grace, and the upload of what there is.
@@ -311,15 +311,13 @@ fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, poli
 
 fn ended(job: &ObservedJob, states: (TrialState, AttemptState), reason: &str, now: DateTime<Utc>) -> Ending {
     let (trial, attempt) = states;
-    let measured = job.billable_seconds;
-    let estimate = job.started_at.map_or(0, |start| seconds_between(start, job.ended_at.unwrap_or(now)));
+    let billing = job.billing(now);
     Ending {
         trial,
         attempt,
         reason: reason.to_owned(),
-        billable_seconds: Some(measured.unwrap_or(estimate)),
-        // A job that never started is billed nothing, and that is certain.
-        estimated: measured.is_none() && job.started_at.is_some(),
+        billable_seconds: Some(billing.seconds),
+        estimated: billing.estimated,
         over_quota: false,
     }
 }
@@ -345,10 +343,6 @@ fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
         estimated: true,
         over_quota: false,
     }
-}
-
-fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
-    u64::try_from((end - start).num_seconds()).unwrap_or_default()
 }
 
 /// What a reply to CreateTrainingJob means.

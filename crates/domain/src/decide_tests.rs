@@ -26,21 +26,9 @@ fn attempt(state: AttemptState) -> AttemptFacts {
 
 fn job(status: JobStatus, secondary: &str) -> ObservedJob {
     ObservedJob {
-        job_name: "bakeoff-x-1".into(),
-        arn: String::new(),
-        marker: Some(MARKER.into()),
-        status,
-        secondary_status: secondary.into(),
-        failure_reason: None,
-        created_at: Some(now()),
-        modified_at: Some(now()),
-        started_at: Some(now()),
         ended_at: Some(now() + TimeDelta::seconds(100)),
-        training_seconds: Some(100),
         billable_seconds: Some(40),
-        transitions: vec![],
-        warm_pool: None,
-        actual: crate::requested::Actual::default(),
+        ..ObservedJob::sample(MARKER, status, secondary, now())
     }
 }
 

@@ -123,3 +123,50 @@ pub struct ObservedJob {
     /// The settings that it runs with.
     pub actual: Actual,
 }
+
+/// What SageMaker bills, or would, of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Billing {
+    pub seconds: u64,
+    /// Our own estimate: SageMaker has not said.
+    pub estimated: bool,
+}
+
+impl ObservedJob {
+    /// One that began to be billed at `start`, for tests.
+    #[cfg(test)]
+    pub(crate) fn sample(marker: &str, status: JobStatus, secondary_status: &str, start: DateTime<Utc>) -> Self {
+        Self {
+            job_name: "bakeoff-x-1".into(),
+            arn: String::new(),
+            marker: Some(marker.into()),
+            status,
+            secondary_status: secondary_status.into(),
+            failure_reason: None,
+            created_at: Some(start),
+            modified_at: Some(start),
+            started_at: Some(start),
+            ended_at: None,
+            training_seconds: None,
+            billable_seconds: None,
+            transitions: vec![],
+            warm_pool: None,
+            actual: Actual::default(),
+        }
+    }
+
+    /// What was billed, as told; or the time since it began, to its end or to now.
+    pub fn billing(&self, now: DateTime<Utc>) -> Billing {
+        let since = |start| seconds_between(start, self.ended_at.unwrap_or(now));
+        Billing {
+            seconds: self.billable_seconds.unwrap_or_else(|| self.started_at.map_or(0, since)),
+            // A job that never started is billed nothing, and that is certain.
+            estimated: self.billable_seconds.is_none() && self.started_at.is_some(),
+        }
+    }
+}
+
+/// Whole seconds from `start` to `end`; none when it is the other way round.
+pub fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
+    u64::try_from((end - start).num_seconds()).unwrap_or_default()
+}

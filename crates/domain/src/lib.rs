@@ -30,4 +30,5 @@ pub mod requested;
 pub mod spec;
 pub mod spot;
 pub mod steady;
+pub mod stray;
 pub mod watch;
