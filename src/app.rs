@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::leader::Leader;
+use crate::sns::Sns;
 use crate::store::Store;
 
 /// Limits and intervals of this process.
@@ -55,6 +56,8 @@ pub struct App {
     /// Of watching: listings, strays, quotas.
     pub watcher: Arc<Leader>,
     pub settings: Arc<Settings>,
+    /// Opens what SNS sends; none when no topic was named.
+    pub sns: Option<Arc<Sns>>,
     /// Where this process's metrics are; none in tests, which share a process.
     pub metrics: Option<PrometheusHandle>,
     /// Wakes the scheduler; carries nothing.

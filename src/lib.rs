@@ -11,6 +11,7 @@ pub mod ids;
 pub mod intake;
 pub mod leader;
 pub mod read;
+pub mod sns;
 pub mod store;
 pub mod tasks;
 pub mod view;

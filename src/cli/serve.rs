@@ -23,6 +23,7 @@ use crate::app::{App, Settings};
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::leader::Leader;
+use crate::sns::Sns;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
 
@@ -59,6 +60,9 @@ pub(super) struct ServeOptions {
     /// AWS pushes state changes to /v1/aws-events: jobs are listed every ten minutes only, for what was lost.
     #[arg(long)]
     aws_push: bool,
+    /// The SNS topic through which such state changes may come instead; its SignatureVersion must be 2.
+    #[arg(long, env = "BAKEOFF_SNS_TOPIC", value_name = "ARN")]
+    sns_topic: Option<String>,
     /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
@@ -148,6 +152,7 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
     let app = App {
         aws: Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND)),
         watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+        sns: sns(options)?.map(Arc::new),
         metrics: Some(PrometheusBuilder::new().install_recorder().context("metrics")?),
         settings,
         store,
@@ -175,6 +180,15 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
     }
     Ok(())
+}
+
+fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
+    let Some(topic) = &options.sns_topic else { return Ok(None) };
+    let genuine =
+        Sns::of_topic(topic).with_context(|| format!("--sns-topic: `{topic}` is not the ARN of an SNS topic"))?;
+    // A simulated region, which is on loopback, signs by itself.
+    let simulated = options.clock.and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok());
+    Ok(Some(simulated.map_or(genuine, |url| Sns::at(topic, format!("{}/", url.trim_end_matches('/'))))))
 }
 
 fn ports(region: bakeoff_aws::Region) -> Ports {

@@ -1,14 +1,14 @@
 //! What EventBridge pushes: "SageMaker Training Job State Change". A hint to look now, never the truth: nothing is settled by
 //! it, and a lost, repeated or late one changes nothing but when we look.
 //!
+//! It comes through an API destination, with a key, or through an SNS topic, with a signature ([`crate::sns`]).
 //! The key is one of the installation, not of a project: events are of the whole account. It is derived, so nothing secret is
 //! stored, and opens nothing but this door.
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, State};
-use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
 use bakeoff_domain::job::{JobStatus, MARKER};
 use bakeoff_domain::requested::Actual;
 use bakeoff_domain::watch::{Change, deserves_a_look};
@@ -22,28 +22,40 @@ use super::ci::mac;
 use super::extract::Raw;
 use super::problem::{Problem, Problems};
 use crate::app::App;
+use crate::sns::{Opened, SnsError};
 
 /// The key of an installation's events, as an API destination sends it: `Authorization: Bearer bke_…`.
 pub fn events_key(secret_key: &[u8; 32]) -> String {
     format!("bke_{}", hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes()))
 }
 
-/// A caller that has the events' key.
-pub(super) struct EventBridge;
+fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let given = value.strip_prefix("Bearer ").unwrap_or(value).trim();
+    let own = events_key(&app.settings.secret_key);
+    if bool::from(given.as_bytes().ct_eq(own.as_bytes())) {
+        return Ok(());
+    }
+    Err(Problem::unauthenticated(
+        "send `Authorization: Bearer bke_…`; `bakeoff keys events` prints the key on the host",
+    ))
+}
 
-impl FromRequestParts<App> for EventBridge {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let given = value.strip_prefix("Bearer ").unwrap_or(value).trim();
-        let own = events_key(&app.settings.secret_key);
-        if bool::from(given.as_bytes().ct_eq(own.as_bytes())) {
-            return Ok(Self);
+/// The event inside a message of SNS's; none when it is about the subscription.
+async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
+    let Some(sns) = &app.sns else {
+        return Err(Problem::unauthenticated("this service takes no messages of SNS: start it with --sns-topic ARN"));
+    };
+    match sns.open(body).await {
+        Ok(Opened::Notification(message)) => Ok(Some(message.into_bytes())),
+        Ok(Opened::Subscribed) => {
+            tracing::info!("the SNS topic's subscription is confirmed");
+            Ok(None)
         }
-        Err(Problem::unauthenticated(
-            "send `Authorization: Bearer bke_…`; `bakeoff keys events` prints the key on the host",
-        ))
+        Ok(Opened::Nothing) => Ok(None),
+        Err(error @ SnsError::Unreachable(_)) => Err(Problem::unavailable(&error.to_string())),
+        Err(error @ SnsError::Malformed(_)) => Err(Problem::malformed(error.to_string())),
+        Err(error) => Err(Problem::unauthenticated(&error.to_string())),
     }
 }
 
@@ -113,12 +125,20 @@ fn moment(value: Option<&serde_json::Value>) -> Option<DateTime<Utc>> {
 
 /// A state change that EventBridge pushed
 ///
-/// For an EventBridge API destination. Whatever cannot be of use is taken and dropped, so that it is not sent again.
+/// For an EventBridge API destination (with its key), or an HTTPS subscription of the SNS topic that the service was started
+/// with (signed by SNS). Whatever cannot be of use is taken and dropped, so that it is not sent again.
 #[utoipa::path(post, path = "/v1/aws-events", operation_id = "pushAwsEvent", tag = "webhooks", security(()),
     request_body = AwsEvent,
     responses((status = 202, description = "Taken as a hint"), Problems))]
-pub(super) async fn push(State(app): State<App>, _: EventBridge, Raw(body): Raw) -> Result<StatusCode, Problem> {
-    let event: AwsEvent = serde_json::from_slice(&body).map_err(|error| Problem::malformed(error.to_string()))?;
+pub(super) async fn push(State(app): State<App>, headers: HeaderMap, Raw(body): Raw) -> Result<StatusCode, Problem> {
+    let event = if headers.contains_key("x-amz-sns-message-type") {
+        let Some(event) = open_sns(&app, &body).await? else { return Ok(StatusCode::ACCEPTED) };
+        event
+    } else {
+        is_event_bridge(&app, &headers)?;
+        body.to_vec()
+    };
+    let event: AwsEvent = serde_json::from_slice(&event).map_err(|error| Problem::malformed(error.to_string()))?;
     let is_ours = event.source == "aws.sagemaker"
         && event.detail_type == "SageMaker Training Job State Change"
         && (event.region.is_empty() || event.region == app.settings.region);

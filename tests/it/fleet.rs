@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec, spot_spec};
+use crate::support::{SNS_TOPIC, TestApp, spec, spot_spec};
 
 fn jobs(record: &Value) -> Vec<Value> {
     record["jobs"].as_array().cloned().unwrap_or_default()
@@ -153,7 +153,7 @@ async fn trials_wait_under_the_accounts_quota_instead_of_being_refused(pool: PgP
 
 #[sqlx::test(migrations = false)]
 async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool: PgPool) {
-    let test = TestApp::with_faults(pool, &["--quota-of", "ml.p4de.24xlarge=0"]).await;
+    let test = TestApp::with_faults(pool.clone(), &["--quota-of", "ml.p4de.24xlarge=0"]).await;
     let id = test.start(&spec()).await;
     test.tick().await;
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
@@ -163,11 +163,16 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
     assert!(test.get(&format!("/v1/experiments/{id}")).await["ended_at"].is_null());
     let (status, _) = test.post(&format!("/v1/experiments/{id}/resume"), &json!({})).await;
     assert_eq!(status, 200);
+    let doubted = "SELECT coalesce(string_agg(instance_type || '/' || usage, ' '), '') FROM quotas WHERE is_doubted";
+    let doubted = async || sqlx::query_scalar::<_, String>(doubted).fetch_one(&pool).await.unwrap();
+    assert_eq!(doubted().await, "ml.p4de.24xlarge/on_demand", "and no other lane");
     // The quota is still what it was: AWS says so itself this time, and the trial waits without holding money.
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     assert_eq!(trials["items"][0]["state"], "queued", "{}", trials["items"][0]);
     assert_eq!(trials["items"][0]["attempts"][0]["state"], "never_created");
+    test.watch().await;
+    assert_eq!(doubted().await, "", "it has been read again");
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
     assert_eq!(test.run_to_end(&id, 3).await["state"], "cancelled");
 }
@@ -273,6 +278,53 @@ async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     assert_eq!(trials["items"][0]["state"], "completed");
     assert_eq!(push(&key, json!({"source": "aws.ec2", "detail-type": "other"})).await.0, 202, "not ours, and no error");
+    test.run_to_end(&id, 3).await;
+}
+
+/// The same events through an SNS topic: only what SNS signed, and only of our topic.
+#[sqlx::test(migrations = false)]
+async fn events_come_through_sns_when_it_signed_them(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&repeats(1)).await;
+    test.tick().await;
+    test.advance(TimeDelta::hours(3)).await;
+    let job = jobs(&test.record().await)[0].clone();
+    let sign = async |topic: &str, kind: &str, message: &Value| -> Value {
+        let body = json!({"topic": topic, "kind": kind, "message": message.to_string()});
+        let signed = test.client.post(format!("{}/_sim/sns", test.region.url)).json(&body).send().await.unwrap();
+        signed.json().await.unwrap()
+    };
+    let push = async |message: &Value| {
+        let request = test.client.post(format!("{}/v1/aws-events", test.url)).json(message);
+        test.send(request.header("x-amz-sns-message-type", "Notification")).await
+    };
+    let ended = pushed(&job, "Completed", "Completed");
+
+    let (status, _) = push(&sign(SNS_TOPIC, "SubscriptionConfirmation", &json!("")).await).await;
+    assert_eq!((status.as_u16(), &test.record().await["subscriptions"]), (202, &json!(1)));
+
+    let (status, problem) = push(&sign("arn:aws:sns:us-east-1:999999999999:evil", "Notification", &ended).await).await;
+    assert_eq!(status, 401, "{problem}");
+    let good = sign(SNS_TOPIC, "Notification", &ended).await;
+    for (field, value, says) in [
+        ("Message", json!(pushed(&job, "Failed", "Failed").to_string()), "signature"),
+        ("Signature", json!("AAAA"), "signature"),
+        ("SignatureVersion", json!("1"), "SignatureVersion to 2"),
+        ("SigningCertURL", json!("http://127.0.0.1:1/cert.pem"), "not an address of SNS's"),
+    ] {
+        let mut forged = good.clone();
+        forged[field] = value;
+        let (status, problem) = push(&forged).await;
+        assert_eq!(status, 401, "{field}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(says), "{field}: {problem}");
+    }
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let state = async || test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone();
+    assert_eq!(state().await, "running", "nothing of it made us look");
+
+    assert_eq!(push(&good).await.0, 202);
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    assert_eq!(state().await, "completed");
     test.run_to_end(&id, 3).await;
 }
 

@@ -236,6 +236,35 @@ async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     assert!(billed > 0 && (booked - billed).abs() < 5000, "booked {booked}, billed {billed} (millionths of a dollar)");
 }
 
+/// A stray that somebody deletes: nobody will tell what it cost, and it was not nothing.
+#[sqlx::test(migrations = false)]
+async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut alone = spec();
+    alone["candidates"].as_array_mut().unwrap().truncate(1);
+    test.start(&alone).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    sqlx::query("UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL")
+        .execute(&pool)
+        .await
+        .unwrap();
+    test.watch().await;
+    let name = test.record().await["jobs"][0]["name"].clone();
+    test.advance(TimeDelta::minutes(5)).await;
+    let delete = test.client.post(&test.region.url).header("x-amz-target", "SageMaker.DeleteTrainingJob");
+    let deleted = delete.json(&json!({"TrainingJobName": name})).send().await.unwrap();
+    assert!(deleted.status().is_success(), "{}", deleted.text().await.unwrap());
+    let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
+    test.watch().await;
+    assert_eq!(number(&pool, settled).await, 0, "one denial is not believed");
+    test.advance(TimeDelta::minutes(61)).await;
+    test.watch().await;
+    assert_eq!(number(&pool, settled).await, 1);
+    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND estimated";
+    assert!((120..=600).contains(&number(&pool, booked).await), "{}", number(&pool, booked).await);
+}
+
 async fn number(pool: &PgPool, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
 }

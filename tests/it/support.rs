@@ -12,6 +12,7 @@ use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
 use bakeoff::http::{Role, format_key, hash};
 use bakeoff::leader::Leader;
+use bakeoff::sns::Sns;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
 use bakeoff::store::trials::Claimed;
@@ -73,6 +74,9 @@ impl Region {
     }
 }
 
+/// The topic that the service under test listens to.
+pub(crate) const SNS_TOPIC: &str = "arn:aws:sns:us-east-1:111122223333:bakeoff";
+
 /// The whole of it.
 pub(crate) struct TestApp {
     pub(crate) app: App,
@@ -82,7 +86,7 @@ pub(crate) struct TestApp {
     pub(crate) project: ProjectId,
     /// AWS without pace or count.
     pub(crate) ports: Ports,
-    client: reqwest::Client,
+    pub(crate) client: reqwest::Client,
 }
 
 impl TestApp {
@@ -117,6 +121,7 @@ impl TestApp {
             // Time stands still in a test: what waits for a call of AWS's would wait for ever.
             aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
             watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+            sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
             metrics: None,
             store,
             clock,

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::Region;
+use crate::sns;
 use crate::world::Job;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -18,8 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
     pub(crate) url: String,
-    /// The value of the `Authorization` header.
-    pub(crate) authorization: String,
+    pub(crate) way: Way,
+}
+
+/// Who brings them.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// An API destination, with the value of its `Authorization` header.
+    EventBridge { authorization: String },
+    /// A topic, and where this region listens.
+    Sns { topic: String, origin: String },
 }
 
 /// Pushes until the program ends; on a thread of its own, since a slow receiver must not slow the region.
@@ -58,8 +67,15 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
         let is_quiet = fresh.is_empty();
         let overdue = if is_quiet { std::mem::take(&mut late) } else { Vec::new() };
         for event in fresh.iter().chain(&overdue) {
-            let request = agent.post(&destination.url).header("authorization", &destination.authorization);
-            if let Err(error) = request.send_json(event) {
+            let request = agent.post(&destination.url);
+            let sent = match &destination.way {
+                Way::EventBridge { authorization } => request.header("authorization", authorization).send_json(event),
+                Way::Sns { topic, origin } => {
+                    let message = sns::envelope(origin, topic, "Notification", &event.to_string(), region.now());
+                    request.header("x-amz-sns-message-type", "Notification").send_json(message)
+                }
+            };
+            if let Err(error) = sent {
                 tracing::debug!(%error, "an event was not taken");
             }
         }

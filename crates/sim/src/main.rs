@@ -15,6 +15,7 @@ mod physics;
 mod pools;
 mod quotas;
 mod rules;
+mod sns;
 mod timeline;
 mod wire;
 mod world;
@@ -28,7 +29,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use crate::events::Destination;
+use crate::events::{Destination, Way};
 use crate::faults::Faults;
 use crate::quotas::InstanceQuotas;
 use crate::world::World;
@@ -76,8 +77,11 @@ struct Options {
     #[arg(long)]
     create_per_second: Option<f64>,
     /// Where state changes are pushed to, as EventBridge does.
-    #[arg(long, requires = "events_authorization")]
+    #[arg(long)]
     events_to: Option<String>,
+    /// They go through this SNS topic, which signs them, and not through an API destination.
+    #[arg(long, conflicts_with = "events_authorization")]
+    events_topic: Option<String>,
     /// The value of the `Authorization` header that goes with them.
     #[arg(long, hide_env_values = true, env = "BAKEOFF_SIM_EVENTS_AUTHORIZATION")]
     events_authorization: Option<String>,
@@ -177,9 +181,13 @@ async fn main() -> anyhow::Result<()> {
         let own = region.clone();
         std::thread::spawn(move || checkpoints::write(&own));
     }
-    if let Some((url, authorization)) = options.events_to.zip(options.events_authorization) {
+    if let Some(url) = options.events_to {
         let own = region.clone();
-        std::thread::spawn(move || events::push(&own, &Destination { url, authorization }));
+        let way = match options.events_topic {
+            Some(topic) => Way::Sns { topic, origin: format!("http://{}", api.local_addr()?) },
+            None => Way::EventBridge { authorization: options.events_authorization.unwrap_or_default() },
+        };
+        std::thread::spawn(move || events::push(&own, &Destination { url, way }));
     }
     tokio::select! {
         served = axum::serve(api, wire::router(region)) => served?,

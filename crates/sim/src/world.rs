@@ -80,6 +80,8 @@ pub(crate) struct World {
     dice: StdRng,
     /// Faults that were done, by kind.
     done: BTreeMap<&'static str, u64>,
+    /// Confirmed by whoever was asked.
+    pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
     by_name: BTreeMap<String, usize>,
     alike: BTreeMap<u64, u64>,
@@ -96,6 +98,7 @@ impl World {
             create_per_second,
             launch_seconds: None,
             done: BTreeMap::new(),
+            subscriptions: 0,
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
             by_name: BTreeMap::new(),
@@ -278,6 +281,7 @@ impl World {
             "throttled": each(|calls| calls.throttled),
             "list_per_second_max": most,
             "faults": self.done,
+            "subscriptions": self.subscriptions,
         })
     }
 

@@ -21,6 +21,7 @@ use crate::Region;
 use crate::checkpoints;
 use crate::faults::{CallFault, Faults};
 use crate::rules::{Refusal, invalid};
+use crate::sns;
 use crate::world::World;
 
 pub(crate) fn router(region: Region) -> Router {
@@ -30,6 +31,9 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/_sim/record", get(record))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
+        .route("/_sim/sns", post(sign))
+        .route(sns::CONFIRM_PATH, get(confirm))
+        .route(sns::CERTIFICATE_PATH, get(sns::certificate))
         .with_state(region)
 }
 
@@ -55,6 +59,25 @@ async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> Sta
 async fn set_faults(State(region): State<Region>, axum::Json(faults): axum::Json<Faults>) -> StatusCode {
     region.with(|world| world.faults = faults);
     StatusCode::NO_CONTENT
+}
+
+/// A message to have signed by SNS.
+#[derive(Deserialize)]
+struct Unsigned {
+    topic: String,
+    kind: String,
+    message: String,
+}
+
+async fn sign(State(region): State<Region>, headers: HeaderMap, axum::Json(new): axum::Json<Unsigned>) -> Response {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    axum::Json(sns::envelope(&format!("http://{host}"), &new.topic, &new.kind, &new.message, region.now()))
+        .into_response()
+}
+
+async fn confirm(State(region): State<Region>) -> StatusCode {
+    region.with(|world| world.subscriptions += 1);
+    StatusCode::OK
 }
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.

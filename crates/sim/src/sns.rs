@@ -1,0 +1,58 @@
+//! Amazon SNS, as far as it signs: a topic's messages, the certificate that proves them, and the confirmation of a
+//! subscription. It has no topics of its own and delivers nothing by itself; [`crate::events`] does.
+
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize, SigningKey};
+use serde_json::{Value, json};
+
+pub(crate) const CERTIFICATE_PATH: &str = "/SimpleNotificationService-sim.pem";
+pub(crate) const CONFIRM_PATH: &str = "/_sim/sns/confirm";
+
+struct Signer {
+    key: KeyPair,
+    certificate: String,
+}
+
+/// Made at first use: an RSA key takes a moment.
+static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
+    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).ok()?;
+    let params = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).ok()?;
+    let certificate = params.self_signed(&key).ok()?.pem();
+    Some(Signer { key, certificate })
+});
+
+pub(crate) async fn certificate() -> Response {
+    let pem = SIGNER.as_ref().map(|signer| signer.certificate.clone()).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/x-pem-file")], pem).into_response()
+}
+
+/// A message of a topic, signed (version 2). `origin` is where this region listens.
+pub(crate) fn envelope(origin: &str, topic: &str, kind: &str, message: &str, now: DateTime<Utc>) -> Value {
+    #[expect(clippy::disallowed_methods, reason = "a message id is for telling repeats apart, not part of the world")]
+    let id = uuid::Uuid::now_v7();
+    let timestamp = now.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+    let mut envelope = json!({
+        "Type": kind, "MessageId": id, "TopicArn": topic, "Message": message, "Timestamp": timestamp,
+        "SignatureVersion": "2", "SigningCertURL": format!("{origin}{CERTIFICATE_PATH}"),
+    });
+    if kind != "Notification" {
+        envelope["Token"] = json!("2336412f37");
+        envelope["SubscribeURL"] = json!(format!("{origin}{CONFIRM_PATH}?Action=ConfirmSubscription&Token=2336412f37"));
+    }
+    let text: String = ["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}\n{}\n", envelope[name].as_str()?)))
+        .collect();
+    let signature = SIGNER.as_ref().and_then(|signer| signer.key.sign(text.as_bytes()).ok()).unwrap_or_default();
+    envelope["Signature"] = json!(base64(&signature));
+    envelope
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
