@@ -45,10 +45,21 @@ pub(crate) async fn write(
     entry: &Entry,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    write_part(tx, account, entry, 0, now).await
+}
+
+/// The same for what is settled in several parts.
+pub(crate) async fn write_part(
+    tx: &mut PgConnection,
+    account: &Account,
+    entry: &Entry,
+    part: i32,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     sqlx::query!(
         r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
-                               price_id, estimated, recorded_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                               price_id, estimated, recorded_at, part)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
            ON CONFLICT ON CONSTRAINT ledger_once DO NOTHING"#,
         account.project_id.0,
         account.experiment_id.0,
@@ -62,6 +73,7 @@ pub(crate) async fn write(
         account.price_id.0,
         entry.estimated,
         now,
+        part,
     )
     .execute(tx)
     .await?;

@@ -242,23 +242,24 @@ impl Store {
     /// experiment.
     pub async fn settle_stray(&self, stray: &Stray, billing: Billing, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            r#"UPDATE stray_jobs SET settled_at = $2, due_at = NULL, billed_seconds = greatest(billed_seconds, $3)
-               WHERE job_name = $1 AND settled_at IS NULL"#,
+        let part = sqlx::query_scalar!(
+            r#"UPDATE stray_jobs SET settled_at = $2, due_at = NULL, billed_seconds = greatest(billed_seconds, $3),
+                      settlements = settlements + 1
+               WHERE job_name = $1 AND settled_at IS NULL RETURNING settlements - 1 AS "part!""#,
             stray.job_name,
             now,
             i64::try_from(billing.seconds).unwrap_or(i64::MAX),
         )
-        .execute(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await?;
-        if let Some(owner) = stray.owner.filter(|_| changed.rows_affected() == 1) {
+        if let (Some(owner), Some(part)) = (stray.owner, part) {
             let seconds = billing.seconds.saturating_sub(stray.billed_seconds);
             let usd = cost::training(seconds, owner.instance_count, owner.usd_per_hour);
             let quantity = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(owner.instance_count.into());
             let estimated = billing.estimated;
             let entry =
                 Entry { kind: "settled", component: "stray", usd, quantity, unit: "instance_seconds", estimated };
-            ledger::write(&mut tx, &owner.account, &entry, now).await?;
+            ledger::write_part(&mut tx, &owner.account, &entry, part, now).await?;
             let account = owner.account;
             budget::settle(&mut tx, account.experiment_id, account.project_id, Usd::ZERO, usd).await?;
             budget::pause_when_overdrawn(&mut tx, account.experiment_id, &stray.job_name).await?;

@@ -265,6 +265,31 @@ async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPo
     assert!((120..=600).contains(&number(&pool, booked).await), "{}", number(&pool, booked).await);
 }
 
+/// A stray that was thought to be over, and settled, runs after all: it is stopped, and only what came on top is billed.
+#[sqlx::test(migrations = false)]
+async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut alone = spec();
+    alone["candidates"].as_array_mut().unwrap().truncate(1);
+    test.start(&alone).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    for statement in [
+        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "INSERT INTO stray_jobs (job_name, attempt_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
+         SELECT job_name, id, planned_at, planned_at, planned_at, 60, 1 FROM attempts",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    test.watch().await;
+    test.advance(TimeDelta::minutes(5)).await;
+    test.watch().await;
+    let job = test.record().await["jobs"][0].clone();
+    assert_eq!(job["status"], "Stopped");
+    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 1";
+    assert_eq!(number(&pool, booked).await + 60, job["billable_seconds"].as_i64().unwrap());
+}
+
 async fn number(pool: &PgPool, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
 }
