@@ -2,83 +2,58 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::cost;
+use bakeoff_domain::eta::{self, NoEta};
 use bakeoff_domain::ids::TrialId;
-use bakeoff_domain::metric::Meaning;
+use bakeoff_domain::job::seconds_between;
+use bakeoff_domain::metric;
+use bakeoff_domain::model::ModelShape;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
+use bakeoff_domain::run::Expectation;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spot;
-use bakeoff_domain::steady::{Bucket, steady};
 use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use rust_decimal::prelude::FromPrimitive;
+use uuid::Uuid;
 
+use crate::figures::Figures;
 use crate::store::experiments::Experiment;
 use crate::store::ledger::TrialCost;
+use crate::store::runs::{Run, RunState};
 use crate::store::trials::{Attempt, Trial};
 use crate::store::{Store, StoreError};
-use crate::view::{AttemptView, Comparison, ComparisonRow, ExperimentView, TrialView};
+use crate::view::{
+    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExpectationView, ExperimentView, RowKind, TrialView,
+};
 
-const GPU_METRIC: &str = "GPUUtilization";
-
-/// All that the tables and the ranking of one experiment rest on.
-struct Evidence {
-    trials: Vec<Trial>,
+/// All that the tables and the ranking of some trials rest on.
+pub(crate) struct Evidence {
+    pub(crate) trials: Vec<Trial>,
     attempts: BTreeMap<TrialId, Vec<Attempt>>,
     costs: BTreeMap<TrialId, TrialCost>,
-    series: BTreeMap<(TrialId, String), Vec<Bucket>>,
-    names: MetricNames,
-    trial_tokens: u64,
-}
-
-/// The workload's own names for what we rank by.
-#[derive(Default)]
-struct MetricNames {
-    speed: Option<String>,
-    loss: Option<String>,
-    step: Option<String>,
+    pub(crate) figures: Figures,
 }
 
 async fn load(store: &Store, experiment: &Experiment) -> Result<Evidence, StoreError> {
-    let metrics = experiment.spec.workload.iter().flat_map(|workload| &workload.metrics);
-    let mut names = MetricNames::default();
-    for metric in metrics {
-        match metric.meaning {
-            Meaning::TokensPerSecond => names.speed = Some(metric.name.clone()),
-            Meaning::TrainLoss => names.loss = Some(metric.name.clone()),
-            Meaning::Step => names.step = Some(metric.name.clone()),
-            Meaning::ValidationLoss | Meaning::Other => {}
-        }
-    }
-    let wanted: Vec<String> = [&names.speed, &names.loss, &names.step]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .chain([GPU_METRIC.to_owned()])
-        .collect();
-    let (trials, attempts, costs, rollups) = tokio::try_join!(
+    let (trials, attempts, costs) = tokio::try_join!(
         store.trials_of(experiment.id),
         store.attempts_of(experiment.id, None),
         store.trial_costs(experiment.id),
-        store.rollups_of(experiment.id, &wanted),
     )?;
+    let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
     let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
     for attempt in attempts {
         by_trial.entry(attempt.trial_id).or_default().push(attempt);
     }
-    let mut series: BTreeMap<(TrialId, String), Vec<Bucket>> = BTreeMap::new();
-    for (trial, metric, bucket) in rollups {
-        series.entry((trial, metric)).or_default().push(bucket);
-    }
-    let trial_tokens = experiment.spec.workload.as_ref().map_or(0, |workload| workload.trial_tokens);
-    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), series, names, trial_tokens })
+    let figures = Figures::load(store, &subjects).await?;
+    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), figures })
 }
 
 impl Evidence {
-    fn series(&self, trial: &Trial, metric: Option<&String>) -> &[Bucket] {
-        metric.and_then(|name| self.series.get(&(trial.id, name.clone()))).map_or(&[], Vec::as_slice)
-    }
-
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
         self.attempts.get(&trial.id).map_or(&[], Vec::as_slice)
     }
@@ -88,9 +63,10 @@ fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64
     attempts.iter().filter_map(seconds).filter_map(|value| u64::try_from(value).ok()).sum()
 }
 
-/// The comparison table.
+/// The comparison table of an experiment.
 pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
     let evidence = load(store, experiment).await?;
+    let rows: Vec<ComparisonRow> = evidence.trials.iter().map(|trial| row(&evidence, experiment, trial, now)).collect();
     Ok(Comparison {
         experiment_id: experiment.id,
         name: experiment.name.clone(),
@@ -99,48 +75,173 @@ pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Ut
         budget_usd: experiment.budget_usd,
         reserved_usd: experiment.reserved_usd,
         settled_usd: experiment.settled_usd,
-        rows: evidence.trials.iter().map(|trial| row(&evidence, trial, now)).collect(),
+        expectations: expectations(&experiment.spec.expectations, &rows),
+        rows,
         as_of: now,
     })
 }
 
-fn row(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> ComparisonRow {
+/// Each expectation beside what the rows that it is about have measured.
+fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> Vec<ExpectationView> {
+    let mut views = Vec::new();
+    for (expectation, row) in expected.iter().flat_map(|one| rows.iter().map(move |row| (one, row))) {
+        if expectation.candidate.as_ref().is_some_and(|name| *name != row.candidate) {
+            continue;
+        }
+        let columns = serde_json::to_value(row).unwrap_or_default();
+        let measured = columns.get(&expectation.column).and_then(serde_json::Value::as_f64);
+        views.push(ExpectationView {
+            candidate: row.candidate.clone(),
+            column: expectation.column.clone(),
+            at_least: expectation.at_least,
+            at_most: expectation.at_most,
+            note: expectation.note.clone(),
+            measured,
+            verdict: expectation.verdict(measured),
+        });
+    }
+    views
+}
+
+/// Experiments and runs side by side.
+pub async fn comparison_of(
+    store: &Store,
+    experiments: &[Experiment],
+    runs: &[Run],
+    now: DateTime<Utc>,
+) -> Result<ComparisonTable, StoreError> {
+    let (mut rows, mut views) = (Vec::new(), Vec::new());
+    for experiment in experiments {
+        let table = comparison(store, experiment, now).await?;
+        rows.extend(table.rows);
+        views.extend(table.expectations);
+    }
+    let subjects: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
+    let figures = Figures::load(store, &subjects).await?;
+    for run in runs {
+        let row = run_row(run, &figures, now);
+        views.extend(expectations(&run.spec.expectations, std::slice::from_ref(&row)));
+        rows.push(row);
+    }
+    Ok(ComparisonTable { currency: "USD".to_owned(), rows, expectations: views, as_of: now })
+}
+
+/// What a row's speed, shape and price say together, whatever it is of.
+struct Shape<'a> {
+    model: Option<&'a ModelShape>,
+    global_batch: Option<u64>,
+    accelerators: u32,
+    peak_tflops: Option<f64>,
+    epoch_tokens: Option<u64>,
+    planned_steps: Option<i64>,
+    /// Of all instances together.
+    usd_per_hour: Option<Usd>,
+    /// Billed over productive time; none when that is not known yet.
+    billed_share: Option<f64>,
+}
+
+/// The columns that follow from figures and shape; the others are empty.
+fn measured(figures: &Figures, id: Uuid, shape: &Shape<'_>, is_over: bool, now: DateTime<Utc>) -> ComparisonRow {
+    let speed = figures.steady(id, metric::TOKENS_PER_SECOND);
+    let mean = speed.map(|steady| steady.mean);
+    let sequence = shape.model.map(|model| f64::from(model.sequence_length));
+    let per = |divisor: Option<f64>| Some(mean? / divisor?).filter(|rate| rate.is_finite());
+    let tokens_per_step = sequence.zip(shape.global_batch).map(|(sequence, batch)| sequence * real(batch));
+    let peak = shape.peak_tflops.map(|peak| peak * 1e12 * f64::from(shape.accelerators));
+    let flops = shape.model.map(ModelShape::flops_per_token);
+    let per_million = mean.zip(shape.usd_per_hour).zip(shape.billed_share);
+    let per_million = per_million.and_then(|((mean, rate), share)| cost::usd_per_million_tokens(rate, 1, mean, share));
+    let of_tokens = |tokens: Option<f64>| {
+        let millions = Decimal::from_f64(tokens? / 1e6)?;
+        Some(Usd(per_million?.0.checked_mul(millions)?).rounded())
+    };
+    let step = figures.step(id);
+    let eta = shape
+        .planned_steps
+        .filter(|_| !is_over)
+        .map(|planned| eta::estimate(&figures.progress(id), planned, shape.usd_per_hour, now));
+    let stalled_since = match &eta {
+        Some(Err(NoEta::Stalled { since })) => Some(*since),
+        _ => None,
+    };
+    let eta = eta.and_then(Result::ok);
+    ComparisonRow {
+        instance_count: 1,
+        accelerator_count: shape.accelerators,
+        tokens_per_second: mean,
+        tokens_per_second_half_width: speed.map(|steady| steady.half_width),
+        tokens_per_second_from_at: speed.map(|steady| steady.from_at),
+        tokens_per_second_until_at: speed.map(|steady| steady.until_at),
+        tokens_per_second_source: speed.and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
+        samples_per_second: figures.mean(id, metric::SAMPLES_PER_SECOND).or_else(|| per(sequence)),
+        steps_per_second: figures.mean(id, metric::STEPS_PER_SECOND).or_else(|| per(tokens_per_step)),
+        gpu_utilization_percent: figures.mean(id, metric::GPU_UTILIZATION),
+        gpu_memory_utilization_percent: figures.mean(id, metric::GPU_MEMORY_UTILIZATION),
+        mfu_percent: mean.zip(flops).zip(peak).map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
+        train_loss: figures.last(id, metric::TRAIN_LOSS),
+        validation_loss: figures.last(id, metric::VALIDATION_LOSS),
+        step,
+        planned_steps: shape.planned_steps,
+        progress: step
+            .zip(shape.planned_steps.filter(|planned| *planned > 0))
+            .map(|(step, planned)| (real(step.unsigned_abs()) / real(planned.unsigned_abs())).clamp(0.0, 1.0)),
+        remaining_hours: eta.as_ref().map(|eta| eta.remaining_hours),
+        remaining_hours_low: eta.as_ref().map(|eta| eta.remaining_hours_low),
+        remaining_hours_high: eta.as_ref().map(|eta| eta.remaining_hours_high),
+        remaining_usd: eta.as_ref().and_then(|eta| eta.remaining_usd),
+        remaining_usd_low: eta.as_ref().and_then(|eta| eta.remaining_usd_low),
+        remaining_usd_high: eta.as_ref().and_then(|eta| eta.remaining_usd_high),
+        stalled_since,
+        usd_per_million_tokens: per_million,
+        usd_per_step: of_tokens(tokens_per_step),
+        usd_per_epoch: of_tokens(shape.epoch_tokens.map(real)),
+        usd_per_hour: shape.usd_per_hour,
+        global_batch: shape.global_batch,
+        ..ComparisonRow::default()
+    }
+}
+
+fn row(evidence: &Evidence, experiment: &Experiment, trial: &Trial, now: DateTime<Utc>) -> ComparisonRow {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
+    let workload = experiment.spec.workload.as_ref();
+    let instance = catalog::find(&plan.instance_type);
     let running = so_far(attempts, plan.instance_count, now);
     let cost = evidence.costs.get(&trial.id).copied().unwrap_or_default();
-    let speed = steady(evidence.series(trial, evidence.names.speed.as_ref()));
-    let gpu = evidence.series(trial, Some(&GPU_METRIC.to_owned()));
-    let step = evidence.series(trial, evidence.names.step.as_ref()).last().map(|bucket| bucket.last);
-    let training_seconds = total(attempts, |attempt| attempt.training_seconds);
-    let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
     let price = plan.price.as_ref();
+    let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
+    let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
+    let shape = Shape {
+        model: workload.map(|workload| &workload.model),
+        global_batch: Some(plan.global_batch),
+        accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
+        peak_tflops: instance.and_then(InstanceType::peak_tflops),
+        epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
+        planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
+        usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
+        billed_share: billed_share(trial, speed, workload.map_or(0, |one| one.trial_tokens), billable_seconds),
+    };
+    let figures = measured(&evidence.figures, trial.id.0, &shape, trial.state.is_terminal(), now);
+    let phases = phases(attempts);
     ComparisonRow {
-        trial_id: trial.id,
         candidate: plan.candidate.clone(),
         instance_type: plan.instance_type.clone(),
         instance_count: plan.instance_count,
-        purchase_option: plan.purchase_option,
+        purchase_option: Some(plan.purchase_option),
         state: trial.state,
         reason: trial.reason.clone(),
         secondary_status: attempts.last().and_then(|attempt| attempt.secondary_status.clone()),
         attempts: trial.attempts_made,
         interruptions: interruptions(attempts),
-        global_batch: plan.global_batch,
         comparable: plan.incomparable.is_none(),
-        progress: progress(trial, step),
-        gpu_utilization_percent: steady(gpu).map(|figure| figure.mean),
-        train_loss: evidence.series(trial, evidence.names.loss.as_ref()).last().map(|bucket| bucket.last),
-        usd_per_million_tokens: per_million(
-            trial,
-            speed.as_ref().map(|s| s.mean),
-            evidence.trial_tokens,
-            billable_seconds,
-        ),
-        tokens_per_second: speed,
-        training_seconds,
+        progress: if trial.state == TrialState::Completed { Some(1.0) } else { figures.progress },
+        training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds,
+        starting_seconds: phases.starting,
+        downloading_seconds: phases.downloading,
+        uploading_seconds: phases.uploading,
         cost_usd: cost.training_usd + running,
+        wasted_usd: wasted(attempts, plan.instance_count),
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
         cost_estimated: cost.estimated || running > Usd::ZERO,
@@ -149,7 +250,79 @@ fn row(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> ComparisonRow 
         price_status: price.map(|price| price.status),
         price_effective_from: price.map(|price| price.effective_from),
         price_note: price.map(|price| price.note.clone()),
+        kind: RowKind::Trial,
+        experiment_id: Some(experiment.id),
+        trial_id: Some(trial.id),
+        ..figures
     }
+}
+
+fn run_row(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
+    let spec = &run.spec;
+    let shape = Shape {
+        model: spec.model.as_ref(),
+        global_batch: spec.global_batch,
+        accelerators: spec.accelerator_count,
+        peak_tflops: spec.peak_tflops(),
+        epoch_tokens: spec.epoch_tokens,
+        planned_steps: spec.planned_steps.and_then(|steps| i64::try_from(steps).ok()),
+        usd_per_hour: spec.usd_per_hour,
+        billed_share: Some(1.0),
+    };
+    let is_over = run.state != RunState::Running;
+    // What was reported is what is known of a run: its time is from its start to its end, or to the last point.
+    let begun = run.started_at.or(figures.first_at(run.id.0));
+    let until = run.ended_at.or(figures.last_at(run.id.0));
+    let seconds = begun.zip(until).map_or(0, |(begun, until)| seconds_between(begun, until));
+    ComparisonRow {
+        candidate: spec.name.clone(),
+        instance_type: spec.hardware.clone(),
+        state: match run.state {
+            RunState::Running => TrialState::Running,
+            RunState::Completed => TrialState::Completed,
+            RunState::Failed => TrialState::Failed,
+        },
+        training_seconds: seconds,
+        billable_seconds: seconds,
+        cost_usd: spec.usd_per_hour.map_or(Usd::ZERO, |rate| cost::training(seconds, 1, rate)),
+        cost_estimated: !is_over || spec.usd_per_hour.is_none(),
+        price_source: (!spec.price_source.is_empty()).then(|| spec.price_source.clone()),
+        kind: RowKind::Run,
+        run_id: Some(run.id),
+        ..measured(figures, run.id.0, &shape, is_over, now)
+    }
+}
+
+#[derive(Default)]
+struct Phases {
+    starting: u64,
+    downloading: u64,
+    uploading: u64,
+}
+
+/// Time in SageMaker's phases, over all attempts.
+fn phases(attempts: &[Attempt]) -> Phases {
+    let mut phases = Phases::default();
+    for transition in attempts.iter().flat_map(|attempt| &attempt.transitions) {
+        let Some(ended_at) = transition.ended_at else { continue };
+        let seconds = seconds_between(transition.started_at, ended_at);
+        match transition.status.as_str() {
+            "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => phases.starting += seconds,
+            "Downloading" | "DownloadingTrainingImage" => phases.downloading += seconds,
+            "Uploading" => phases.uploading += seconds,
+            _ => {}
+        }
+    }
+    phases
+}
+
+/// What attempts cost that did not complete.
+fn wasted(attempts: &[Attempt], instance_count: u32) -> Usd {
+    let lost = attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed);
+    lost.fold(Usd::ZERO, |sum, attempt| {
+        let seconds = attempt.billable_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
+        sum + cost::training(seconds, instance_count, attempt.usd_per_hour)
+    })
 }
 
 /// What running attempts have cost at most: the time since billing began. Spot's saving is known only at its end.
@@ -166,26 +339,21 @@ fn interruptions(attempts: &[Attempt]) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "step counts lie far below 2^53")]
-fn progress(trial: &Trial, step: Option<f64>) -> Option<f64> {
-    if trial.state == TrialState::Completed {
-        return Some(1.0);
+/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot trial has none before its end.
+fn billed_share(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64, billable: u64) -> Option<f64> {
+    let speed = tokens_per_second.filter(|speed| *speed > 0.0)?;
+    match trial.plan.purchase_option {
+        PurchaseOption::OnDemand => Some(1.0),
+        PurchaseOption::Spot if trial.state == TrialState::Completed => {
+            Some(real(billable) / (real(trial_tokens) / speed))
+        }
+        PurchaseOption::Spot => None,
     }
-    step.filter(|_| trial.plan.steps > 0).map(|step| (step / trial.plan.steps as f64).clamp(0.0, 1.0))
 }
 
-/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot trial has no figure before
-/// its end.
-#[expect(clippy::cast_precision_loss, reason = "seconds and tokens lie far below 2^53")]
-fn per_million(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64, billable: u64) -> Option<Usd> {
-    let speed = tokens_per_second.filter(|speed| *speed > 0.0)?;
-    let share = match trial.plan.purchase_option {
-        PurchaseOption::OnDemand => 1.0,
-        PurchaseOption::Spot if trial.state == TrialState::Completed => billable as f64 / (trial_tokens as f64 / speed),
-        PurchaseOption::Spot => return None,
-    };
-    let rate = trial.plan.price.as_ref()?.usd_per_hour;
-    cost::usd_per_million_tokens(rate, trial.plan.instance_count, speed, share)
+#[expect(clippy::cast_precision_loss, reason = "seconds, steps and tokens lie far below 2^53")]
+fn real(count: u64) -> f64 {
+    count as f64
 }
 
 /// The ranking; provisional while trials run.
@@ -228,7 +396,7 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
             .collect(),
         incomparable: plan.incomparable.clone(),
         price: plan.price.clone(),
-        tokens_per_second: steady(evidence.series(trial, evidence.names.speed.as_ref())),
+        tokens_per_second: evidence.figures.steady(trial.id.0, metric::TOKENS_PER_SECOND).cloned(),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: u64::try_from(wall).unwrap_or_default(),

@@ -2,15 +2,16 @@
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::finding::Finding;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, TrialId, WorkloadId};
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, RunId, TrialId, WorkloadId};
 use bakeoff_domain::job::Transition;
+use bakeoff_domain::metric::Source;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::price::PriceStatus;
 use bakeoff_domain::recommend::Recommendation;
+use bakeoff_domain::run::Verdict;
 use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
 use bakeoff_domain::spot::Interruption;
-use bakeoff_domain::steady::Steady;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -98,51 +99,128 @@ pub struct AttemptView {
     pub at_risk_usd: Option<Usd>,
 }
 
-/// One row of the comparison: what a trial did and cost.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+/// What a row of the comparison is of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RowKind {
+    #[default]
+    Trial,
+    /// A run that SageMaker never saw.
+    Run,
+}
+
+/// One row of the comparison: what a trial or an external run did and cost. Flat: the same columns as JSON, CSV, NDJSON, Parquet.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct ComparisonRow {
-    pub trial_id: TrialId,
     pub candidate: String,
+    /// Of a run: its hardware, as the user calls it.
     pub instance_type: String,
     pub instance_count: u32,
-    pub purchase_option: PurchaseOption,
+    pub accelerator_count: u32,
+    pub purchase_option: Option<PurchaseOption>,
     pub state: TrialState,
-    pub reason: Option<String>,
-    /// SageMaker's secondary status of the latest attempt.
-    pub secondary_status: Option<String>,
-    pub attempts: u32,
-    pub interruptions: u32,
-    /// Sequences per optimiser step.
-    pub global_batch: u64,
-    /// False when a finding keeps the trial out of the ranking.
-    pub comparable: bool,
-    /// Optimiser steps done, as the script reported last, over those planned.
-    pub progress: Option<f64>,
-    /// Measured.
-    pub tokens_per_second: Option<Steady>,
+    /// Measured: mean over the steady window, of the whole job.
+    pub tokens_per_second: Option<f64>,
+    /// Half width of its 95 % interval.
+    pub tokens_per_second_half_width: Option<f64>,
+    pub tokens_per_second_from_at: Option<DateTime<Utc>>,
+    pub tokens_per_second_until_at: Option<DateTime<Utc>>,
+    pub tokens_per_second_source: Option<Source>,
+    /// Measured; else tokens per second over the sequence length.
+    pub samples_per_second: Option<f64>,
+    /// Optimiser steps. Measured; else tokens per second over the tokens of a step.
+    pub steps_per_second: Option<f64>,
     /// Measured: mean over the steady window, 0 to 100 of one GPU.
     pub gpu_utilization_percent: Option<f64>,
+    /// Measured: mean over the steady window, 0 to 100 of one GPU's memory.
+    pub gpu_memory_utilization_percent: Option<f64>,
+    /// Model FLOP utilisation: measured speed × FLOP per token over the catalog's peak.
+    pub mfu_percent: Option<f64>,
     /// Measured: the last value.
     pub train_loss: Option<f64>,
+    /// Measured: the last value.
+    pub validation_loss: Option<f64>,
+    /// Optimiser steps done, as last reported.
+    pub step: Option<i64>,
+    pub planned_steps: Option<i64>,
+    /// Steps done over those planned, 0 to 1.
+    pub progress: Option<f64>,
+    /// Estimated hours that are left, from the pace of the last reports; none without evidence, at a stall, and at the end.
+    pub remaining_hours: Option<f64>,
+    /// 95 % interval.
+    pub remaining_hours_low: Option<f64>,
+    pub remaining_hours_high: Option<f64>,
+    /// Estimated: remaining hours × price.
+    pub remaining_usd: Option<Usd>,
+    pub remaining_usd_low: Option<Usd>,
+    pub remaining_usd_high: Option<Usd>,
+    /// Since when no step has been reported, when it should have been.
+    pub stalled_since: Option<DateTime<Utc>>,
     /// Measured speed × price × billed share.
     pub usd_per_million_tokens: Option<Usd>,
+    pub usd_per_step: Option<Usd>,
+    /// Of one pass over the data, when its tokens are known.
+    pub usd_per_epoch: Option<Usd>,
     /// From SageMaker, summed over attempts.
     pub training_seconds: u64,
     /// From SageMaker, summed over attempts.
     pub billable_seconds: u64,
-    /// The job's own cost: settled, or so far, at most, while it runs.
+    /// Of SageMaker's phases, summed over attempts: waiting for instances (not billed), downloading, uploading.
+    pub starting_seconds: u64,
+    pub downloading_seconds: u64,
+    pub uploading_seconds: u64,
+    /// The job's own cost: settled, or so far, at most, while it runs. Of a run: its rate × its time.
     pub cost_usd: Usd,
+    /// The part of it that went to attempts that did not complete.
+    pub wasted_usd: Usd,
     /// Reading its metrics.
     pub metrics_cost_usd: Usd,
     /// Keeping its instances warm, and jobs that ran astray. Settled.
     pub other_cost_usd: Usd,
     /// True while a part of the cost is an estimate.
     pub cost_estimated: bool,
+    /// Of one instance; of a run, of all its machines.
     pub usd_per_hour: Option<Usd>,
     pub price_source: Option<String>,
     pub price_status: Option<PriceStatus>,
     pub price_effective_from: Option<DateTime<Utc>>,
     pub price_note: Option<String>,
+    /// Sequences per optimiser step.
+    pub global_batch: Option<u64>,
+    /// False when a finding keeps the trial out of the ranking; runs are shown and not ranked.
+    pub comparable: bool,
+    pub attempts: u32,
+    pub interruptions: u32,
+    /// SageMaker's secondary status of the latest attempt.
+    pub secondary_status: Option<String>,
+    pub reason: Option<String>,
+    pub kind: RowKind,
+    pub experiment_id: Option<ExperimentId>,
+    pub trial_id: Option<TrialId>,
+    pub run_id: Option<RunId>,
+}
+
+/// An expectation beside what was measured.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ExpectationView {
+    /// Of the row that it is about.
+    pub candidate: String,
+    pub column: String,
+    pub at_least: Option<f64>,
+    pub at_most: Option<f64>,
+    pub note: String,
+    pub measured: Option<f64>,
+    pub verdict: Verdict,
+}
+
+/// Rows of any trials and runs of a project, side by side.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ComparisonTable {
+    pub currency: String,
+    pub rows: Vec<ComparisonRow>,
+    pub expectations: Vec<ExpectationView>,
+    /// When the table was read, on the service's clock.
+    pub as_of: DateTime<Utc>,
 }
 
 /// The comparison table of an experiment.
@@ -156,6 +234,8 @@ pub struct Comparison {
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
     pub rows: Vec<ComparisonRow>,
+    /// What was expected, beside what was measured.
+    pub expectations: Vec<ExpectationView>,
     /// When the table was read, on the service's clock.
     pub as_of: DateTime<Utc>,
 }

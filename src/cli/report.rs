@@ -69,7 +69,7 @@ pub(super) fn ended(ended: &Ended) {
 }
 
 fn measured(row: &ComparisonRow) -> Vec<Cell> {
-    let speed = row.tokens_per_second.as_ref();
+    let speed = row.tokens_per_second.zip(row.tokens_per_second_half_width);
     let status = row.price_status.map(|status| format!(" ({})", status.as_str())).unwrap_or_default();
     let day = row.price_effective_from.map(|at| at.format(" %Y-%m-%d").to_string()).unwrap_or_default();
     let retried = if row.attempts > 1 { format!(", attempt {}", row.attempts) } else { String::new() };
@@ -78,9 +78,9 @@ fn measured(row: &ComparisonRow) -> Vec<Cell> {
     vec![
         Cell::new(&row.candidate),
         Cell::new(&row.instance_type),
-        Cell::new(purchase(row.purchase_option)),
+        Cell::new(row.purchase_option.map_or("", purchase)),
         Cell::new(format!("{}{retried}{interrupted}", row.state.as_str())),
-        right(speed.map_or_else(|| "–".to_owned(), |s| format!("{:.0} ± {:.0}", s.mean, s.half_width))),
+        right(speed.map_or_else(|| "–".to_owned(), |(mean, half)| format!("{mean:.0} ± {half:.0}"))),
         right(row.gpu_utilization_percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent:.0}"))),
         right(row.billable_seconds),
         right(row.cost_usd),

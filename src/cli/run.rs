@@ -121,7 +121,7 @@ impl Board {
             self.trials.push(bars.add(ProgressBar::new(BAR_LENGTH).with_style(bar())));
         }
         for (bar, row) in self.trials.iter().zip(&table.rows) {
-            bar.set_prefix(format!("{} {}", row.candidate, row.purchase_option.as_str()));
+            bar.set_prefix(format!("{} {}", row.candidate, row.purchase_option.map_or("", |option| option.as_str())));
             bar.set_position(position(row));
             bar.set_message(message(row));
         }
@@ -142,8 +142,7 @@ fn message(row: &ComparisonRow) -> String {
         TrialState::Running | TrialState::Stopping => row.secondary_status.as_deref().unwrap_or("Submitted"),
         state => state.as_str(),
     };
-    let speed =
-        row.tokens_per_second.as_ref().map(|steady| format!(" {:.0} tokens/s", steady.mean)).unwrap_or_default();
+    let speed = row.tokens_per_second.map(|mean| format!(" {mean:.0} tokens/s")).unwrap_or_default();
     let approximately = if row.cost_estimated && !row.state.is_terminal() { "≤" } else { "" };
     format!("{status:<12} {approximately}{}{speed}", row.cost_usd)
 }

@@ -66,6 +66,9 @@ pub(super) struct ServeOptions {
     /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
+    /// Days that points are kept after their trial or run has ended; for good when absent. Five-minute rollups always stay.
+    #[arg(long)]
+    keep_points_days: Option<u32>,
     /// Seconds that a scheduler holds a trial, in real time.
     #[arg(long, default_value_t = 30)]
     lease_seconds: u32,
@@ -237,6 +240,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         listing: if options.aws_push { (LISTING_WITH_PUSH, LISTING_WITH_PUSH) } else { (poll, LISTING_LONGEST) },
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
+        points_kept: options.keep_points_days.map(|days| TimeDelta::days(days.into())),
         secret_key: secret::of_service(
             options.secret_key.as_ref(),
             options.embedded.then_some(options.database.data_dir.as_path()),

@@ -1,4 +1,4 @@
-//! Experiments: create, list, get, cancel; trials, comparison, recommendation, ledger.
+//! Experiments: create, list, get, cancel; trials, recommendation, ledger. Their comparison is in [`super::comparison`].
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Role};
-use super::csv;
 use super::extract::{Id, Params, Raw, parse};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
@@ -25,7 +24,7 @@ use crate::store::StoreError;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::lifecycle::Wish;
 use crate::store::requests::{Once, StoredReply};
-use crate::view::{Comparison, CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
+use crate::view::{CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 
@@ -245,50 +244,6 @@ pub(super) async fn trials(
     find(&app, caller, id).await?;
     let trials = app.store.trials_of(id).await?;
     Ok(Json(Page { items: read::trial_views(&app.store, trials, app.clock.now()).await?, next_page_token: None }))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Format {
-    Json,
-    Csv,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct FormatParams {
-    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
-    #[param(inline)]
-    format: Option<Format>,
-}
-
-fn wants_csv(params: &FormatParams, headers: &HeaderMap) -> bool {
-    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    params.format.map_or_else(|| accepted.contains("text/csv"), |format| format == Format::Csv)
-}
-
-/// Compare the trials of an experiment
-///
-/// Speed, cost and price source of every trial; rows that may not be ranked are in the table too.
-#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/comparison", operation_id = "getComparison", tag = "experiments",
-    params(("experiment_id" = ExperimentId, Path), FormatParams),
-    responses((status = 200, description = "The table", content((Comparison = "application/json"), (String = "text/csv"))), Problems))]
-pub(super) async fn comparison(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id<ExperimentId>,
-    Params(params): Params<FormatParams>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let experiment = find(&app, caller, id).await?;
-    let table = read::comparison(&app.store, &experiment, app.clock.now()).await?;
-    let vary = (header::VARY, "Accept");
-    if wants_csv(&params, &headers) {
-        let body = csv::table(&table.rows).ok_or_else(Problem::internal)?;
-        return Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8"), vary], body).into_response());
-    }
-    Ok(([vary], Json(table)).into_response())
 }
 
 /// Which instance to buy, and why

@@ -5,7 +5,7 @@ mod auth;
 mod aws_events;
 mod catalog;
 mod ci;
-mod csv;
+mod comparison;
 mod events;
 mod experiments;
 mod extract;
@@ -14,7 +14,10 @@ mod page;
 mod problem;
 mod projects;
 mod request_id;
+mod runs;
+mod samples;
 mod specs;
+mod table;
 mod trials;
 mod usage;
 
@@ -49,6 +52,8 @@ pub use problem::{FieldError, Problem};
     tags(
         (name = "experiments", description = "Start, follow, compare, decide"),
         (name = "trials", description = "One candidate of an experiment"),
+        (name = "runs", description = "Training that SageMaker never saw"),
+        (name = "metrics", description = "Measured series: sent in, and read back"),
         (name = "workloads", description = "What is trained, versioned"),
         (name = "instance-profiles", description = "How it is configured for an instance type, versioned"),
         (name = "catalog", description = "Instance types and effective-dated prices"),
@@ -79,13 +84,18 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(experiments::pause))
         .routes(routes!(experiments::resume))
         .routes(routes!(experiments::trials))
-        .routes(routes!(experiments::comparison))
+        .routes(routes!(comparison::of_experiment))
+        .routes(routes!(comparison::side_by_side))
         .routes(routes!(experiments::recommendation))
         .routes(routes!(experiments::ledger))
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))
         .routes(routes!(trials::attempts))
-        .routes(routes!(trials::metrics))
+        .routes(routes!(samples::push_trial, samples::of_trial))
+        .routes(routes!(runs::create, runs::list))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::end))
+        .routes(routes!(samples::push_run, samples::of_run))
         .routes(routes!(events::of_trial))
         .routes(routes!(specs::create_workload, specs::list_workloads))
         .routes(routes!(specs::get_workload))

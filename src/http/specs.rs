@@ -68,8 +68,8 @@ pub(super) struct NewProfile {
 #[into_params(parameter_in = Query)]
 pub(super) struct PageParams {
     /// 1 to 500; 50 when absent.
-    page_size: Option<u32>,
-    page_token: Option<String>,
+    pub(super) page_size: Option<u32>,
+    pub(super) page_token: Option<String>,
 }
 
 pub(super) fn name_error(name: &str) -> Option<FieldError> {

@@ -1,8 +1,11 @@
 //! Projects and API keys.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{Store, StoreError};
 
@@ -110,20 +113,45 @@ impl Store {
         Ok(())
     }
 
-    /// A key that is neither revoked nor expired (in real time).
+    /// A key that is neither revoked nor expired (in real time), as the database had it within the last second: a revocation
+    /// takes effect as fast, and a client that asks often does not ask the database twice.
     pub async fn live_key(&self, id: ApiKeyId, real_now: DateTime<Utc>) -> Result<Option<StoredKey>, StoreError> {
+        let is_fresh = |known: &KnownKey| (TimeDelta::zero()..KEY_KNOWN_FOR).contains(&(real_now - known.read_at));
+        let is_live = |known: &KnownKey| known.expires_at.is_none_or(|expires_at| expires_at > real_now);
+        {
+            let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = keys.get(&id).filter(|known| is_fresh(known)) {
+                return Ok(is_live(known).then(|| known.key.clone()));
+            }
+        }
         let row = sqlx::query!(
-            r#"SELECT project_id, role, secret_sha256 FROM api_keys
+            r#"SELECT project_id, role, secret_sha256, expires_at FROM api_keys
                WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)"#,
             id.0,
             real_now,
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(row.map(|row| StoredKey {
-            project_id: ProjectId(row.project_id),
-            role: row.role,
-            secret_sha256: row.secret_sha256,
-        }))
+        let Some(row) = row else { return Ok(None) };
+        let key = StoredKey { project_id: ProjectId(row.project_id), role: row.role, secret_sha256: row.secret_sha256 };
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() >= KEYS_KNOWN_MAX {
+            keys.clear();
+        }
+        keys.insert(id, KnownKey { key: key.clone(), expires_at: row.expires_at, read_at: real_now });
+        Ok(Some(key))
     }
 }
+
+/// A key that was read a moment ago. Unknown ones are not remembered: an attacker's would be many.
+#[derive(Debug)]
+pub(super) struct KnownKey {
+    key: StoredKey,
+    expires_at: Option<DateTime<Utc>>,
+    read_at: DateTime<Utc>,
+}
+
+const KEY_KNOWN_FOR: TimeDelta = TimeDelta::seconds(1);
+const KEYS_KNOWN_MAX: usize = 10_000;
+
+pub(super) type KnownKeys = Arc<Mutex<HashMap<ApiKeyId, KnownKey>>>;

@@ -1,16 +1,15 @@
-//! Samples and rollups: which attempts are due for a read, and writing what was read with the cursor in one transaction.
+//! Reading metrics from CloudWatch: which attempts are due, and writing what was read with the cursor in one transaction.
 
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::metric::MetricDefinition;
+use bakeoff_domain::metric::{MetricDefinition, Source};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
-use uuid::Uuid;
 
 use super::error::from_json;
 use super::ledger::{self, Account, Entry};
+use super::series::{self, Again, Samples};
 use super::{Store, StoreError, budget};
 
 /// An attempt whose metrics are to be read.
@@ -27,15 +26,6 @@ pub struct MetricsDue {
     pub started_at: Option<DateTime<Utc>>,
     /// Set when the attempt is over: this is its last read.
     pub settled_end_at: Option<DateTime<Utc>>,
-}
-
-/// A point that was read, already normalised.
-#[derive(Debug, Clone)]
-pub struct Point {
-    pub trial_id: TrialId,
-    pub metric: String,
-    pub at: DateTime<Utc>,
-    pub value: f64,
 }
 
 /// What becomes of an attempt after a read.
@@ -96,16 +86,16 @@ impl Store {
             .collect()
     }
 
-    /// Samples by their natural key, the rollups they touch, cursors and costs: all or nothing.
+    /// Samples, the rollups they touch, cursors and costs: all or nothing.
     pub async fn record_metrics(
         &self,
-        points: &[Point],
+        samples: &Samples,
         progress: &[Progress],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
+        let ids = self.series_ids(Source::Cloudwatch, &samples.named).await?;
         let mut tx = self.pool.begin().await?;
-        upsert_samples(&mut tx, points).await?;
-        roll_up(&mut tx, points).await?;
+        series::merge(&mut tx, &series::sorted(&samples.points, &ids), Again::Replace, now).await?;
         for step in progress {
             let written = sqlx::query_scalar!(
                 r#"UPDATE attempts
@@ -128,101 +118,6 @@ impl Store {
         tx.commit().await?;
         Ok(())
     }
-
-    /// Rollups of some metrics for all trials of an experiment, oldest first.
-    pub async fn rollups_of(
-        &self,
-        experiment: ExperimentId,
-        metrics: &[String],
-    ) -> Result<Vec<(TrialId, String, Bucket)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT r.trial_id, r.metric, r.start_at, r.points, r.mean, r.min, r.max, r.last
-               FROM rollups r JOIN trials t ON t.id = r.trial_id
-               WHERE t.experiment_id = $1 AND r.metric = ANY($2)
-               ORDER BY r.trial_id, r.metric, r.start_at"#,
-            experiment.0,
-            metrics,
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| {
-                let bucket = bucket((row.start_at, row.points), row.mean, (row.min, row.max), row.last);
-                (TrialId(row.trial_id), row.metric, bucket)
-            })
-            .collect())
-    }
-
-    /// One metric of one trial: its rollups.
-    pub async fn trial_rollups(&self, trial: TrialId, metric: &str) -> Result<Vec<Bucket>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT start_at, points, mean, min, max, last FROM rollups
-               WHERE trial_id = $1 AND metric = $2 ORDER BY start_at"#,
-            trial.0,
-            metric,
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| bucket((row.start_at, row.points), row.mean, (row.min, row.max), row.last))
-            .collect())
-    }
-}
-
-fn bucket((start_at, points): (DateTime<Utc>, i32), mean: f64, (min, max): (f64, f64), last: f64) -> Bucket {
-    Bucket { start_at, points: u32::try_from(points).unwrap_or_default(), mean, min, max, last }
-}
-
-async fn upsert_samples(tx: &mut PgConnection, points: &[Point]) -> Result<(), StoreError> {
-    sqlx::query!(
-        r#"INSERT INTO samples (trial_id, metric, sampled_at, value)
-           SELECT DISTINCT ON (trial_id, metric, sampled_at) trial_id, metric, sampled_at, value
-           FROM UNNEST($1::uuid[], $2::text[], $3::timestamptz[], $4::double precision[])
-                AS t(trial_id, metric, sampled_at, value)
-           ON CONFLICT (trial_id, metric, sampled_at) DO UPDATE SET value = excluded.value
-           WHERE samples.value IS DISTINCT FROM excluded.value"#,
-        &points.iter().map(|point| point.trial_id.0).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.metric.clone()).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-fn bucket_start(at: DateTime<Utc>) -> DateTime<Utc> {
-    let start = at.timestamp().div_euclid(BUCKET_SECONDS) * BUCKET_SECONDS;
-    DateTime::from_timestamp(start, 0).unwrap_or(at)
-}
-
-/// Computes the touched buckets anew from their samples: late and repeated points come out right.
-async fn roll_up(tx: &mut PgConnection, points: &[Point]) -> Result<(), StoreError> {
-    let mut touched: Vec<(Uuid, &str, DateTime<Utc>)> =
-        points.iter().map(|point| (point.trial_id.0, point.metric.as_str(), bucket_start(point.at))).collect();
-    touched.sort_unstable();
-    touched.dedup();
-    sqlx::query!(
-        r#"INSERT INTO rollups (trial_id, metric, start_at, points, mean, min, max, last)
-           SELECT b.trial_id, b.metric, b.start_at, count(*)::integer, avg(s.value), min(s.value), max(s.value),
-                  (array_agg(s.value ORDER BY s.sampled_at DESC))[1]
-           FROM UNNEST($1::uuid[], $2::text[], $3::timestamptz[]) AS b(trial_id, metric, start_at)
-           JOIN samples s ON s.trial_id = b.trial_id AND s.metric = b.metric
-                AND s.sampled_at >= b.start_at AND s.sampled_at < b.start_at + $4::interval
-           GROUP BY b.trial_id, b.metric, b.start_at
-           ON CONFLICT (trial_id, metric, start_at) DO UPDATE
-           SET points = excluded.points, mean = excluded.mean, min = excluded.min, max = excluded.max,
-               last = excluded.last"#,
-        &touched.iter().map(|(trial, ..)| *trial).collect::<Vec<_>>(),
-        &touched.iter().map(|(_, metric, _)| (*metric).to_owned()).collect::<Vec<_>>(),
-        &touched.iter().map(|(.., start)| *start).collect::<Vec<_>>(),
-        super::trials::interval(std::time::Duration::from_secs(BUCKET_SECONDS.unsigned_abs())),
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
 }
 
 /// Books what reading an attempt's metrics cost, and gives the reservation back.

@@ -6,6 +6,7 @@ pub mod attempts;
 mod budget;
 pub mod calls;
 pub mod checkpoints;
+mod compaction;
 pub mod error;
 pub mod events;
 pub mod experiments;
@@ -17,6 +18,8 @@ pub mod metrics;
 pub mod prices;
 pub mod queue;
 pub mod requests;
+pub mod runs;
+pub mod series;
 pub mod specs;
 pub mod trials;
 pub mod warm_pools;
@@ -41,11 +44,13 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) pool: PgPool,
+    memory: series::Remembered,
+    keys: keys::KnownKeys,
 }
 
 impl Store {
     pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+        Self { pool, memory: series::Remembered::default(), keys: keys::KnownKeys::default() }
     }
 
     /// Opens a pool; connections are made when they are needed.

@@ -1,18 +1,20 @@
 //! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap → normalise → upsert with
 //! rollups and cursors in one transaction. What a metric means is the domain's business.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
-use bakeoff_domain::ids::TrialId;
-use bakeoff_domain::metric::{HOST_METRICS, normalised};
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::metric::{HOST_METRICS, Subject, normalised};
 use bakeoff_domain::ports::{MetricQuery, QUERIES_MAX, Series};
+use bakeoff_domain::samples::Point;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use crate::store::StoreError;
 use crate::store::attempts::METRICS_FINAL_AFTER;
-use crate::store::metrics::{MetricsDue, Point, Progress};
+use crate::store::metrics::{MetricsDue, Progress};
+use crate::store::series::{Named, Samples};
 
 /// Attempts taken in one tick.
 const DUE_MAX: i64 = 500;
@@ -113,7 +115,7 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
     let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
     let mut progress: Vec<Progress> =
         waiting.into_iter().map(|(attempt, _)| advance(app, attempt, now, now, 0)).collect();
-    let mut points = Vec::new();
+    let mut samples: BTreeMap<AttemptId, Samples> = BTreeMap::new();
     let start = ready.iter().filter_map(|(_, window)| window.map(|w| w.0)).min();
     let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
     if let Some((start, end)) = start.zip(end) {
@@ -124,7 +126,7 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
                 for (attempt, _) in ready {
                     let asked = queries(&attempt);
                     let own: Vec<Series> = series.by_ref().take(asked.len()).collect();
-                    points.extend(normalise(&attempt, &asked, &own));
+                    samples.insert(attempt.account.attempt_id, normalise(&attempt, &asked, &own));
                     let requested = i64::try_from(asked.len()).unwrap_or_default();
                     progress.push(advance(app, attempt, end, now, requested));
                 }
@@ -140,16 +142,18 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
     }
     // A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.
     let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
-    let of = |trial| points.iter().filter(move |point| point.trial_id == trial).cloned().collect::<Vec<Point>>();
     for step in last {
-        app.store.record_metrics(&of(step.due.account.trial_id), &[step], now).await?;
+        let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
+        app.store.record_metrics(&own, &[step], now).await?;
     }
     if running.is_empty() {
         return Ok(());
     }
-    let ids: BTreeSet<TrialId> = running.iter().map(|step| step.due.account.trial_id).collect();
-    points.retain(|point| ids.contains(&point.trial_id));
-    app.store.record_metrics(&points, &running, now).await
+    let mut all = Samples::default();
+    for own in samples.into_values() {
+        all.extend(own);
+    }
+    app.store.record_metrics(&all, &running, now).await
 }
 
 /// The cursor after a read, and when the next is due: none after the last.
@@ -163,24 +167,24 @@ fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>
 }
 
 /// Shares of one device, hosts averaged; the script's own metrics as they are.
-fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Vec<Point> {
+fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Samples {
     let instance = catalog::find(&attempt.instance_type);
     let (vcpus, gpus) = instance.map_or((1, 1), |found| (found.vcpus.unwrap_or(1), found.accelerator_count));
-    let mut sums: BTreeMap<(&str, DateTime<Utc>), (f64, u32)> = BTreeMap::new();
+    let mut sums: BTreeMap<&str, BTreeMap<DateTime<Utc>, (f64, u32)>> = BTreeMap::new();
     for (query, points) in asked.iter().zip(series) {
         for (at, value) in points {
             let share = if query.dimension == "Host" { normalised(&query.metric, *value, vcpus, gpus) } else { *value };
-            let entry = sums.entry((&query.metric, *at)).or_default();
+            let entry = sums.entry(&query.metric).or_default().entry(*at).or_default();
             *entry = (entry.0 + share, entry.1 + 1);
         }
     }
-    sums.into_iter()
-        .filter(|(_, (sum, _))| sum.is_finite())
-        .map(|((metric, at), (sum, count))| Point {
-            trial_id: attempt.account.trial_id,
-            metric: metric.to_owned(),
-            at,
-            value: sum / f64::from(count),
-        })
-        .collect()
+    let meaning = |name: &str| attempt.metrics.iter().find(|metric| metric.name == name)?.meaning.standard();
+    let mut samples = Samples::default();
+    for (place, (name, values)) in sums.into_iter().enumerate() {
+        let subject = Subject::Trial(attempt.account.trial_id);
+        samples.named.push(Named { subject, name: name.to_owned(), metric: meaning(name) });
+        let point = |(at, (sum, count))| Point { name: place, step: None, at, value: sum / f64::from(count) };
+        samples.points.extend(values.into_iter().map(point));
+    }
+    samples
 }

@@ -1,7 +1,9 @@
-//! The loops: scheduler, watcher, pools, checkpoints, ingester, concluder, accountant, listener. A tick takes no input, a wake
+//! The loops: scheduler, watcher, pools, checkpoints, ingester, concluder, accountant, archivist,
+//! listener. A tick takes no input, a wake
 //! carries no data: there is one code path, also after a restart. Tasks never import `http`.
 
 pub mod accountant;
+pub mod archivist;
 pub mod checkpoints;
 pub mod concluder;
 pub mod ingester;
@@ -46,6 +48,7 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     start("ingester", metrics, |app| async move { ingester::tick(&app).await }.boxed());
     start("concluder", TimeDelta::seconds(20), |app| async move { concluder::tick(&app).await }.boxed());
     start("accountant", TimeDelta::minutes(1), |app| async move { accountant::tick(&app).await }.boxed());
+    start("archivist", TimeDelta::minutes(5), |app| async move { archivist::tick(&app).await }.boxed());
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 

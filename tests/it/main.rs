@@ -5,10 +5,12 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test fails")]
 
 mod api;
-mod boto;
+mod bill;
 mod ci;
+mod clients;
 mod fleet;
 mod ledger;
+mod metrics;
 mod plans;
 mod scheduler;
 mod states;

@@ -115,6 +115,7 @@ impl TestApp {
             lease: Duration::from_secs(30),
             listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
             metrics_interval: Some(TimeDelta::minutes(5)),
+            points_kept: None,
             secret_key: [7; 32],
         };
         let app = App {

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the clock factor 1, its calls to
 //! AWS per job-hour as the region counts them, and how well it uses a request quota that it does not know.
 
+mod data;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -40,6 +41,12 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if wants("aws") {
         say("1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …");
         result["aws"] = aws()?;
+    }
+    if wants("data") {
+        say("Writing, reading and keeping metrics beside a bare server, about 10 minutes …");
+        for (name, figures) in data::measure()?.as_object().into_iter().flatten() {
+            result[name] = figures.clone();
+        }
     }
     if is_json {
         println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
@@ -191,9 +198,29 @@ fn show(result: &Value) {
         let of = |key: &str| result["aws"][format!("{key}_{mode}")].as_f64().unwrap_or(f64::NAN);
         println!("{mode:<24} {:>16.2} {:>18.6}", of("calls_per_job_hour"), of("metric_usd_per_job_hour"));
     }
+    show_data(result);
     println!("\nListTrainingJobs, most in a second: {}", result["aws"]["list_per_second_max"]);
     println!(
         "CreateTrainingJob with 10,000 waiting: {} of the quota used, {} of the calls throttled",
         result["aws"]["create_quota_used"], result["aws"]["create_throttled_share"]
     );
+}
+
+fn show_data(result: &Value) {
+    let of = |part: &str, key: &str| result[part][key].as_f64().unwrap_or(f64::NAN);
+    println!("\n{:<24} {:>16} {:>16}", "metrics", "Bakeoff", "beside bare");
+    let rate = of("ingest", "points_per_second");
+    println!("{:<24} {rate:>14.0}/s {:>15.2}×", "points written", of("ingest", "ratio_to_bare_unnest"));
+    let cpu = of("ingest", "cpu_seconds_per_million");
+    println!("{:<24} {cpu:>14.2} s {:>15.2}×", "CPU for a million", of("ingest", "cpu_ratio_to_bare"));
+    let rate = of("get_trial", "requests_per_second");
+    println!("{:<24} {rate:>14.0}/s {:>15.2}×", "GET trial", of("get_trial", "ratio_to_bare_axum_sqlx"));
+    for (name, key) in [("100,000 points, Parquet", "parquet"), ("… as 2,000, JSON", "json_2000")] {
+        let time = of("history_100k", &format!("{key}_p50_ms"));
+        println!("{name:<24} {time:>13.1} ms {:>15.2}×", of("history_100k", &format!("{key}_ratio_to_bare_json")));
+    }
+    let time = of("comparison_100_of_10k", "p50_ms");
+    println!("{:<24} {time:>13.1} ms {:>15.2}×", "comparison of 100", of("comparison_100_of_10k", "ratio_to_bare"));
+    let room = (of("storage", "mb_per_million_live"), of("storage", "mb_per_million_compacted"));
+    println!("{:<24} {:>13.1} MB, compacted {:.1} MB", "a million points take", room.0, room.1);
 }

@@ -37,10 +37,13 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
+/// Independent clients, pinned, that the tests let loose on region and service.
+const CLIENTS: [&str; 4] = ["boto3==1.44.5", "pandas==3.1.1", "pyarrow==26.0.1", "duckdb==2.0.0"];
+
 fn with_database(cluster: &Cluster) -> Result<(), String> {
     migrate(cluster)?;
-    step("boto3 against the simulated region, and the tests");
-    let modules = python::packages(&["boto3==1.44.5"], "boto3")?;
+    step("the tests, with boto3, pandas and DuckDB as clients");
+    let modules = python::packages(&CLIENTS, "clients")?;
     run_program(
         cargo()
             .args(["test", "--workspace", "--no-fail-fast"])

@@ -48,6 +48,13 @@ named_states! {
     }
 }
 
+/// As a trial begins.
+impl Default for TrialState {
+    fn default() -> Self {
+        Self::Queued
+    }
+}
+
 named_states! {
     /// An attempt: one SageMaker job of a trial.
     AttemptState {

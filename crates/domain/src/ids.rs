@@ -77,6 +77,8 @@ typed_id!(/// A price row.
     PriceId, "prc");
 typed_id!(/// An experiment.
     ExperimentId, "exp");
+typed_id!(/// A run outside of SageMaker.
+    RunId, "run");
 typed_id!(/// A trial.
     TrialId, "trl");
 typed_id!(/// An attempt: one SageMaker job of a trial.

@@ -10,6 +10,7 @@ use crate::ids::{ProfileId, WorkloadId};
 use crate::metric::MetricDefinition;
 use crate::model::ModelShape;
 use crate::money::Usd;
+use crate::run::Expectation;
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -33,6 +34,9 @@ pub struct WorkloadSpec {
     pub total_tokens: u64,
     /// Tokens that each trial trains.
     pub trial_tokens: u64,
+    /// Tokens of one pass over the data, for the cost of an epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_tokens: Option<u64>,
     /// Hyperparameters that every candidate gets (optimiser, learning-rate schedule, seed).
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
@@ -221,6 +225,9 @@ pub struct ExperimentSpec {
     /// Higher goes first among the project's waiting trials, -100 to 100.
     #[serde(default)]
     pub priority: i32,
+    /// What somebody expects, shown beside what is measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expectations: Vec<Expectation>,
     /// Free notes, kept with the experiment: why it is asked, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -13,7 +13,23 @@ pub struct Bucket {
     pub mean: f64,
     pub min: f64,
     pub max: f64,
+    pub last_at: DateTime<Utc>,
+    pub last_step: Option<i32>,
     pub last: f64,
+}
+
+impl Bucket {
+    /// Takes in the next one: of all points of both.
+    pub fn absorb(&mut self, next: &Self) {
+        let (a, b) = (f64::from(self.points), f64::from(next.points));
+        self.mean = (self.mean * a + next.mean * b) / (a + b).max(1.0);
+        self.points = self.points.saturating_add(next.points);
+        self.min = self.min.min(next.min);
+        self.max = self.max.max(next.max);
+        if next.last_at >= self.last_at {
+            (self.last_at, self.last_step, self.last) = (next.last_at, next.last_step, next.last);
+        }
+    }
 }
 
 /// A measured figure with its window.
@@ -44,10 +60,7 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     if body.len() < BUCKETS_MIN {
         return None;
     }
-    let dropped = (0..=body.len() / 2)
-        .filter(|cut| body.len() - cut >= BUCKETS_MIN)
-        .min_by(|a, b| mser(body, *a).total_cmp(&mser(body, *b)))
-        .unwrap_or(0);
+    let dropped = warm_up(body);
     let kept = body.get(dropped..)?;
     let (mean, variance) = moments(kept);
     let first = kept.first()?;
@@ -63,9 +76,23 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     })
 }
 
-fn mser(buckets: &[Bucket], cut: usize) -> f64 {
-    let kept = buckets.get(cut..).unwrap_or_default();
-    moments(kept).1 / count(kept)
+/// The cut with the least MSER, in one pass from the end: sums of what is kept grow as the cut moves back.
+fn warm_up(body: &[Bucket]) -> usize {
+    // Around the overall mean: sums of squares of large numbers would lose their digits.
+    let centre = moments(body).0;
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    let mut best = (f64::INFINITY, 0);
+    for (cut, bucket) in body.iter().enumerate().rev() {
+        let value = bucket.mean - centre;
+        (n, sum, squares) = (n + 1.0, sum + value, squares + value * value);
+        let is_candidate = cut <= body.len() / 2 && body.len() - cut >= BUCKETS_MIN;
+        let mser = (squares - sum * sum / n).max(0.0) / (n - 1.0_f64).max(1.0) / n;
+        // Of equal ones the earliest: nothing is cut without a reason.
+        if is_candidate && mser <= best.0 {
+            best = (mser, cut);
+        }
+    }
+    best.1
 }
 
 fn count(buckets: &[Bucket]) -> f64 {
@@ -93,6 +120,8 @@ mod tests {
                 mean: *mean,
                 min: *mean,
                 max: *mean,
+                last_at: DateTime::from_timestamp(i * BUCKET_SECONDS + 240, 0).unwrap(),
+                last_step: None,
                 last: *mean,
             })
             .collect()

@@ -32,8 +32,9 @@ pub(super) struct Rig {
     url: String,
     key: String,
     agent: ureq::Agent,
+    bare: Option<(Child, String)>,
     // Last: the folder goes when everything in it has ended.
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Rig {
@@ -58,7 +59,7 @@ impl Rig {
         let mut service = start_service(&folder, setting, (&clock, &address, &database), (&text("api"), &text("s3")))?;
         let url = ready(&folder.join("service.url"), &mut service, &folder.join("service.log"))?;
         let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_mins(1))).build().new_agent();
-        Ok(Self { cluster, region, region_url: text("api"), service, url, key, agent, _scratch: scratch })
+        Ok(Self { cluster, region, region_url: text("api"), service, url, key, agent, bare: None, scratch })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
@@ -66,6 +67,112 @@ impl Rig {
         let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
         let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
         answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+    }
+
+    /// Starts the bare server beside the service, on its database.
+    pub(super) fn start_bare(&mut self) -> Result<(), String> {
+        let program = bench_program("bare")?;
+        let file = self.scratch.0.join("bare.url");
+        let mut child = Command::new(program)
+            .arg(&file)
+            .env("DATABASE_URL", self.cluster.url("postgres"))
+            .stdout(Stdio::null())
+            .stderr(log(&self.scratch.0.join("bare.log"))?)
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let url = ready(&file, &mut child, &self.scratch.0.join("bare.log"))?;
+        self.bare = Some((child, url));
+        Ok(())
+    }
+
+    fn bare_url(&self) -> &str {
+        self.bare.as_ref().map_or("", |(_, url)| url)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &str) -> Result<Value, String> {
+        let url = format!("{}{path}", self.url);
+        let request = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key));
+        let mut answer = request.send(body).map_err(|error| format!("POST {url}: {error}"))?;
+        answer.body_mut().read_json().map_err(|error| format!("POST {url}: {error}"))
+    }
+
+    pub(super) fn post_bare(&self, path: &str, body: &str) -> Result<(), String> {
+        let url = format!("{}{path}", self.bare_url());
+        let answer = self.agent.post(&url).send(body).and_then(|mut answer| answer.body_mut().read_to_vec());
+        answer.map(drop).map_err(|error| format!("POST {url}: {error}"))
+    }
+
+    /// A body, read whole.
+    pub(super) fn bytes(&self, path: &str) -> Result<Vec<u8>, String> {
+        let url = format!("{}{path}", self.url);
+        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
+        let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
+        answer.body_mut().with_config().limit(256 << 20).read_to_vec().map_err(|error| format!("GET {url}: {error}"))
+    }
+
+    pub(super) fn bytes_bare(&self, path: &str) -> Result<Vec<u8>, String> {
+        let url = format!("{}{path}", self.bare_url());
+        let mut answer = self.agent.get(&url).call().map_err(|error| format!("GET {url}: {error}"))?;
+        answer.body_mut().with_config().limit(256 << 20).read_to_vec().map_err(|error| format!("GET {url}: {error}"))
+    }
+
+    pub(super) fn get_bare(&self, path: &str) -> Result<Value, String> {
+        serde_json::from_slice(&self.bytes_bare(path)?).map_err(|error| error.to_string())
+    }
+
+    /// An external run; its id.
+    pub(super) fn new_run(&self) -> Result<String, String> {
+        let spec = json!({"name": "bench", "hardware": "none", "accelerator_count": 1});
+        let run = self.post("/v1/runs", &spec.to_string())?;
+        run["id"].as_str().map(str::to_owned).ok_or_else(|| run.to_string())
+    }
+
+    pub(super) fn end_runs(&self) -> Result<(), String> {
+        let runs = self.get("/v1/runs?page_size=500")?;
+        for run in runs["items"].as_array().into_iter().flatten() {
+            let path = format!("/v1/runs/{}/end", run["id"].as_str().unwrap_or_default());
+            self.post(&path, &json!({"state": "completed"}).to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Ids of some trials.
+    pub(super) fn trial_ids(&self, count: usize) -> Result<Vec<String>, String> {
+        let experiments = self.get("/v1/experiments?page_size=500")?;
+        let mut ids = Vec::new();
+        for experiment in experiments["items"].as_array().into_iter().flatten() {
+            if ids.len() >= count {
+                break;
+            }
+            let path = format!("/v1/experiments/{}/trials", experiment["id"].as_str().unwrap_or_default());
+            let trials = self.get(&path)?;
+            let trials = trials["items"].as_array().into_iter().flatten();
+            ids.extend(trials.filter_map(|trial| Some(trial["id"].as_str()?.to_owned())));
+        }
+        Ok(ids)
+    }
+
+    /// One experiment of so many trials; its id.
+    pub(super) fn new_experiment(&self, trials: u32, tokens: u64) -> Result<String, String> {
+        let created = self.post("/v1/experiments", &spec(999_999, trials, tokens, 7200).to_string())?;
+        created["id"].as_str().map(str::to_owned).ok_or_else(|| created.to_string())
+    }
+
+    /// CPU seconds of a server (ours, or the bare one) and of Postgres together.
+    pub(super) fn cpu_of(&self, is_ours: bool) -> f64 {
+        let server = match (&self.bare, is_ours) {
+            (Some((bare, _)), false) => bare.id(),
+            _ => self.service.id(),
+        };
+        let pid_file = fs::read_to_string(self.scratch.0.join("data/postmaster.pid")).unwrap_or_default();
+        let postmaster: u32 = pid_file.lines().next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        // Its children, and those that have ended and been waited for.
+        let children = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let children = children.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let own =
+            children.filter(|pid| stat(*pid).get(1).is_some_and(|parent| (parent - f64::from(postmaster)).abs() < 0.5));
+        let postgres: f64 = own.map(cpu).sum::<f64>() + cpu(postmaster) + ended_cpu(postmaster);
+        cpu(server) + postgres
     }
 
     /// The region's own record.
@@ -105,12 +212,7 @@ impl Rig {
 
     /// CPU seconds that the service has used.
     pub(super) fn cpu_seconds(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.service.id())).unwrap_or_default();
-        let fields: Vec<&str> =
-            stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
-        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        // utime and stime, in clock ticks: 100 a second on Linux.
-        (ticks(11) + ticks(12)) / 100.0
+        cpu(self.service.id())
     }
 
     pub(super) fn rss_mb(&self) -> f64 {
@@ -137,6 +239,9 @@ impl Rig {
     }
 
     pub(super) fn strike(mut self) -> Result<(), String> {
+        if let Some((bare, _)) = &mut self.bare {
+            kill(bare);
+        }
         interrupt(&self.service);
         if !wait_gone(&mut self.service, Duration::from_secs(20)) {
             kill(&mut self.service);
@@ -144,6 +249,40 @@ impl Rig {
         kill(&mut self.region);
         self.cluster.stop().map_err(|error| error.to_string())
     }
+}
+
+/// Fields of /proc/<pid>/stat after the name: state is 0 (and no number), the parent is 1.
+fn stat(pid: u32) -> Vec<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.map(|field| field.parse().unwrap_or(f64::NAN)).collect()
+}
+
+/// User and system time of a process, seconds; clock ticks are 100 a second on Linux.
+fn cpu(pid: u32) -> f64 {
+    let fields = stat(pid);
+    [11, 12].iter().filter_map(|index| fields.get(*index)).sum::<f64>() / 100.0
+}
+
+/// The same of its children that have ended.
+fn ended_cpu(pid: u32) -> f64 {
+    let fields = stat(pid);
+    [13, 14].iter().filter_map(|index| fields.get(*index)).sum::<f64>() / 100.0
+}
+
+/// Builds a bench target for release; where it is.
+fn bench_program(name: &str) -> Result<String, String> {
+    let output = crate::process::cargo()
+        .args(["build", "--release", "--bench", name, "--message-format=json"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let program = messages
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| Some(message["executable"].as_str()?.to_owned()));
+    program.ok_or_else(|| format!("cargo built no {name}"))
 }
 
 fn host(arguments: &[&str], database: &str) -> Result<String, String> {

@@ -1,0 +1,120 @@
+//! Tests of [`super`].
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn reading() -> Reading {
+    Reading {
+        latest: "2026-11-21T00:00:00Z".parse().unwrap(),
+        skip_bad_lines: false,
+        started_at: Some("2026-11-20T00:00:00Z".parse().unwrap()),
+    }
+}
+
+fn values(batch: &Batch, name: &str) -> Vec<(Option<i32>, i64, f64)> {
+    let index = batch.names.iter().position(|known| known == name).unwrap();
+    let of = batch.points.iter().filter(|point| point.name == index);
+    of.map(|point| (point.step, point.at.timestamp_millis(), point.value)).collect()
+}
+
+#[test]
+fn json_lines_in_every_way_of_writing_time() {
+    let body = br#"{"timestamp": 1763596800, "step": 1, "loss": 10.0}
+{"time": 1763596801000, "step": 2, "loss": 9}
+
+{"_timestamp": 1763596802.5, "_step": 3, "loss": 8.5, "note": "warm", "ok": true, "gone": null}
+{"at": "2025-11-20T00:00:03+00:00", "global_step": 4, "loss": 8.0}
+{"timestamp": "2025-11-20 00:00:04.250", "loss": 7.5}"#;
+    let batch = read_json(body, reading()).unwrap();
+    assert_eq!(batch.names, ["loss"]);
+    let expected = [
+        (Some(1), 1_763_596_800_000, 10.0),
+        (Some(2), 1_763_596_801_000, 9.0),
+        (Some(3), 1_763_596_802_500, 8.5),
+        (Some(4), 1_763_596_803_000, 8.0),
+        (None, 1_763_596_804_250, 7.5),
+    ];
+    assert_eq!(values(&batch, "loss"), expected);
+}
+
+#[test]
+fn one_metric_a_line_and_a_list_are_the_same() {
+    let lines = br#"{"metric": "loss", "value": 2.5, "timestamp": 1763596800, "step": 7}"#;
+    let list = br#"[{"timestamp": 1763596800, "step": 7, "loss": 2.5}]"#;
+    assert_eq!(read_json(lines, reading()), read_json(list, reading()));
+}
+
+#[test]
+fn pythons_nan_and_infinity_are_kept() {
+    let body = br#"{"timestamp": 1763596800, "a": NaN, "b": -Infinity, "c": "Infinity", "NaN \" NaN": 1}"#;
+    let batch = read_json(body, reading()).unwrap();
+    assert!(values(&batch, "a")[0].2.is_nan());
+    assert_eq!((values(&batch, "b")[0].2, values(&batch, "c")[0].2), (f64::NEG_INFINITY, f64::INFINITY));
+    assert_eq!(values(&batch, "NaN \" NaN").len(), 1, "not inside a string");
+}
+
+#[test]
+fn devices_of_a_host_are_one_series_of_means() {
+    let body = br#"{"timestamp": 1763596800, "gpus": [{"utilization": 90, "temperature": 60}, {"utilization": 70, "temperature": 64}]}
+{"timestamp": 1763596801, "system.gpu.0.gpu": 80, "system.gpu.1.gpu": 100}
+{"timestamp": 1763596802, "gpu_id": 0, "power": 300}
+{"timestamp": 1763596802, "gpu_id": 1, "power": 500}"#;
+    let batch = read_json(body, reading()).unwrap();
+    let mean = |name: &str| values(&batch, name).iter().map(|(.., value)| *value).collect::<Vec<_>>();
+    assert_eq!((mean("gpu.utilization"), mean("gpu.temperature")), (vec![80.0], vec![62.0]));
+    assert_eq!((mean("system.gpu.gpu"), mean("power")), (vec![90.0], vec![400.0]));
+}
+
+#[test]
+fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
+    let body = b"{\"timestamp\": 1763596800, \"loss\": 1}\n{\"loss\": 2}\n{\"timestamp\": 17635968000000, \"loss\": 3}\n{\"timest";
+    let errors = read_json(body, reading()).unwrap_err();
+    assert_eq!(errors.iter().map(|error| error.line).collect::<Vec<_>>(), [2, 3, 4]);
+    assert!(errors[0].detail.contains("give `timestamp`") && errors[1].detail.contains("future"), "{errors:?}");
+    let batch = read_json(body, Reading { skip_bad_lines: true, ..reading() }).unwrap();
+    assert_eq!((batch.points.len(), batch.skipped.len()), (1, 3));
+}
+
+#[test]
+fn a_table_is_read_like_lines() {
+    let body = b"Step,_timestamp,train/loss,name\n1,1763596800,2.5,a\n2,1763596810,,b\n3,1763596820,NaN,c\n";
+    let batch = read_csv(body, reading()).unwrap();
+    assert_eq!(values(&batch, "train/loss")[0], (Some(1), 1_763_596_800_000, 2.5));
+    assert_eq!(values(&batch, "train/loss").len(), 2, "an empty cell is no point");
+    assert_eq!(batch.names, ["train/loss"]);
+}
+
+#[test]
+fn a_trainer_state_is_spread_over_its_runtime() {
+    let body = br#"{
+  "best_metric": null, "global_step": 100,
+  "log_history": [
+    {"epoch": 0.5, "loss": 3.0, "learning_rate": 1e-4, "grad_norm": NaN, "step": 50},
+    {"epoch": 1.0, "eval_loss": 2.5, "step": 100},
+    {"train_runtime": 200.0, "train_loss": 2.9, "step": 100}
+  ]}"#;
+    let batch = read_json(body, reading()).unwrap();
+    let start = 1_763_596_800_000 + 365 * 86_400_000;
+    assert_eq!(values(&batch, "loss"), [(Some(50), start + 100_000, 3.0)]);
+    assert_eq!(values(&batch, "eval_loss"), [(Some(100), start + 200_000, 2.5)]);
+    assert!(!batch.names.contains(&"train_runtime".to_owned()));
+    let errors = read_json(body, Reading { started_at: None, ..reading() }).unwrap_err();
+    assert!(errors[0].detail.contains("started_at"));
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_is_sent_panics(body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = read_json(&body, reading());
+        let _ = read_csv(&body, reading());
+    }
+
+    #[test]
+    fn lines_that_are_almost_right_do_not_panic(
+        time in any::<f64>(), step in any::<f64>(), value in any::<f64>(), name in "[a-z/._0-9]{0,20}",
+    ) {
+        let body = format!("{{\"timestamp\": {time:?}, \"step\": {step:?}, \"{name}\": {value:?}}}");
+        let _ = read_json(body.as_bytes(), reading());
+    }
+}

@@ -1,0 +1,143 @@
+//! External runs: make one, send its metrics (see [`super::samples`]), end it, see it beside the trials.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::ids::RunId;
+use bakeoff_domain::run::RunSpec;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Role};
+use super::extract::{Id, Params, Strict};
+use super::page::{self, Page};
+use super::problem::{FieldError, Problem, Problems};
+use super::specs::PageParams;
+use crate::app::App;
+use crate::ids;
+use crate::read;
+use crate::store::runs::{Run, RunState};
+use crate::view::ComparisonRow;
+
+/// An external run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct RunView {
+    id: RunId,
+    state: RunState,
+    spec: RunSpec,
+    created_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+    /// What it has done and cost so far, with what is left, as in the comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    figures: Option<ComparisonRow>,
+}
+
+fn view(run: Run, figures: Option<ComparisonRow>) -> RunView {
+    RunView {
+        id: run.id,
+        state: run.state,
+        spec: run.spec,
+        created_at: run.created_at,
+        started_at: run.started_at,
+        ended_at: run.ended_at,
+        figures,
+    }
+}
+
+async fn find(app: &App, caller: Caller, id: RunId) -> Result<Run, Problem> {
+    let found = app.store.runs_by_id(caller.project, &[id]).await?.pop();
+    found.ok_or_else(|| Problem::not_found(format!("there is no run {id} in this project")))
+}
+
+async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem> {
+    let run = find(app, caller, id).await?;
+    let mut table = read::comparison_of(&app.store, &[], std::slice::from_ref(&run), app.clock.now()).await?;
+    Ok(view(run, table.rows.pop()))
+}
+
+/// Record an external run
+///
+/// Training that SageMaker never saw: on another cloud, or a machine of your own. Its metrics are pushed; its cost is its time
+/// at the rate that you give.
+#[utoipa::path(post, path = "/v1/runs", operation_id = "createRun", tag = "runs", request_body = RunSpec,
+    responses((status = 201, description = "Recorded", body = RunView,
+        headers(("Location" = String, description = "Path of the run"))), Problems))]
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Strict(spec): Strict<RunSpec>,
+) -> Result<Response, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    let findings = spec.check();
+    if !findings.is_empty() {
+        return Err(Problem::invalid(findings.iter().map(FieldError::from).collect()));
+    }
+    let id = RunId(ids::fresh());
+    app.store.insert_run((caller.project, id), &spec, app.clock.now()).await?;
+    let run = view(find(&app, caller, id).await?, None);
+    Ok((StatusCode::CREATED, [(header::LOCATION, format!("/v1/runs/{id}"))], Json(run)).into_response())
+}
+
+/// List external runs
+#[utoipa::path(get, path = "/v1/runs", operation_id = "listRuns", tag = "runs", params(PageParams),
+    responses((status = 200, description = "A page, newest first", body = Page<RunView>), Problems))]
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<PageParams>,
+) -> Result<Json<Page<RunView>>, Problem> {
+    let size = page::size(params.page_size)?;
+    let before = page::read_token(params.page_token.as_deref(), "runs")?;
+    let rows = app.store.runs(caller.project, before, i64::try_from(size + 1).unwrap_or(i64::MAX)).await?;
+    Ok(Json(page::cut(rows, size, "runs", |run| run.id.0, |run| view(run, None))))
+}
+
+/// Get an external run
+#[utoipa::path(get, path = "/v1/runs/{run_id}", operation_id = "getRun", tag = "runs", params(("run_id" = RunId, Path)),
+    responses((status = 200, description = "With its figures, and what is left of it", body = RunView), Problems))]
+pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id<RunId>) -> Result<Json<RunView>, Problem> {
+    Ok(Json(shown(&app, caller, id).await?))
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+pub(super) struct RunEnd {
+    /// `completed` or `failed`.
+    state: RunState,
+    /// When it ended; now when absent.
+    ended_at: Option<DateTime<Utc>>,
+}
+
+/// End an external run
+///
+/// Ending it twice is the same as once; the first end counts.
+#[utoipa::path(post, path = "/v1/runs/{run_id}/end", operation_id = "endRun", tag = "runs", params(("run_id" = RunId, Path)),
+    request_body = RunEnd,
+    responses((status = 200, description = "Ended", body = RunView), Problems))]
+pub(super) async fn end(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    Strict(end): Strict<RunEnd>,
+) -> Result<Json<RunView>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    let run = find(&app, caller, id).await?;
+    let now = app.clock.now();
+    let ended_at = end.ended_at.unwrap_or(now);
+    let is_sound = end.state != RunState::Running
+        && ended_at <= now
+        && run.started_at.is_none_or(|started_at| started_at <= ended_at);
+    if !is_sound {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/ended_at".to_owned(),
+            detail: "a run ends after it began, not in the future, and not as `running`".to_owned(),
+            fix: "give state completed or failed, and leave ended_at out for now".to_owned(),
+            rule: "run-end".to_owned(),
+        }]));
+    }
+    app.store.end_run((caller.project, id), end.state, ended_at).await?;
+    Ok(Json(shown(&app, caller, id).await?))
+}

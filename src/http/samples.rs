@@ -1,0 +1,355 @@
+//! Metrics of trials and runs: sent in by scripts and importers, read back as series.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use bakeoff_domain::ids::{RunId, TrialId};
+use bakeoff_domain::metric::{self, Source, Subject};
+use bakeoff_domain::rollup::thin;
+use bakeoff_domain::samples::{self, Batch, LineError, Reading};
+use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::{Caller, Role};
+use super::extract::{Id, Params};
+use super::problem::{FieldError, Problem, Problems};
+use super::table::{self, Column, Format};
+use crate::app::App;
+use crate::figures::preferred;
+use crate::store::series::{Appended, Named, Samples, Series};
+
+/// The largest body of a push.
+pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// A body above this is parsed aside: it would keep other requests waiting.
+const ASIDE_FROM: usize = 256 * 1024;
+/// Clocks of training machines may be ahead of ours by so much.
+const AHEAD_MAX: TimeDelta = TimeDelta::minutes(10);
+/// What a series is thinned to unless more is asked for.
+const POINTS_DEFAULT: usize = 2000;
+const POINTS_MAX: usize = 10_000;
+/// A series of so many buckets is shown by them; a shorter one by its points.
+const BUCKETS_ENOUGH: usize = 200;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PushParams {
+    /// Take the good lines and report the others, instead of refusing everything: for logs that were cut off.
+    #[serde(default)]
+    skip_bad_lines: bool,
+    /// `imported`: a log of a training framework. What the script sends itself is `pushed`, which is believed first.
+    #[serde(default)]
+    #[param(inline)]
+    source: PushSource,
+    /// When a run began whose log has no times (`trainer_state.json`).
+    started_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum PushSource {
+    #[default]
+    Pushed,
+    Imported,
+}
+
+/// What was taken.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct Pushed {
+    /// Points that are stored now and were not before.
+    stored: u64,
+    /// Points that were stored already; they keep their first value.
+    duplicates: u64,
+    /// Lines that were left out, when that was asked for.
+    skipped: Vec<SkippedLine>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct SkippedLine {
+    line: usize,
+    detail: String,
+}
+
+/// Send metrics of a trial
+///
+/// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the same, CSV with a header line,
+/// or Hugging Face's trainer_state.json. Sending a point twice is harmless: it is known by its metric, time and step. NaN and
+/// the infinities are kept, and are in no mean.
+#[utoipa::path(post, path = "/v1/trials/{trial_id}/metrics", operation_id = "pushTrialMetrics", tag = "metrics",
+    params(("trial_id" = TrialId, Path), PushParams),
+    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
+    responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
+pub(super) async fn push_trial(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TrialId>,
+    Params(params): Params<PushParams>,
+    request: Request,
+) -> Result<Json<Pushed>, Problem> {
+    push(&app, caller, Subject::Trial(id), params, request).await
+}
+
+/// Send metrics of an external run
+///
+/// As for a trial.
+#[utoipa::path(post, path = "/v1/runs/{run_id}/metrics", operation_id = "pushRunMetrics", tag = "metrics",
+    params(("run_id" = RunId, Path), PushParams),
+    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
+    responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
+pub(super) async fn push_run(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    Params(mut params): Params<PushParams>,
+    request: Request,
+) -> Result<Json<Pushed>, Problem> {
+    if params.started_at.is_none() {
+        let run = app.store.runs_by_id(caller.project, &[id]).await?.pop();
+        params.started_at = run.and_then(|run| run.started_at);
+    }
+    push(&app, caller, Subject::Run(id), params, request).await
+}
+
+async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Problem> {
+    if app.store.owns(caller.project, subject).await? {
+        return Ok(());
+    }
+    Err(Problem::not_found(match subject {
+        Subject::Trial(id) => format!("there is no trial {id} in this project"),
+        Subject::Run(id) => format!("there is no run {id} in this project"),
+    }))
+}
+
+async fn push(
+    app: &App,
+    caller: Caller,
+    subject: Subject,
+    params: PushParams,
+    request: Request,
+) -> Result<Json<Pushed>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    owned(app, caller, subject).await?;
+    let is_table = is_csv(request.headers());
+    let body = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Problem::too_large(BODY_BYTES_MAX))?;
+    let now = app.clock.now();
+    let reading =
+        Reading { latest: now + AHEAD_MAX, skip_bad_lines: params.skip_bad_lines, started_at: params.started_at };
+    let batch = parse(body, is_table, reading).await?.map_err(refused)?;
+    let source = match params.source {
+        PushSource::Pushed => Source::Pushed,
+        PushSource::Imported => Source::Imported,
+    };
+    let named = batch.names.into_iter().map(|name| Named { subject, name, metric: None }).collect();
+    let samples = Samples { named, points: batch.points };
+    let Appended { stored, duplicates } = app.store.append(source, &samples, now).await?;
+    let skipped = batch.skipped.into_iter().map(|LineError { line, detail }| SkippedLine { line, detail }).collect();
+    Ok(Json(Pushed { stored, duplicates, skipped }))
+}
+
+fn is_csv(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.starts_with("text/csv")
+}
+
+async fn parse(body: Bytes, is_table: bool, reading: Reading) -> Result<Result<Batch, Vec<LineError>>, Problem> {
+    let size = body.len();
+    let read = move || if is_table { samples::read_csv(&body, reading) } else { samples::read_json(&body, reading) };
+    if size < ASIDE_FROM {
+        return Ok(read());
+    }
+    tokio::task::spawn_blocking(read).await.map_err(|_| Problem::internal())
+}
+
+fn refused(errors: Vec<LineError>) -> Problem {
+    let of_line = |error: LineError| FieldError {
+        pointer: format!("/{}", error.line),
+        detail: error.detail,
+        fix: "correct the line, or add ?skip_bad_lines=true".to_owned(),
+        rule: "metric-line".to_owned(),
+    };
+    Problem::invalid(errors.into_iter().map(of_line).collect())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SeriesParams {
+    /// A standard name (`tokens_per_second`, `train_loss`, `gpu_utilization_percent`), or the name as it was reported.
+    metric: String,
+    /// `auto` (at most `points`, with every extreme kept), `raw` (every point), or `buckets` (five minutes each).
+    #[serde(default)]
+    #[param(inline)]
+    resolution: Resolution,
+    /// At most so many with `auto`: 10 to 10000; 2000 when absent.
+    points: Option<usize>,
+    /// Instead of the Accept header: for browsers and `pandas.read_parquet`.
+    #[param(inline)]
+    format: Option<Format>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Resolution {
+    #[default]
+    Auto,
+    Raw,
+    Buckets,
+}
+
+/// A measured series.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct MetricSeries {
+    /// Its standard name, or its own.
+    metric: String,
+    /// As it was reported.
+    name: String,
+    unit: Option<String>,
+    source: Source,
+    /// Points stored, those that are no numbers included.
+    stored_points: i64,
+    non_finite_points: i64,
+    /// With `auto` and `raw`: points, oldest first, by column.
+    points: Option<PointColumns>,
+    /// With `buckets`, and with `auto` when there are many: five-minute buckets, oldest first.
+    buckets: Vec<Bucket>,
+    bucket_seconds: i64,
+    /// The steady figure, when there is evidence enough.
+    steady: Option<Steady>,
+}
+
+/// Points by column. What is no number (NaN, the infinities) is null.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct PointColumns {
+    /// Seconds since 1970.
+    at_seconds: Vec<f64>,
+    /// Null where the source knows no steps.
+    step: Vec<Option<i32>>,
+    value: Vec<Option<f64>>,
+}
+
+/// One metric of a trial
+#[utoipa::path(get, path = "/v1/trials/{trial_id}/metrics", operation_id = "getTrialMetric", tag = "metrics",
+    params(("trial_id" = TrialId, Path), SeriesParams),
+    responses((status = 200, description = "The series of the source that is believed; CSV, NDJSON and Parquet have every point",
+        content((MetricSeries = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
+                (Vec<u8> = "application/vnd.apache.parquet"))), Problems))]
+pub(super) async fn of_trial(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TrialId>,
+    Params(params): Params<SeriesParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    read(&app, caller, Subject::Trial(id), params, &headers).await
+}
+
+/// One metric of an external run
+#[utoipa::path(get, path = "/v1/runs/{run_id}/metrics", operation_id = "getRunMetric", tag = "metrics",
+    params(("run_id" = RunId, Path), SeriesParams),
+    responses((status = 200, description = "As for a trial",
+        content((MetricSeries = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
+                (Vec<u8> = "application/vnd.apache.parquet"))), Problems))]
+pub(super) async fn of_run(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    Params(params): Params<SeriesParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    read(&app, caller, Subject::Run(id), params, &headers).await
+}
+
+async fn find(app: &App, caller: Caller, subject: Subject, metric: &str) -> Result<Series, Problem> {
+    owned(app, caller, subject).await?;
+    let standard = metric::standard(metric).map(|found| found.name.to_owned());
+    let names: Vec<String> = standard.iter().cloned().chain([metric.to_owned()]).collect();
+    let found = preferred(app.store.series_of(&[subject.uuid()], Some(&names)).await?);
+    let by_name = |name: &String| found.values().find(|one| one.metric == *name || one.name == *name).cloned();
+    if let Some(series) = names.iter().find_map(by_name) {
+        return Ok(series);
+    }
+    let all = preferred(app.store.series_of(&[subject.uuid()], None).await?);
+    let names: Vec<&str> = all.values().map(|one| one.metric.as_str()).collect();
+    let known = if names.is_empty() { "nothing has been measured yet".to_owned() } else { names.join(", ") };
+    Err(Problem::not_found(format!("there is no metric `{metric}` here; there is: {known}")))
+}
+
+async fn read(
+    app: &App,
+    caller: Caller,
+    subject: Subject,
+    params: SeriesParams,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let most = params.points.unwrap_or(POINTS_DEFAULT);
+    if !(10..=POINTS_MAX).contains(&most) {
+        return Err(super::page::parameter("points", format!("it is not from 10 to {POINTS_MAX}")));
+    }
+    let series = find(app, caller, subject, &params.metric).await?;
+    let format = Format::chosen(params.format, headers);
+    if format != Format::Json {
+        let columns = app.store.points(&series).await?;
+        let steps = columns.step.iter().map(|step| (*step >= 0).then_some(i64::from(*step))).collect();
+        let times = columns.at.iter().copied().map(Some).collect();
+        let values = columns.value.into_iter().map(Some).collect();
+        let table = [("at", Column::Time(times)), ("step", Column::Whole(steps)), ("value", Column::Real(values))];
+        return table::respond(format, &table);
+    }
+    let buckets: Vec<Bucket> = app.store.rollups(&[series.id]).await?.into_iter().map(|(_, bucket)| bucket).collect();
+    let by_buckets = match params.resolution {
+        Resolution::Buckets => true,
+        Resolution::Raw => false,
+        // Reading a long series that still grows would take as long as it is; a compacted one is quick.
+        Resolution::Auto => {
+            !series.is_compacted
+                && buckets.len() >= BUCKETS_ENOUGH
+                && usize::try_from(series.points).unwrap_or(0) > most
+        }
+    };
+    let points = if by_buckets {
+        None
+    } else {
+        let all = app.store.points(&series).await?;
+        Some(if params.resolution == Resolution::Raw { all } else { thin(&all, most) })
+    };
+    let steady = series.steady.clone().unwrap_or_else(|| steady(&buckets));
+    Ok(axum::response::IntoResponse::into_response(Json(MetricSeries {
+        metric: series.metric,
+        name: series.name,
+        unit: series.unit,
+        source: series.source,
+        stored_points: series.points,
+        non_finite_points: series.non_finite,
+        points: points.map(|columns| PointColumns {
+            at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
+            step: columns.step.iter().map(|step| (*step >= 0).then_some(*step)).collect(),
+            value: columns.value.iter().map(|value| value.is_finite().then_some(*value)).collect(),
+        }),
+        buckets: if by_buckets { merged(buckets, most) } else { Vec::new() },
+        bucket_seconds: BUCKET_SECONDS,
+        steady,
+    })))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of this century lie below 2^53")]
+fn seconds(at: DateTime<Utc>) -> f64 {
+    at.timestamp_micros() as f64 / 1e6
+}
+
+/// Neighbours put together until there are at most so many; extremes stay.
+fn merged(buckets: Vec<Bucket>, most: usize) -> Vec<Bucket> {
+    let width = buckets.len().div_ceil(most.max(1)).max(1);
+    let mut merged: Vec<Bucket> = Vec::with_capacity(buckets.len().div_ceil(width));
+    for (place, bucket) in buckets.into_iter().enumerate() {
+        match merged.last_mut().filter(|_| place % width != 0) {
+            Some(last) => last.absorb(&bucket),
+            None => merged.push(bucket),
+        }
+    }
+    merged
+}

@@ -1,0 +1,221 @@
+//! Tables in four formats, with the same columns in all: JSON, CSV, NDJSON, Parquet. What is in a table is not decided here.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, SecondsFormat, Utc};
+use parquet::basic::Compression;
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+
+/// How a table is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Format {
+    Json,
+    Csv,
+    Ndjson,
+    Parquet,
+}
+
+impl Format {
+    /// What `?format=` or else the Accept header asks for; JSON when neither does.
+    pub(super) fn chosen(asked: Option<Self>, headers: &HeaderMap) -> Self {
+        let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kinds = [Self::Csv, Self::Ndjson, Self::Parquet];
+        let by_header = || kinds.into_iter().find(|kind| accepted.contains(kind.content_type()));
+        asked.or_else(by_header).unwrap_or(Self::Json)
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Csv => "text/csv",
+            Self::Ndjson => "application/x-ndjson",
+            Self::Parquet => "application/vnd.apache.parquet",
+        }
+    }
+}
+
+/// One column; `None` is an empty cell.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Column {
+    Text(Vec<Option<String>>),
+    Whole(Vec<Option<i64>>),
+    Real(Vec<Option<f64>>),
+    Flag(Vec<Option<bool>>),
+    Time(Vec<Option<DateTime<Utc>>>),
+}
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Whole,
+    Real,
+    Flag,
+    Time,
+}
+
+impl Column {
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(cells) => cells.len(),
+            Self::Whole(cells) => cells.len(),
+            Self::Real(cells) => cells.len(),
+            Self::Flag(cells) => cells.len(),
+            Self::Time(cells) => cells.len(),
+        }
+    }
+
+    /// Of values as they are in JSON.
+    pub(super) fn of(kind: Kind, values: impl Iterator<Item = Value>) -> Self {
+        match kind {
+            Kind::Text => Self::Text(values.map(|value| value.as_str().map(str::to_owned)).collect()),
+            Kind::Whole => Self::Whole(values.map(|value| value.as_i64()).collect()),
+            Kind::Real => Self::Real(values.map(|value| value.as_f64()).collect()),
+            Kind::Flag => Self::Flag(values.map(|value| value.as_bool()).collect()),
+            Kind::Time => Self::Time(values.map(|value| value.as_str()?.parse().ok()).collect()),
+        }
+    }
+
+    /// As text; empty for an empty cell, `NaN` and `inf` as every reader of CSV knows them.
+    fn text(&self, row: usize) -> String {
+        match self {
+            Self::Text(cells) => cells.get(row).cloned().flatten().unwrap_or_default(),
+            Self::Whole(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
+            Self::Real(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
+            Self::Flag(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
+            Self::Time(cells) => cells.get(row).copied().flatten().map_or_else(String::new, rfc3339),
+        }
+    }
+
+    fn value(&self, row: usize) -> Value {
+        match self {
+            Self::Text(cells) => cells.get(row).cloned().flatten().map_or(Value::Null, Value::from),
+            Self::Whole(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
+            Self::Real(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
+            Self::Flag(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
+            Self::Time(cells) => cells.get(row).copied().flatten().map_or(Value::Null, |at| rfc3339(at).into()),
+        }
+    }
+
+    fn parquet_type(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "BYTE_ARRAY {} (UTF8)",
+            Self::Whole(_) => "INT64 {}",
+            Self::Real(_) => "DOUBLE {}",
+            Self::Flag(_) => "BOOLEAN {}",
+            Self::Time(_) => "INT64 {} (TIMESTAMP(MICROS,true))",
+        }
+    }
+}
+
+fn rfc3339(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}
+
+/// The table as a response, by name and column.
+pub(super) fn respond(format: Format, table: &[(&str, Column)]) -> Result<Response, Problem> {
+    let failed = |what: String| {
+        tracing::error!(what, "a table could not be written");
+        Problem::internal()
+    };
+    let body = match format {
+        Format::Json | Format::Ndjson => ndjson(table),
+        Format::Csv => csv(table).map_err(|error| failed(error.to_string()))?,
+        Format::Parquet => parquet(table).map_err(|error| failed(error.to_string()))?,
+    };
+    let kind = match format {
+        Format::Csv => "text/csv; charset=utf-8",
+        other => other.content_type(),
+    };
+    Ok(([(header::CONTENT_TYPE, kind), (header::VARY, "Accept")], body).into_response())
+}
+
+/// Rows of one type as a table; `kinds` names its columns in the order of its fields.
+pub(super) fn rows<T: Serialize>(
+    format: Format,
+    kinds: &'static [(&'static str, Kind)],
+    rows: &[T],
+) -> Result<Response, Problem> {
+    let values: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
+    let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
+    let table: Vec<(&str, Column)> =
+        kinds.iter().map(|(name, kind)| (*name, Column::of(*kind, values.iter().map(|row| cell(row, name))))).collect();
+    respond(format, &table)
+}
+
+fn count(table: &[(&str, Column)]) -> usize {
+    table.first().map_or(0, |(_, column)| column.len())
+}
+
+fn ndjson(table: &[(&str, Column)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for row in 0..count(table) {
+        for (place, (name, column)) in table.iter().enumerate() {
+            out.extend_from_slice(if place == 0 { b"{" } else { b"," });
+            out.extend_from_slice(Value::from(*name).to_string().as_bytes());
+            out.push(b':');
+            out.extend_from_slice(column.value(row).to_string().as_bytes());
+        }
+        out.extend_from_slice(b"}\n");
+    }
+    out
+}
+
+fn csv(table: &[(&str, Column)]) -> Result<Vec<u8>, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(table.iter().map(|(name, _)| *name))?;
+    for row in 0..count(table) {
+        writer.write_record(table.iter().map(|(_, column)| column.text(row)))?;
+    }
+    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))
+}
+
+/// One row group, every column optional, Snappy.
+fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
+    let fields: Vec<String> =
+        table.iter().map(|(name, column)| format!("OPTIONAL {};", column.parquet_type().replace("{}", name))).collect();
+    let schema = Arc::new(parse_message_type(&format!("message table {{ {} }}", fields.join(" ")))?);
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("bakeoff ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
+    let mut group = writer.next_row_group()?;
+    for (_, column) in table {
+        match column {
+            Column::Text(cells) => put::<ByteArrayType, _>(&mut group, cells, |cell| ByteArray::from(cell.as_str()))?,
+            Column::Whole(cells) => put::<Int64Type, _>(&mut group, cells, |cell| *cell)?,
+            Column::Real(cells) => put::<DoubleType, _>(&mut group, cells, |cell| *cell)?,
+            Column::Flag(cells) => put::<BoolType, _>(&mut group, cells, |cell| *cell)?,
+            Column::Time(cells) => put::<Int64Type, _>(&mut group, cells, DateTime::timestamp_micros)?,
+        }
+    }
+    group.close()?;
+    writer.into_inner()
+}
+
+fn put<T: parquet::data_type::DataType, C>(
+    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
+    cells: &[Option<C>],
+    value: impl Fn(&C) -> T::T,
+) -> Result<(), ParquetError> {
+    let Some(mut writer) = group.next_column()? else {
+        return Err(ParquetError::General("more columns than the schema has".to_owned()));
+    };
+    let values: Vec<T::T> = cells.iter().flatten().map(value).collect();
+    let present: Vec<i16> = cells.iter().map(|cell| i16::from(cell.is_some())).collect();
+    writer.typed::<T>().write_batch(&values, Some(&present), None)?;
+    writer.close()
+}

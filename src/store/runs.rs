@@ -1,0 +1,144 @@
+//! External runs: made, read, ended by whoever reports them.
+
+use bakeoff_domain::ids::{ProjectId, RunId};
+use bakeoff_domain::run::RunSpec;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::error::{from_json, to_json};
+use super::{Store, StoreError};
+
+/// State of an external run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    Running,
+    Completed,
+    Failed,
+}
+
+impl RunState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Running, Self::Completed, Self::Failed].into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// A run as it is stored.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub id: RunId,
+    pub spec: RunSpec,
+    pub state: RunState,
+    pub created_at: DateTime<Utc>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+struct Row {
+    id: Uuid,
+    spec: serde_json::Value,
+    state: String,
+    created_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<Row> for Run {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: RunId(row.id),
+            spec: from_json(row.spec, "runs", row.id, "spec")?,
+            state: RunState::parse(&row.state).ok_or_else(|| StoreError::corrupt("runs", row.id, "state"))?,
+            created_at: row.created_at,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+        })
+    }
+}
+
+impl Store {
+    pub async fn insert_run(
+        &self,
+        (project, id): (ProjectId, RunId),
+        spec: &RunSpec,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO runs (id, project_id, name, spec, state, created_at, started_at)
+               VALUES ($1, $2, $3, $4, 'running', $5, $6)"#,
+            id.0,
+            project.0,
+            spec.name,
+            to_json(spec),
+            now,
+            spec.started_at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Ends a run; false when it had ended already.
+    pub async fn end_run(
+        &self,
+        (project, id): (ProjectId, RunId),
+        state: RunState,
+        at: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let ended = sqlx::query!(
+            "UPDATE runs SET state = $3, ended_at = $4 WHERE id = $1 AND project_id = $2 AND state = 'running'",
+            id.0,
+            project.0,
+            state.as_str(),
+            at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(ended.rows_affected() == 1)
+    }
+
+    /// Some runs of a project, in the order of their ids.
+    pub async fn runs_by_id(&self, project: ProjectId, ids: &[RunId]) -> Result<Vec<Run>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, spec, state, created_at, started_at, ended_at FROM runs
+               WHERE project_id = $1 AND id = ANY($2) ORDER BY id"#,
+            project.0,
+            &ids.iter().map(|id| id.0).collect::<Vec<_>>(),
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Run::try_from)
+        .collect()
+    }
+
+    /// A page of a project's runs, newest first.
+    pub async fn runs(&self, project: ProjectId, before: Option<Uuid>, limit: i64) -> Result<Vec<Run>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, spec, state, created_at, started_at, ended_at FROM runs
+               WHERE project_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3"#,
+            project.0,
+            before,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Run::try_from)
+        .collect()
+    }
+}

@@ -1,0 +1,581 @@
+//! Series and their points: appended from any source, each point once, with rollups and latest values in the same transaction.
+//!
+//! Points that come in order take one statement. Whatever is not that simple (a point that is there already, a month without a
+//! partition, a series that has been compacted) makes the database refuse it, and it is merged with care instead.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::metric::{Source, Subject, standard};
+use bakeoff_domain::rollup::{Columns, Gain, Roll, StoredPoint, bucket_start, roll_up};
+use bakeoff_domain::samples::Point;
+use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady};
+use chrono::{DateTime, Datelike, NaiveDate, Utc};
+use sqlx::{PgConnection, PgExecutor};
+use uuid::Uuid;
+
+use super::error::from_json;
+use super::{Store, StoreError, compaction};
+
+/// Series whose ids a process remembers; beyond, it forgets them all and asks again.
+const REMEMBERED_MAX: usize = 200_000;
+/// Two names that mean one metric each try for it; the third time all have a name of their own.
+const NAMING_ROUNDS: usize = 5;
+
+/// A series by its name, before its id is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    pub subject: Subject,
+    /// As reported.
+    pub name: String,
+    /// What it is called here, when that is known better than by its name.
+    pub metric: Option<&'static str>,
+}
+
+/// Points of named series: `Point::name` is a place among the names, each of which is there once.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    pub named: Vec<Named>,
+    pub points: Vec<Point>,
+}
+
+impl Samples {
+    /// Takes in another batch, of other series.
+    pub fn extend(&mut self, other: Self) {
+        let shift = self.named.len();
+        self.named.extend(other.named);
+        self.points.extend(other.points.into_iter().map(|point| Point { name: point.name + shift, ..point }));
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Appended {
+    pub stored: u64,
+    /// Points that were there already, or twice in the batch.
+    pub duplicates: u64,
+}
+
+/// Which value a point that is there already keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// The first: sending twice is harmless.
+    Keep,
+    /// The newest: CloudWatch completes a minute after it has shown it.
+    Replace,
+}
+
+/// A series without its points.
+#[derive(Debug, Clone)]
+pub struct Series {
+    pub id: i32,
+    pub subject_id: Uuid,
+    pub source: Source,
+    pub name: String,
+    pub metric: String,
+    pub unit: Option<String>,
+    pub points: i64,
+    pub non_finite: i64,
+    pub first_at: Option<DateTime<Utc>>,
+    pub last_at: Option<DateTime<Utc>>,
+    pub last_step: Option<i32>,
+    pub last_value: Option<f64>,
+    /// `None`: not settled, to be computed from the rollups.
+    pub steady: Option<Option<Steady>>,
+    pub is_compacted: bool,
+}
+
+/// What a process remembers of its series: ids, the newest point of each that it has written, months that have a partition.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    ids: HashMap<(Subject, Source, String), i32>,
+    newest: HashMap<i32, DateTime<Utc>>,
+    months: BTreeSet<(i32, u32)>,
+}
+
+pub(super) type Remembered = Arc<Mutex<Memory>>;
+
+impl Store {
+    /// Appends points of one source; each counts once, however often it is sent.
+    pub async fn append(&self, source: Source, samples: &Samples, now: DateTime<Utc>) -> Result<Appended, StoreError> {
+        let ids = self.series_ids(source, &samples.named).await?;
+        let points = sorted(&samples.points, &ids);
+        let sent = u64::try_from(samples.points.len()).unwrap_or(u64::MAX);
+        let is_in_order = self.is_in_order(&points);
+        if is_in_order && let Some(stored) = self.append_in_order(&points, now).await? {
+            return Ok(Appended { stored, duplicates: sent.saturating_sub(stored) });
+        }
+        let mut tx = self.pool.begin().await?;
+        let stored = merge(&mut tx, &points, Again::Keep, now).await?;
+        tx.commit().await?;
+        self.remember(&points);
+        Ok(Appended { stored, duplicates: sent.saturating_sub(stored) })
+    }
+
+    /// One statement; `None` when the database refuses what is not that simple.
+    async fn append_in_order(&self, points: &[StoredPoint], now: DateTime<Utc>) -> Result<Option<u64>, StoreError> {
+        let (rolls, gains) = roll_up(points);
+        match write(&self.pool, points, &rolls, &gains, now).await {
+            Ok(()) => {
+                self.remember(points);
+                Ok(u64::try_from(points.len()).ok())
+            }
+            Err(StoreError::Conflict { .. } | StoreError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whose trials or runs these are not: a stranger's, or nobody's.
+    pub async fn owns(&self, project: ProjectId, subject: Subject) -> Result<bool, StoreError> {
+        let found = match subject {
+            Subject::Trial(id) => {
+                sqlx::query_scalar!(
+                    r#"SELECT EXISTS (SELECT FROM trials WHERE id = $1 AND project_id = $2) AS "found!""#,
+                    id.0,
+                    project.0
+                )
+                .fetch_one(&self.pool)
+                .await?
+            }
+            Subject::Run(id) => {
+                sqlx::query_scalar!(
+                    r#"SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND project_id = $2) AS "found!""#,
+                    id.0,
+                    project.0
+                )
+                .fetch_one(&self.pool)
+                .await?
+            }
+        };
+        Ok(found)
+    }
+
+    /// Series of some trials and runs, by subject, metric and source; only some metrics, when given.
+    pub async fn series_of(&self, subjects: &[Uuid], metrics: Option<&[String]>) -> Result<Vec<Series>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, subject_id, source, name, metric, unit, points, non_finite, first_at, last_at, last_step,
+                      last_value, is_settled, steady, compacted_at IS NOT NULL AS "is_compacted!"
+               FROM series WHERE subject_id = ANY($1) AND ($2::text[] IS NULL OR metric = ANY($2) OR name = ANY($2))
+               ORDER BY subject_id, metric, source"#,
+            subjects,
+            metrics,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let steady = row.steady.map(|value| from_json(value, "series", row.id, "steady")).transpose()?;
+                Ok(Series {
+                    id: row.id,
+                    subject_id: row.subject_id,
+                    source: Source::parse(&row.source)
+                        .ok_or_else(|| StoreError::corrupt("series", row.id, "source"))?,
+                    name: row.name,
+                    metric: row.metric,
+                    unit: row.unit,
+                    points: row.points,
+                    non_finite: row.non_finite,
+                    first_at: row.first_at,
+                    last_at: row.last_at,
+                    last_step: row.last_step.filter(|step| *step >= 0),
+                    last_value: row.last_value,
+                    steady: row.is_settled.then_some(steady),
+                    is_compacted: row.is_compacted,
+                })
+            })
+            .collect()
+    }
+
+    /// Rollups of some series, oldest first within each.
+    pub async fn rollups(&self, series: &[i32]) -> Result<Vec<(i32, Bucket)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT series_id, start_at, points, sum, min, max, last_at, last_step, last
+               FROM rollups WHERE series_id = ANY($1) ORDER BY series_id, start_at"#,
+            series,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let bucket = Bucket {
+                    start_at: row.start_at,
+                    points: u32::try_from(row.points).unwrap_or_default(),
+                    mean: row.sum / f64::from(row.points.max(1)),
+                    min: row.min,
+                    max: row.max,
+                    last_at: row.last_at,
+                    last_step: (row.last_step >= 0).then_some(row.last_step),
+                    last: row.last,
+                };
+                (row.series_id, bucket)
+            })
+            .collect())
+    }
+
+    /// Every point of a series, in order.
+    pub async fn points(&self, series: &Series) -> Result<Columns, StoreError> {
+        if series.is_compacted {
+            return compaction::points(&self.pool, series.id).await;
+        }
+        // Arrays cross the wire and are read several times faster than rows.
+        let row = sqlx::query!(
+            r#"SELECT coalesce(array_agg(sampled_at), '{}') AS "at!: Vec<DateTime<Utc>>",
+                      coalesce(array_agg(step), '{}') AS "step!: Vec<i32>",
+                      coalesce(array_agg(value), '{}') AS "value!: Vec<f64>"
+               FROM (SELECT sampled_at, step, value FROM samples
+                     WHERE series_id = $1 AND sampled_at BETWEEN $2 AND $3 ORDER BY sampled_at, step) point"#,
+            series.id,
+            series.first_at.unwrap_or_default(),
+            series.last_at.unwrap_or_default(),
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Columns { at: row.at, step: row.step, value: row.value })
+    }
+
+    /// Steady figures of series that nothing has been written to for a while, for tables to read.
+    pub async fn unsettled_series(
+        &self,
+        quiet_since: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<(i32, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, points FROM series WHERE NOT is_settled AND coalesce(written_at, '-infinity') < $1
+               ORDER BY id LIMIT $2"#,
+            quiet_since,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.points)).collect())
+    }
+
+    /// Writes a steady figure, unless points have come since.
+    pub async fn settle_series(&self, settled: &[(i32, i64, Option<Steady>)]) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE series s SET is_settled = true, steady = n.steady
+               FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[]) AS n(id, points, steady)
+               WHERE s.id = n.id AND s.points = n.points AND NOT s.is_settled"#,
+            &settled.iter().map(|(id, ..)| *id).collect::<Vec<_>>(),
+            &settled.iter().map(|(_, points, _)| *points).collect::<Vec<_>>(),
+            &settled.iter().map(|(.., steady)| steady.as_ref().map(super::error::to_json)).collect::<Vec<_>>()
+                as &[Option<serde_json::Value>],
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Ids of named series, in their order; those that are new are made.
+    pub(super) async fn series_ids(&self, source: Source, named: &[Named]) -> Result<Vec<i32>, StoreError> {
+        let known = |memory: &Memory, one: &Named| memory.ids.get(&(one.subject, source, one.name.clone())).copied();
+        for _ in 0..NAMING_ROUNDS {
+            let mut unknown: Vec<&Named> = {
+                let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+                let ids: Vec<Option<i32>> = named.iter().map(|one| known(&memory, one)).collect();
+                if ids.iter().all(Option::is_some) {
+                    return Ok(ids.into_iter().flatten().collect());
+                }
+                named.iter().zip(ids).filter(|(_, id)| id.is_none()).map(|(one, _)| one).collect()
+            };
+            self.look_up(source, &mut unknown).await?;
+            if !unknown.is_empty() {
+                self.make(source, &unknown).await?;
+            }
+        }
+        Err(StoreError::corrupt("series", named.len(), "metric"))
+    }
+
+    /// Remembers the ids of those that there are, and leaves the others.
+    async fn look_up(&self, source: Source, named: &mut Vec<&Named>) -> Result<(), StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT n.ordinal AS "ordinal!", s.id
+               FROM UNNEST($1::uuid[], $3::text[]) WITH ORDINALITY AS n(subject_id, name, ordinal)
+               JOIN series s ON s.subject_id = n.subject_id AND s.source = $2 AND s.name = n.name"#,
+            &named.iter().map(|one| one.subject.uuid()).collect::<Vec<_>>(),
+            source.as_str(),
+            &named.iter().map(|one| one.name.clone()).collect::<Vec<_>>(),
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.ids.len() > REMEMBERED_MAX {
+            *memory = Memory::default();
+        }
+        let mut found = BTreeSet::new();
+        for row in rows {
+            let place = usize::try_from(row.ordinal - 1).unwrap_or_default();
+            if let Some(one) = named.get(place) {
+                memory.ids.insert((one.subject, source, one.name.clone()), row.id);
+                found.insert(place);
+            }
+        }
+        let mut place = 0;
+        named.retain(|_| {
+            place += 1;
+            !found.contains(&(place - 1))
+        });
+        Ok(())
+    }
+
+    async fn make(&self, source: Source, wanted: &[&Named]) -> Result<(), StoreError> {
+        let standards: Vec<_> = wanted.iter().map(|sample| standard(sample.metric.unwrap_or(&sample.name))).collect();
+        let trial = |one: &&Named| matches!(one.subject, Subject::Trial(_)).then(|| one.subject.uuid());
+        let run = |one: &&Named| matches!(one.subject, Subject::Run(_)).then(|| one.subject.uuid());
+        let metrics = wanted.iter().zip(&standards).map(|(sample, standard)| {
+            standard.map_or_else(|| sample.metric.unwrap_or(&sample.name).to_owned(), |found| found.name.to_owned())
+        });
+        // A standard name that another series of this source has is taken: the second keeps its own name.
+        sqlx::query!(
+            r#"INSERT INTO series (trial_id, run_id, source, name, metric, unit)
+               SELECT n.trial_id, n.run_id, $3, n.name, free.metric, n.unit
+               FROM UNNEST($1::uuid[], $2::uuid[], $4::text[], $5::text[], $6::text[])
+                    AS n(trial_id, run_id, name, metric, unit)
+               CROSS JOIN LATERAL (
+                   SELECT c.metric FROM UNNEST(ARRAY[n.metric, n.name, left(n.name, 240) || ' (as reported)'])
+                        WITH ORDINALITY AS c(metric, ordinal)
+                   WHERE NOT EXISTS (SELECT FROM series s WHERE s.subject_id = coalesce(n.trial_id, n.run_id)
+                                     AND s.source = $3 AND s.metric = c.metric)
+                   ORDER BY c.ordinal LIMIT 1) free
+               ORDER BY n.trial_id, n.run_id, n.name
+               ON CONFLICT DO NOTHING"#,
+            &wanted.iter().map(trial).collect::<Vec<_>>() as &[Option<Uuid>],
+            &wanted.iter().map(run).collect::<Vec<_>>() as &[Option<Uuid>],
+            source.as_str(),
+            &wanted.iter().map(|sample| sample.name.clone()).collect::<Vec<_>>(),
+            &metrics.collect::<Vec<_>>(),
+            &standards.iter().map(|found| found.map(|one| one.unit.to_owned())).collect::<Vec<_>>()
+                as &[Option<String>],
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether all lie after what this process has written to their series, in months that it has written to.
+    fn is_in_order(&self, points: &[StoredPoint]) -> bool {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = (0, DateTime::<Utc>::MAX_UTC);
+        points.iter().all(|point| {
+            if point.series != series.0 {
+                let newest = memory.newest.get(&point.series).copied().unwrap_or(DateTime::<Utc>::MAX_UTC);
+                series = (point.series, newest);
+            }
+            point.at > series.1 && memory.months.contains(&month(point.at))
+        })
+    }
+
+    /// After a write: what comes next in order can be told. What others write meanwhile, the database will refuse.
+    fn remember(&self, points: &[StoredPoint]) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = None;
+        for point in points {
+            if before != Some(month(point.at)) {
+                before = Some(month(point.at));
+                memory.months.insert(month(point.at));
+            }
+        }
+        for (index, point) in points.iter().enumerate() {
+            // The last of its series: they are sorted.
+            if points.get(index + 1).is_none_or(|next| next.series != point.series) {
+                let newest = memory.newest.entry(point.series).or_insert(point.at);
+                *newest = point.at.max(*newest);
+            }
+        }
+    }
+}
+
+fn month(at: DateTime<Utc>) -> (i32, u32) {
+    (at.year(), at.month())
+}
+
+/// By key, each once; the first of equals stays.
+pub(super) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
+    let stored = |point: &Point| {
+        let series = ids.get(point.name).copied()?;
+        Some(StoredPoint { series, at: point.at, step: point.step.unwrap_or(-1), value: point.value })
+    };
+    let mut points: Vec<StoredPoint> = points.iter().filter_map(stored).collect();
+    points.sort_by_key(StoredPoint::key);
+    points.dedup_by_key(|point| point.key());
+    points
+}
+
+/// Points, what they add to buckets and what series gain, in one statement. The points must be new.
+async fn write(
+    executor: impl PgExecutor<'_>,
+    points: &[StoredPoint],
+    rolls: &[Roll],
+    gains: &[Gain],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"WITH appended AS (
+               INSERT INTO samples (series_id, step, sampled_at, value)
+               SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])),
+           rolled AS (
+               INSERT INTO rollups AS r (series_id, start_at, points, sum, min, max, last_at, last_step, last)
+               SELECT * FROM UNNEST($5::integer[], $6::timestamptz[], $7::integer[], $8::double precision[],
+                                    $9::double precision[], $10::double precision[], $11::timestamptz[],
+                                    $12::integer[], $13::double precision[])
+               ON CONFLICT (series_id, start_at) DO UPDATE
+               SET points = r.points + excluded.points, sum = r.sum + excluded.sum,
+                   min = least(r.min, excluded.min), max = greatest(r.max, excluded.max),
+                   last_at = greatest(r.last_at, excluded.last_at),
+                   last_step = CASE WHEN (excluded.last_at, excluded.last_step) >= (r.last_at, r.last_step)
+                                    THEN excluded.last_step ELSE r.last_step END,
+                   last = CASE WHEN (excluded.last_at, excluded.last_step) >= (r.last_at, r.last_step)
+                               THEN excluded.last ELSE r.last END)
+           UPDATE series s
+           SET points = s.points + n.points, non_finite = s.non_finite + n.non_finite,
+               first_at = least(s.first_at, n.first_at), last_at = greatest(s.last_at, n.last_at),
+               last_step = CASE WHEN (s.last_at, s.last_step) > (n.last_at, n.last_step)
+                                THEN s.last_step ELSE n.last_step END,
+               last_value = CASE WHEN (s.last_at, s.last_step) > (n.last_at, n.last_step)
+                                 THEN s.last_value ELSE n.last_value END,
+               written_at = $21, is_settled = false
+           FROM UNNEST($14::integer[], $15::bigint[], $16::bigint[], $17::timestamptz[], $18::timestamptz[],
+                       $19::integer[], $20::double precision[])
+                AS n(series_id, points, non_finite, first_at, last_at, last_step, last_value)
+           WHERE s.id = n.series_id"#,
+        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.series).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.start_at).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.points).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.sum).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.min).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.max).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.last_at).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.last_step).collect::<Vec<_>>(),
+        &rolls.iter().map(|roll| roll.last).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.series).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.points).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.non_finite).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.first_at).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.last_at).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.last_step).collect::<Vec<_>>(),
+        &gains.iter().map(|gain| gain.last_value).collect::<Vec<_>>(),
+        now,
+    )
+    .execute(executor)
+    .await?;
+    Ok(())
+}
+
+/// Points that may be there already, or late, or of a compacted series; returns how many were new.
+pub(super) async fn merge(
+    tx: &mut PgConnection,
+    points: &[StoredPoint],
+    again: Again,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    let months: BTreeSet<NaiveDate> = points.iter().filter_map(|point| point.at.date_naive().with_day(1)).collect();
+    for month in months {
+        sqlx::query!("SELECT make_samples_partition($1)", month).execute(&mut *tx).await?;
+    }
+    let mut ids: Vec<i32> = points.iter().map(|point| point.series).collect();
+    ids.dedup();
+    let compacted = sqlx::query!(
+        r#"SELECT id, compacted_at IS NOT NULL AS "is_compacted!" FROM series WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
+        &ids,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for series in compacted.into_iter().filter(|row| row.is_compacted) {
+        compaction::expand(tx, series.id).await?;
+    }
+    let changed = if again == Again::Replace { replace(tx, points).await? } else { Vec::new() };
+    let fresh = insert_new(tx, points).await?;
+    let (rolls, gains) = roll_up(&fresh);
+    write(&mut *tx, &[], &rolls, &gains, now).await?;
+    if !changed.is_empty() {
+        roll_again(tx, &changed, now).await?;
+    }
+    Ok(u64::try_from(fresh.len()).unwrap_or_default())
+}
+
+async fn insert_new(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec<StoredPoint>, StoreError> {
+    let rows = sqlx::query!(
+        r#"INSERT INTO samples (series_id, step, sampled_at, value)
+           SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
+           ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value"#,
+        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
+    )
+    .fetch_all(tx)
+    .await?;
+    let mut fresh: Vec<StoredPoint> = rows
+        .into_iter()
+        .map(|row| StoredPoint { series: row.series_id, at: row.sampled_at, step: row.step, value: row.value })
+        .collect();
+    fresh.sort_by_key(StoredPoint::key);
+    Ok(fresh)
+}
+
+/// New values for points that are there; returns the buckets that they lie in.
+async fn replace(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec<(i32, DateTime<Utc>)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"UPDATE samples s SET value = n.value
+           FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
+                AS n(series_id, step, sampled_at, value)
+           WHERE s.series_id = n.series_id AND s.sampled_at = n.sampled_at AND s.step = n.step
+             AND s.value IS DISTINCT FROM n.value
+           RETURNING s.series_id, s.sampled_at"#,
+        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
+        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
+    )
+    .fetch_all(tx)
+    .await?;
+    let mut buckets: Vec<(i32, DateTime<Utc>)> =
+        rows.into_iter().map(|row| (row.series_id, bucket_start(row.sampled_at))).collect();
+    buckets.sort_unstable();
+    buckets.dedup();
+    Ok(buckets)
+}
+
+/// Computes some buckets anew from their points.
+async fn roll_again(
+    tx: &mut PgConnection,
+    buckets: &[(i32, DateTime<Utc>)],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let ids: Vec<i32> = buckets.iter().map(|(series, _)| *series).collect();
+    let starts: Vec<DateTime<Utc>> = buckets.iter().map(|(_, start)| *start).collect();
+    sqlx::query!(
+        r#"DELETE FROM rollups r USING UNNEST($1::integer[], $2::timestamptz[]) AS b(series_id, start_at)
+           WHERE r.series_id = b.series_id AND r.start_at = b.start_at"#,
+        &ids,
+        &starts,
+    )
+    .execute(&mut *tx)
+    .await?;
+    let rows = sqlx::query!(
+        r#"SELECT s.series_id, s.step, s.sampled_at, s.value
+           FROM UNNEST($1::integer[], $2::timestamptz[]) AS b(series_id, start_at)
+           JOIN samples s ON s.series_id = b.series_id
+                AND s.sampled_at >= b.start_at AND s.sampled_at < b.start_at + $3::interval
+           ORDER BY s.series_id, s.sampled_at, s.step"#,
+        &ids,
+        &starts,
+        super::trials::interval(std::time::Duration::from_secs(BUCKET_SECONDS.unsigned_abs())),
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let points: Vec<StoredPoint> = rows
+        .into_iter()
+        .map(|row| StoredPoint { series: row.series_id, at: row.sampled_at, step: row.step, value: row.value })
+        .collect();
+    let (rolls, gains) = roll_up(&points);
+    // They are counted already; only the latest value may be another.
+    let gains: Vec<Gain> = gains.into_iter().map(|gain| Gain { points: 0, non_finite: 0, ..gain }).collect();
+    write(tx, &[], &rolls, &gains, now).await
+}

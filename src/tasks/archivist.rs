@@ -1,0 +1,46 @@
+//! The archivist: steady figures of series that have gone quiet, chunks for those whose trial or run is over, and an end to points
+//! that are older than anybody wants to keep. It reads no AWS.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::steady::{Bucket, steady};
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::app::App;
+use crate::store::StoreError;
+
+/// A series is quiet when nothing has been written to it for so long.
+const QUIET: TimeDelta = TimeDelta::minutes(10);
+/// Points of what ended so long ago go into chunks: late ones have come by then.
+const COMPACT_AFTER: TimeDelta = TimeDelta::hours(1);
+/// The partition of a month that ended so long ago goes when it is empty.
+const MONTHS_AFTER: TimeDelta = TimeDelta::days(40);
+const SERIES_MAX: i64 = 200;
+
+/// One tick; returns how many series changed.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let now = app.clock.now();
+    let settled = settle(app, now).await?;
+    let compacted = app.store.compact(now - COMPACT_AFTER, SERIES_MAX, now).await?;
+    app.store.drop_empty_months(now - MONTHS_AFTER).await?;
+    if let Some(keep) = app.settings.points_kept {
+        app.store.forget_points(now - keep).await?;
+    }
+    Ok(settled + compacted)
+}
+
+async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
+    let quiet = app.store.unsettled_series(now - QUIET, SERIES_MAX).await?;
+    if quiet.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<i32> = quiet.iter().map(|(id, _)| *id).collect();
+    let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
+    for (id, bucket) in app.store.rollups(&ids).await? {
+        buckets.entry(id).or_default().push(bucket);
+    }
+    let figure = |id: i32| buckets.get(&id).and_then(|buckets| steady(buckets));
+    let settled: Vec<_> = quiet.iter().map(|(id, points)| (*id, *points, figure(*id))).collect();
+    app.store.settle_series(&settled).await?;
+    Ok(settled.len())
+}

@@ -1,0 +1,116 @@
+//! A thousand random trials against the region's own bill, to the cent: spot and interrupted, warm, failed, stopped, without
+//! capacity, cancelled.
+
+use std::collections::BTreeMap;
+
+use chrono::TimeDelta;
+use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, spec, spot_spec};
+
+const EXPERIMENTS: u64 = 50;
+const REPEATS: u64 = 20;
+
+/// Numbers of a fixed seed (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % most
+    }
+}
+
+fn random_spec(draw: &mut Draw) -> Value {
+    let kind = draw.below(4);
+    let mut random = if kind == 0 { spot_spec() } else { spec() };
+    let candidates = random["candidates"].as_array_mut().unwrap();
+    let keep = usize::try_from(draw.below(2)).unwrap() % candidates.len();
+    *candidates = vec![candidates[keep].clone()];
+    candidates[0]["repeats"] = json!(REPEATS);
+    if kind == 0 {
+        candidates[0]["purchase_options"] = json!(["spot"]);
+        random["workload"]["trial_tokens"] = json!(2_000_000 + draw.below(10_000_000));
+    } else {
+        random["workload"]["trial_tokens"] = json!(10_000_000 + draw.below(60_000_000));
+    }
+    if kind == 1 {
+        random["keep_alive_seconds"] = json!(600 + draw.below(3000));
+    }
+    if kind == 2 && draw.below(2) == 0 {
+        // Some run into their limit.
+        random["max_runtime_seconds"] = json!(900 + draw.below(1800));
+    }
+    random["budget_usd"] = json!(1_000_000);
+    random
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
+    let faults = ["--no-capacity", "0.04", "--internal-error", "0.04", "--algorithm-error", "0.04"];
+    let test =
+        TestApp::with_faults(pool.clone(), &[&faults[..], &["--quota", "500", "--pool-quota", "500"]].concat()).await;
+    let mut draw = Draw(20_261_121);
+    let mut living = Vec::new();
+    for _ in 0..EXPERIMENTS {
+        living.push(test.start(&random_spec(&mut draw)).await);
+    }
+    let trials: i64 = sqlx::query_scalar("SELECT count(*) FROM trials").fetch_one(&pool).await.unwrap();
+    assert_eq!(u64::try_from(trials).unwrap(), EXPERIMENTS * REPEATS);
+    for round in 0..400 {
+        test.tick().await;
+        if round % 4 == 3 && round < 24 {
+            let victim = usize::try_from(draw.below(u64::try_from(living.len()).unwrap())).unwrap();
+            test.post(&format!("/v1/experiments/{}/cancel", living[victim]), &json!({})).await;
+        }
+        let open: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments WHERE ended_at IS NULL")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        if open == 0 {
+            break;
+        }
+        test.advance(TimeDelta::minutes(10)).await;
+    }
+    let states: Vec<(String, i64)> = sqlx::query_as("SELECT state, count(*) FROM trials GROUP BY state ORDER BY state")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    let count = |state: &str| states.iter().find(|(name, _)| name == state).map_or(0, |(_, count)| *count);
+    assert_eq!(count("completed") + count("failed") + count("stopped"), 1000, "{states:?}");
+    assert!(count("completed") > 500 && count("failed") > 10 && count("stopped") > 50, "{states:?}");
+
+    let booked: Vec<(String, Decimal)> = sqlx::query_as(
+        "SELECT a.job_name, sum(l.usd) FROM ledger l JOIN attempts a ON a.id = l.attempt_id
+         WHERE l.kind = 'settled' AND l.component <> 'cloudwatch' GROUP BY a.job_name",
+    )
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    let booked: BTreeMap<String, f64> = booked.into_iter().map(|(name, usd)| (name, usd.to_f64().unwrap())).collect();
+    let record = test.record().await;
+    let (mut billed_total, mut booked_total, mut kinds) = (0.0, 0.0, [0; 4]);
+    for job in record["jobs"].as_array().unwrap() {
+        let billed = (job["micro_usd"].as_f64().unwrap() + job["pool_micro_usd"].as_f64().unwrap()) / 1e6;
+        let ours = booked.get(job["name"].as_str().unwrap()).copied().unwrap_or(0.0);
+        assert!((billed - ours).abs() < 0.005, "billed {billed}, booked {ours}: {job}");
+        billed_total += billed;
+        booked_total += ours;
+        kinds[0] += i32::from(job["spot"] == true);
+        kinds[1] += i32::from(job["pool_micro_usd"].as_i64().unwrap() > 0);
+        kinds[2] += i32::from(job["status"] == "Failed");
+        kinds[3] += i32::from(job["status"] == "Stopped");
+    }
+    assert!((billed_total - booked_total).abs() < 0.005, "billed {billed_total}, booked {booked_total}");
+    assert!(kinds.iter().all(|count| *count > 20), "spot, warm, failed, stopped: {kinds:?}");
+    println!(
+        "{} jobs, ${billed_total:.2}; spot, warm, failed, stopped: {kinds:?}",
+        record["jobs"].as_array().unwrap().len()
+    );
+}
