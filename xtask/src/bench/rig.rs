@@ -273,7 +273,7 @@ fn ended_cpu(pid: u32) -> f64 {
 /// Builds a bench target for release; where it is.
 fn bench_program(name: &str) -> Result<String, String> {
     let output = crate::process::cargo()
-        .args(["build", "--release", "--bench", name, "--message-format=json"])
+        .args(["build", "--release", "--workspace", "--bench", name, "--message-format=json"])
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| error.to_string())?;
