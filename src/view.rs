@@ -170,7 +170,8 @@ pub struct ComparisonRow {
     pub downloading_seconds: u64,
     pub uploading_seconds: u64,
     /// The job's own cost: settled, or so far, at most, while it runs. Of a run: its rate × its time.
-    pub cost_usd: Usd,
+    /// Empty when nobody has said at which rate.
+    pub cost_usd: Option<Usd>,
     /// The part of it that went to attempts that did not complete.
     pub wasted_usd: Usd,
     /// Reading its metrics.

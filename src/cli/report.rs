@@ -83,7 +83,7 @@ fn measured(row: &ComparisonRow) -> Vec<Cell> {
         right(speed.map_or_else(|| "–".to_owned(), |(mean, half)| format!("{mean:.0} ± {half:.0}"))),
         right(row.gpu_utilization_percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent:.0}"))),
         right(row.billable_seconds),
-        right(row.cost_usd),
+        right(row.cost_usd.map_or_else(|| "unknown".to_owned(), |usd| usd.to_string())),
         right(row.usd_per_hour.map_or_else(|| "unknown".to_owned(), |usd| usd.0.round_dp(4).normalize().to_string())),
         Cell::new(row.price_source.as_ref().map_or_else(String::new, |source| format!("{source}{day}{status}"))),
     ]

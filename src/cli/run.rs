@@ -112,7 +112,7 @@ impl Board {
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
         };
         let head = self.head.get_or_insert_with(|| bars.add(ProgressBar::new(1).with_style(line())));
-        let spent: bakeoff_domain::money::Usd = table.rows.iter().map(|row| row.cost_usd).sum();
+        let spent: bakeoff_domain::money::Usd = table.rows.iter().filter_map(|row| row.cost_usd).sum();
         head.set_message(format!(
             "{} — {} so far, {} held, budget {}",
             table.name, spent, table.reserved_usd, table.budget_usd
@@ -144,5 +144,5 @@ fn message(row: &ComparisonRow) -> String {
     };
     let speed = row.tokens_per_second.map(|mean| format!(" {mean:.0} tokens/s")).unwrap_or_default();
     let approximately = if row.cost_estimated && !row.state.is_terminal() { "≤" } else { "" };
-    format!("{status:<12} {approximately}{}{speed}", row.cost_usd)
+    format!("{status:<12} {approximately}{}{speed}", row.cost_usd.unwrap_or_default())
 }

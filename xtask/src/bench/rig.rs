@@ -164,8 +164,7 @@ impl Rig {
             (Some((bare, _)), false) => bare.id(),
             _ => self.service.id(),
         };
-        let pid_file = fs::read_to_string(self.scratch.0.join("data/postmaster.pid")).unwrap_or_default();
-        let postmaster: u32 = pid_file.lines().next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        let postmaster = u32::try_from(self.cluster.pid()).unwrap_or_default();
         // Its children, and those that have ended and been waited for.
         let children = fs::read_dir("/proc").into_iter().flatten().flatten();
         let children = children.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
