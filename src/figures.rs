@@ -25,19 +25,22 @@ const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::ST
 /// Figures of some subjects.
 #[derive(Debug, Default)]
 pub struct Figures {
-    series: BTreeMap<(Uuid, String), Series>,
+    /// The believed series of each subject: a handful.
+    series: BTreeMap<Uuid, Vec<Series>>,
     steady: BTreeMap<i32, Option<Steady>>,
     /// Rollups of unsettled series, which may still run.
     buckets: BTreeMap<i32, Vec<Bucket>>,
 }
 
-/// Of the series of one metric, the one that is believed: of the best source that has points.
-pub fn preferred(series: Vec<Series>) -> BTreeMap<(Uuid, String), Series> {
-    let mut best: BTreeMap<(Uuid, String), Series> = BTreeMap::new();
+/// Of the series of one metric of a subject, the one that is believed: of the best source that has points. They come ordered
+/// by subject and metric, and stay so.
+pub fn preferred(series: Vec<Series>) -> Vec<Series> {
+    let mut best: Vec<Series> = Vec::with_capacity(series.len());
     for one in series.into_iter().filter(|one| one.points > 0) {
-        let key = (one.subject_id, one.metric.clone());
-        if best.get(&key).is_none_or(|known| one.source < known.source) {
-            best.insert(key, one);
+        match best.last_mut().filter(|last| (last.subject_id, &last.metric) == (one.subject_id, &one.metric)) {
+            Some(last) if one.source < last.source => *last = one,
+            Some(_) => {}
+            None => best.push(one),
         }
     }
     best
@@ -54,7 +57,7 @@ impl Figures {
             STEADY.contains(&one.metric.as_str()) || one.metric == metric::STEP || one.last_step.is_some()
         };
         let unsettled: Vec<i32> =
-            series.values().filter(|one| one.steady.is_none() && is_needed(one)).map(|one| one.id).collect();
+            series.iter().filter(|one| one.steady.is_none() && is_needed(one)).map(|one| one.id).collect();
         let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
         if !unsettled.is_empty() {
             for (id, bucket) in store.rollups(&unsettled).await? {
@@ -65,12 +68,16 @@ impl Figures {
             Some(settled) => settled.clone(),
             None => buckets.get(&one.id).and_then(|buckets| steady(buckets)),
         };
-        let steady = series.values().map(|one| (one.id, figure(one))).collect();
-        Ok(Self { series, steady, buckets })
+        let steady = series.iter().map(|one| (one.id, figure(one))).collect();
+        let mut by_subject: BTreeMap<Uuid, Vec<Series>> = BTreeMap::new();
+        for one in series {
+            by_subject.entry(one.subject_id).or_default().push(one);
+        }
+        Ok(Self { series: by_subject, steady, buckets })
     }
 
     fn series(&self, subject: Uuid, metric: &str) -> Option<&Series> {
-        self.series.get(&(subject, metric.to_owned()))
+        self.of(subject).find(|one| one.metric == metric)
     }
 
     pub fn steady(&self, subject: Uuid, metric: &str) -> Option<&Steady> {
@@ -90,7 +97,7 @@ impl Figures {
     }
 
     fn of(&self, subject: Uuid) -> impl Iterator<Item = &Series> {
-        self.series.iter().filter(move |((id, _), _)| *id == subject).map(|(_, series)| series)
+        self.series.get(&subject).into_iter().flatten()
     }
 
     pub fn first_at(&self, subject: Uuid) -> Option<DateTime<Utc>> {

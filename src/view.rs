@@ -14,6 +14,7 @@ use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
 use bakeoff_domain::spot::Interruption;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 /// An experiment.
@@ -63,7 +64,9 @@ pub struct TrialView {
     pub experiment_id: ExperimentId,
     pub state: TrialState,
     pub reason: Option<String>,
-    pub plan: TrialPlan,
+    /// As it was stored.
+    #[schema(value_type = TrialPlan)]
+    pub plan: Box<RawValue>,
     pub attempts: Vec<AttemptView>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
@@ -169,6 +172,13 @@ pub struct ComparisonRow {
     pub starting_seconds: u64,
     pub downloading_seconds: u64,
     pub uploading_seconds: u64,
+    /// Of the billed seconds of ended attempts, 0 to 1; with the next four together 1. Pulling the image, and what has no name.
+    pub setup_share: Option<f64>,
+    pub downloading_share: Option<f64>,
+    pub training_share: Option<f64>,
+    pub uploading_share: Option<f64>,
+    /// Attempts that did not complete.
+    pub wasted_share: Option<f64>,
     /// The job's own cost: settled, or so far, at most, while it runs. Of a run: its rate × its time.
     /// Empty when nobody has said at which rate.
     pub cost_usd: Option<Usd>,

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::ids::{ExperimentId, RunId};
+use bakeoff_domain::ids::{ExperimentId, RunId, TrialId};
 use serde::Deserialize;
 use utoipa::IntoParams;
+use uuid::Uuid;
 
 use super::auth::Caller;
 use super::experiments::find;
@@ -15,10 +16,10 @@ use super::page;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
 use crate::app::App;
-use crate::read;
+use crate::read::{self, Selection};
 use crate::view::{Comparison, ComparisonTable};
 
-/// Experiments, and runs, in one table.
+/// Experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;
 
 /// Columns of a row, in the order of its fields.
@@ -59,6 +60,11 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("starting_seconds", Kind::Whole),
     ("downloading_seconds", Kind::Whole),
     ("uploading_seconds", Kind::Whole),
+    ("setup_share", Kind::Real),
+    ("downloading_share", Kind::Real),
+    ("training_share", Kind::Real),
+    ("uploading_share", Kind::Real),
+    ("wasted_share", Kind::Real),
     ("cost_usd", Kind::Real),
     ("wasted_usd", Kind::Real),
     ("metrics_cost_usd", Kind::Real),
@@ -121,6 +127,9 @@ pub(super) struct SideBySideParams {
     /// Repeat for several.
     #[serde(default)]
     experiment_id: Vec<ExperimentId>,
+    /// Single trials. Repeat for several.
+    #[serde(default)]
+    trial_id: Vec<TrialId>,
     /// Repeat for several.
     #[serde(default)]
     run_id: Vec<RunId>,
@@ -129,7 +138,7 @@ pub(super) struct SideBySideParams {
     format: Option<Format>,
 }
 
-/// Compare experiments and runs
+/// Compare experiments, trials and runs
 ///
 /// All their rows in one table. Nothing is ranked here: rows of different workloads are not comparable.
 #[utoipa::path(get, path = "/v1/comparison", operation_id = "compareSideBySide", tag = "experiments", params(SideBySideParams),
@@ -142,24 +151,43 @@ pub(super) async fn side_by_side(
     Params(params): Params<SideBySideParams>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let asked = params.experiment_id.len() + params.run_id.len();
+    let asked = params.experiment_id.len() + params.trial_id.len() + params.run_id.len();
     if !(1..=SIDE_BY_SIDE_MAX).contains(&asked) {
-        let detail = format!("name 1 to {SIDE_BY_SIDE_MAX} experiments and runs, with experiment_id and run_id");
+        let detail = format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
         return Err(page::parameter("experiment_id", detail));
     }
-    let mut experiments = Vec::new();
-    for id in &params.experiment_id {
-        experiments.push(find(&app, caller, *id).await?);
-    }
-    let runs = app.store.runs_by_id(caller.project, &params.run_id).await?;
-    if let Some(missing) = params.run_id.iter().find(|id| runs.iter().all(|run| run.id != **id)) {
-        return Err(Problem::not_found(format!("there is no run {missing} in this project")));
-    }
-    let table = read::comparison_of(&app.store, &experiments, &runs, app.clock.now()).await?;
+    let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
+    let table = read::comparison_of(&app.store, &selection, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
         Format::Json => Ok(([(header::VARY, "Accept")], Json(table)).into_response()),
         format => table::rows(format, COLUMNS, &table.rows),
     }
+}
+
+async fn selected(
+    app: &App,
+    caller: Caller,
+    whole: Vec<ExperimentId>,
+    only: Vec<TrialId>,
+    runs: &[RunId],
+) -> Result<Selection, Problem> {
+    let absent =
+        |what: &str, id: &dyn std::fmt::Display| Problem::not_found(format!("there is no {what} {id} in this project"));
+    let owners = app.store.experiments_of_trials(caller.project, &only).await?;
+    if let Some(missing) = only.iter().find(|id| !owners.contains_key(id)) {
+        return Err(absent("trial", missing));
+    }
+    let ids: Vec<Uuid> = whole.iter().chain(owners.values()).map(|id| id.0).collect();
+    let mut experiments = app.store.experiments_by_id(caller.project, &ids).await?;
+    experiments.sort_by_key(|experiment| ids.iter().position(|id| *id == experiment.id.0));
+    if let Some(missing) = whole.iter().find(|id| experiments.iter().all(|one| one.id != **id)) {
+        return Err(absent("experiment", missing));
+    }
+    let found = app.store.runs_by_id(caller.project, runs).await?;
+    if let Some(missing) = runs.iter().find(|id| found.iter().all(|run| run.id != **id)) {
+        return Err(absent("run", missing));
+    }
+    Ok(Selection { experiments, only, whole, runs: found })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::problem::{FieldError, Problem, Problems};
 use super::specs::PageParams;
 use crate::app::App;
 use crate::ids;
-use crate::read;
+use crate::read::{self, Selection};
 use crate::store::runs::{Run, RunState};
 use crate::view::ComparisonRow;
 
@@ -54,7 +54,12 @@ async fn find(app: &App, caller: Caller, id: RunId) -> Result<Run, Problem> {
 
 async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem> {
     let run = find(app, caller, id).await?;
-    let mut table = read::comparison_of(&app.store, &[], std::slice::from_ref(&run), app.clock.now()).await?;
+    let mut table = read::comparison_of(
+        &app.store,
+        &Selection { runs: vec![run.clone()], ..Selection::default() },
+        app.clock.now(),
+    )
+    .await?;
     Ok(view(run, table.rows.pop()))
 }
 

@@ -269,12 +269,12 @@ async fn find(app: &App, caller: Caller, subject: Subject, metric: &str) -> Resu
     let standard = metric::standard(metric).map(|found| found.name.to_owned());
     let names: Vec<String> = standard.iter().cloned().chain([metric.to_owned()]).collect();
     let found = preferred(app.store.series_of(&[subject.uuid()], Some(&names)).await?);
-    let by_name = |name: &String| found.values().find(|one| one.metric == *name || one.name == *name).cloned();
+    let by_name = |name: &String| found.iter().find(|one| one.metric == *name || one.name == *name).cloned();
     if let Some(series) = names.iter().find_map(by_name) {
         return Ok(series);
     }
     let all = preferred(app.store.series_of(&[subject.uuid()], None).await?);
-    let names: Vec<&str> = all.values().map(|one| one.metric.as_str()).collect();
+    let names: Vec<&str> = all.iter().map(|one| one.metric.as_str()).collect();
     let known = if names.is_empty() { "nothing has been measured yet".to_owned() } else { names.join(", ") };
     Err(Problem::not_found(format!("there is no metric `{metric}` here; there is: {known}")))
 }

@@ -15,13 +15,17 @@ use crate::view::{AttemptView, TrialView};
 
 pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial, Problem> {
     let found = app.store.trial(caller.project, id).await?;
-    found.ok_or_else(|| Problem::not_found(format!("there is no trial {id} in this project")))
+    found.ok_or_else(|| absent(id))
+}
+
+fn absent(id: TrialId) -> Problem {
+    Problem::not_found(format!("there is no trial {id} in this project"))
 }
 
 async fn view(app: &App, caller: Caller, id: TrialId) -> Result<TrialView, Problem> {
-    let trial = find(app, caller, id).await?;
-    let mut views = read::trial_views(&app.store, vec![trial], app.clock.now()).await?;
-    views.pop().ok_or_else(Problem::internal)
+    let found = app.store.shown_trial(caller.project, id).await?;
+    let found = found.ok_or_else(|| absent(id))?;
+    Ok(read::trial_view(found, app.clock.now()))
 }
 
 /// Get a trial

@@ -52,6 +52,16 @@ pub(crate) fn from_json<T: serde::de::DeserializeOwned>(
     serde_json::from_value(value).map_err(|_| StoreError::corrupt(table, id, column))
 }
 
+/// The same of a column's text: without a tree in between, which costs more than the value itself.
+pub(crate) fn from_text<T: serde::de::DeserializeOwned>(
+    text: &str,
+    table: &'static str,
+    id: impl ToString,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|_| StoreError::corrupt(table, id, column))
+}
+
 /// Writes a value of ours as JSON. Our own types always can be.
 pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> serde_json::Value {
     serde_json::to_value(value).unwrap_or_default()

@@ -13,7 +13,7 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::error::{from_json, to_json};
+use super::error::{from_json, from_text, to_json};
 use super::events::{self, NewEvent};
 use super::{Store, StoreError, specs};
 
@@ -31,7 +31,6 @@ pub struct Experiment {
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
     pub paused_reason: Option<String>,
-    pub recommendation: Option<Recommendation>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }
@@ -52,14 +51,13 @@ struct Row {
     project_id: Uuid,
     name: String,
     workload_id: Uuid,
-    spec: serde_json::Value,
-    findings: serde_json::Value,
+    spec: String,
+    findings: String,
     state: String,
     budget_usd: Decimal,
     reserved_usd: Decimal,
     settled_usd: Decimal,
     paused_reason: Option<String>,
-    recommendation: Option<serde_json::Value>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -68,21 +66,19 @@ impl TryFrom<Row> for Experiment {
     type Error = StoreError;
 
     fn try_from(row: Row) -> Result<Self, StoreError> {
-        let recommendation = row.recommendation.map(|value| from_json(value, "experiments", row.id, "recommendation"));
         Ok(Self {
             id: ExperimentId(row.id),
             project_id: ProjectId(row.project_id),
             name: row.name,
             workload_id: WorkloadId(row.workload_id),
-            spec: from_json(row.spec, "experiments", row.id, "spec")?,
-            findings: from_json(row.findings, "experiments", row.id, "findings")?,
+            spec: from_text(&row.spec, "experiments", row.id, "spec")?,
+            findings: from_text(&row.findings, "experiments", row.id, "findings")?,
             state: ExperimentState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("experiments", row.id, "state"))?,
             budget_usd: Usd(row.budget_usd),
             reserved_usd: Usd(row.reserved_usd),
             settled_usd: Usd(row.settled_usd),
             paused_reason: row.paused_reason,
-            recommendation: recommendation.transpose()?,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -180,21 +176,27 @@ async fn insert_trial(
 
 impl Store {
     pub async fn experiment(&self, project: ProjectId, id: ExperimentId) -> Result<Option<Experiment>, StoreError> {
-        sqlx::query_as!(
-            Row,
-            r#"SELECT id, project_id, name, workload_id, spec, findings, state, budget_usd, reserved_usd, settled_usd,
-                      paused_reason, recommendation, created_at, ended_at
-               FROM experiments WHERE id = $1 AND project_id = $2"#,
-            id.0,
-            project.0,
-        )
-        .fetch_optional(&self.pool)
-        .await?
-        .map(Experiment::try_from)
-        .transpose()
+        Ok(self.experiments_by_id(project, &[id.0]).await?.pop())
     }
 
-    /// Keyset by id (which sorts by creation): before it when newest come first, else after it.
+    /// Those of the named ones that the project has, oldest first.
+    pub async fn experiments_by_id(&self, project: ProjectId, ids: &[Uuid]) -> Result<Vec<Experiment>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+                      budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+               FROM experiments WHERE id = ANY($2) AND project_id = $1 ORDER BY id"#,
+            project.0,
+            ids,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Experiment::try_from)
+        .collect()
+    }
+
+    /// A page by keyset on the id (which sorts by creation): before it when newest come first, else after it.
     pub async fn experiments(
         &self,
         project: ProjectId,
@@ -203,33 +205,62 @@ impl Store {
         from: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Experiment>, StoreError> {
-        sqlx::query_as!(
-            Row,
-            r#"SELECT id, project_id, name, workload_id, spec, findings, state, budget_usd, reserved_usd, settled_usd,
-                      paused_reason, recommendation, created_at, ended_at
-               FROM experiments
-               WHERE project_id = $1
-                 AND ($2::text[] IS NULL OR state = ANY($2))
-                 AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
-                 AND ($4::timestamptz IS NULL OR created_at > $4)
-                 AND ($5::timestamptz IS NULL OR created_at < $5)
-                 AND ($6::uuid IS NULL OR CASE WHEN $7 THEN id < $6 ELSE id > $6 END)
-               ORDER BY CASE WHEN $7 THEN id END DESC, CASE WHEN NOT $7 THEN id END ASC
-               LIMIT $8"#,
-            project.0,
-            filter.states.as_deref(),
-            filter.name_contains,
-            filter.created_after,
-            filter.created_before,
-            from,
-            newest_first,
-            limit,
-        )
-        .fetch_all(&self.pool)
-        .await?
-        .into_iter()
-        .map(Experiment::try_from)
-        .collect()
+        // Two statements: the index is walked in one direction or in the other.
+        let rows = if newest_first {
+            sqlx::query_as!(
+                Row,
+                r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+                          budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+                   FROM experiments
+                   WHERE project_id = $1 AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+                     AND ($2::text[] IS NULL OR state = ANY($2))
+                     AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
+                     AND ($4::timestamptz IS NULL OR created_at > $4)
+                     AND ($5::timestamptz IS NULL OR created_at < $5)
+                   ORDER BY id DESC LIMIT $7"#,
+                project.0,
+                filter.states.as_deref(),
+                filter.name_contains,
+                filter.created_after,
+                filter.created_before,
+                from,
+                limit,
+            )
+            .fetch_all(&self.pool)
+            .await?
+        } else {
+            sqlx::query_as!(
+                Row,
+                r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+                          budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+                   FROM experiments
+                   WHERE project_id = $1 AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
+                     AND ($2::text[] IS NULL OR state = ANY($2))
+                     AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
+                     AND ($4::timestamptz IS NULL OR created_at > $4)
+                     AND ($5::timestamptz IS NULL OR created_at < $5)
+                   ORDER BY id LIMIT $7"#,
+                project.0,
+                filter.states.as_deref(),
+                filter.name_contains,
+                filter.created_after,
+                filter.created_before,
+                from,
+                limit,
+            )
+            .fetch_all(&self.pool)
+            .await?
+        };
+        rows.into_iter().map(Experiment::try_from).collect()
+    }
+
+    /// The recommendation that an experiment was concluded with.
+    pub async fn recommendation(&self, id: ExperimentId) -> Result<Option<Recommendation>, StoreError> {
+        let stored = sqlx::query_scalar!("SELECT recommendation FROM experiments WHERE id = $1", id.0)
+            .fetch_optional(&self.pool)
+            .await?
+            .flatten();
+        stored.map(|value| from_json(value, "experiments", id, "recommendation")).transpose()
     }
 
     /// Experiments that are not over and run in another region than this service would look in.

@@ -5,6 +5,7 @@ use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::{Store, StoreError};
 use crate::view::LedgerEntryView;
@@ -127,15 +128,15 @@ impl Store {
     }
 
     /// Settled costs of all trials of an experiment, in one query.
-    pub async fn trial_costs(&self, experiment: ExperimentId) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
+    pub async fn trial_costs(&self, experiments: &[Uuid]) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT trial_id,
                       coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
                       bool_or(estimated) AS "estimated!"
-               FROM ledger WHERE experiment_id = $1 AND kind = 'settled' GROUP BY trial_id"#,
-            experiment.0,
+               FROM ledger WHERE experiment_id = ANY($1) AND kind = 'settled' GROUP BY trial_id"#,
+            experiments,
         )
         .fetch_all(&self.pool)
         .await?;

@@ -7,6 +7,7 @@ mod budget;
 pub mod calls;
 pub mod checkpoints;
 mod compaction;
+mod copy;
 pub mod error;
 pub mod events;
 pub mod experiments;

@@ -3,6 +3,7 @@
 //! A lease is real time on the database's clock. Its token grows with every claim; a writer whose token is not the row's
 //! any more changes nothing (see [`super::attempts`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
@@ -10,12 +11,14 @@ use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::job::Transition;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
+use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
+use serde_json::value::{RawValue, to_raw_value};
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use super::error::from_json;
+use super::error::{from_json, from_text};
 use super::{Store, StoreError};
 
 /// A trial in the hands of one scheduler, with its latest attempt.
@@ -104,7 +107,7 @@ struct AttemptRow {
     job_status: Option<String>,
     secondary_status: Option<String>,
     failure_reason: Option<String>,
-    transitions: serde_json::Value,
+    transitions: String,
     training_seconds: Option<i64>,
     billable_seconds: Option<i64>,
     billing_estimated: bool,
@@ -141,7 +144,7 @@ impl TryFrom<AttemptRow> for Attempt {
             job_status: row.job_status,
             secondary_status: row.secondary_status,
             failure_reason: row.failure_reason,
-            transitions: from_json(row.transitions, "attempts", row.id, "transitions")?,
+            transitions: from_text(&row.transitions, "attempts", row.id, "transitions")?,
             training_seconds: row.training_seconds,
             billable_seconds: row.billable_seconds,
             billing_estimated: row.billing_estimated,
@@ -176,7 +179,7 @@ struct TrialRow {
     ordinal: i32,
     state: String,
     reason: Option<String>,
-    plan: serde_json::Value,
+    plan: String,
     attempts_made: i32,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
@@ -192,10 +195,48 @@ impl TryFrom<TrialRow> for Trial {
             ordinal: row.ordinal,
             state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
             reason: row.reason,
-            plan: from_json(row.plan, "trials", row.id, "plan")?,
+            plan: from_text(&row.plan, "trials", row.id, "plan")?,
             attempts_made: count(row.attempts_made),
             created_at: row.created_at,
             ended_at: row.ended_at,
+        })
+    }
+}
+
+/// A trial for the API, with its attempts: the plan goes through unread.
+#[derive(Debug)]
+pub struct ShownTrial {
+    pub id: TrialId,
+    pub experiment_id: ExperimentId,
+    pub state: TrialState,
+    pub reason: Option<String>,
+    pub plan: Box<RawValue>,
+    pub is_spot: bool,
+    pub instance_count: u32,
+    /// Zero without checkpoints.
+    pub checkpoint_seconds: u32,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+    pub attempts: Vec<Attempt>,
+}
+
+impl TryFrom<Trial> for ShownTrial {
+    type Error = StoreError;
+
+    fn try_from(trial: Trial) -> Result<Self, StoreError> {
+        let checkpoint = trial.plan.request.as_ref().and_then(|request| request.checkpoint.as_ref());
+        Ok(Self {
+            id: trial.id,
+            experiment_id: trial.experiment_id,
+            state: trial.state,
+            reason: trial.reason,
+            is_spot: trial.plan.purchase_option == PurchaseOption::Spot,
+            instance_count: trial.plan.instance_count,
+            checkpoint_seconds: checkpoint.map_or(0, |checkpoint| checkpoint.interval_seconds),
+            plan: to_raw_value(&trial.plan).map_err(|_| StoreError::corrupt("trials", trial.id, "plan"))?,
+            created_at: trial.created_at,
+            ended_at: trial.ended_at,
+            attempts: Vec::new(),
         })
     }
 }
@@ -277,7 +318,7 @@ impl Store {
             AttemptRow,
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
-                      secondary_status, failure_reason, transitions, training_seconds, billable_seconds,
+                      secondary_status, failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds,
                       billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since
                FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
@@ -307,12 +348,13 @@ impl Store {
         Ok((row.due_at, row.lease_seconds))
     }
 
-    pub async fn trials_of(&self, experiment: ExperimentId) -> Result<Vec<Trial>, StoreError> {
+    /// All trials of some experiments, in order.
+    pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
-            r#"SELECT id, experiment_id, ordinal, state, reason, plan, attempts_made, created_at, ended_at
-               FROM trials WHERE experiment_id = $1 ORDER BY ordinal"#,
-            experiment.0,
+            r#"SELECT id, experiment_id, ordinal, state, reason, plan::text AS "plan!", attempts_made, created_at, ended_at
+               FROM trials WHERE experiment_id = ANY($1) ORDER BY experiment_id, ordinal"#,
+            experiments,
         )
         .fetch_all(&self.pool)
         .await?
@@ -324,7 +366,7 @@ impl Store {
     pub async fn trial(&self, project: ProjectId, id: TrialId) -> Result<Option<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
-            r#"SELECT id, experiment_id, ordinal, state, reason, plan, attempts_made, created_at, ended_at
+            r#"SELECT id, experiment_id, ordinal, state, reason, plan::text AS "plan!", attempts_made, created_at, ended_at
                FROM trials WHERE id = $1 AND project_id = $2"#,
             id.0,
             project.0,
@@ -335,28 +377,118 @@ impl Store {
         .transpose()
     }
 
-    /// All attempts of an experiment, or of one of its trials, in order.
-    pub async fn attempts_of(
+    /// The experiment of each of the trials that the project has.
+    pub async fn experiments_of_trials(
         &self,
-        experiment: ExperimentId,
-        trial: Option<TrialId>,
-    ) -> Result<Vec<Attempt>, StoreError> {
+        project: ProjectId,
+        trials: &[TrialId],
+    ) -> Result<BTreeMap<TrialId, ExperimentId>, StoreError> {
+        let ids: Vec<Uuid> = trials.iter().map(|id| id.0).collect();
+        let rows = sqlx::query!(
+            "SELECT id, experiment_id FROM trials WHERE id = ANY($2) AND project_id = $1",
+            project.0,
+            &ids,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (TrialId(row.id), ExperimentId(row.experiment_id))).collect())
+    }
+
+    /// All attempts of some experiments, by trial and in order.
+    pub async fn attempts_of(&self, experiments: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
         sqlx::query_as!(
             AttemptRow,
             r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
-                      failure_reason, transitions, training_seconds, billable_seconds, billing_estimated,
+                      failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
                       metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since
-               FROM attempts WHERE experiment_id = $1 AND ($2::uuid IS NULL OR trial_id = $2)
-               ORDER BY trial_id, number"#,
-            experiment.0,
-            trial.map(|id| id.0),
+               FROM attempts WHERE experiment_id = ANY($1) ORDER BY trial_id, number"#,
+            experiments,
         )
         .fetch_all(&self.pool)
         .await?
         .into_iter()
         .map(Attempt::try_from)
         .collect()
+    }
+
+    /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
+    pub async fn shown_trial(&self, project: ProjectId, id: TrialId) -> Result<Option<ShownTrial>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
+                      CASE WHEN a.number = 1 THEN t.plan::text END AS plan,
+                      (t.plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      t.created_at, t.ended_at AS trial_ended_at,
+                      a.id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour, a.reserved_training_usd,
+                      a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed, a.job_status,
+                      a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!", a.training_seconds,
+                      a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at, a.started_at,
+                      a.ended_at, a.is_compared, a.checkpoint_at,
+                      greatest(a.started_at, a.modified_at) AS training_since
+               FROM trials t JOIN attempts a ON a.trial_id = t.id
+               WHERE t.id = $1 AND t.project_id = $2 ORDER BY a.number"#,
+            id.0,
+            project.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut shown: Option<ShownTrial> = None;
+        for row in rows {
+            let attempt = AttemptRow {
+                id: row.id,
+                trial_id: id.0,
+                number: row.number,
+                job_name: row.job_name,
+                state: row.state,
+                price_id: row.price_id,
+                usd_per_hour: row.usd_per_hour,
+                reserved_training_usd: row.reserved_training_usd,
+                reserved_metrics_usd: row.reserved_metrics_usd,
+                quarantine_until: row.quarantine_until,
+                absent: row.absent,
+                postponed: row.postponed,
+                job_status: row.job_status,
+                secondary_status: row.secondary_status,
+                failure_reason: row.failure_reason,
+                transitions: row.transitions,
+                training_seconds: row.training_seconds,
+                billable_seconds: row.billable_seconds,
+                billing_estimated: row.billing_estimated,
+                metrics_requested: row.metrics_requested,
+                planned_at: row.planned_at,
+                started_at: row.started_at,
+                ended_at: row.ended_at,
+                is_compared: row.is_compared,
+                checkpoint_at: row.checkpoint_at,
+                training_since: row.training_since,
+            };
+            let shown = match &mut shown {
+                Some(shown) => shown,
+                empty @ None => {
+                    let plan = row.plan.and_then(|text| RawValue::from_string(text).ok());
+                    empty.insert(ShownTrial {
+                        id,
+                        experiment_id: ExperimentId(row.experiment_id),
+                        state: TrialState::parse(&row.trial_state)
+                            .ok_or_else(|| StoreError::corrupt("trials", id, "state"))?,
+                        reason: row.reason,
+                        plan: plan.ok_or_else(|| StoreError::corrupt("trials", id, "plan"))?,
+                        is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
+                        instance_count: count(row.instance_count),
+                        checkpoint_seconds: row.checkpoint_seconds.and_then(|s| u32::try_from(s).ok()).unwrap_or(0),
+                        created_at: row.created_at,
+                        ended_at: row.trial_ended_at,
+                        attempts: Vec::new(),
+                    })
+                }
+            };
+            shown.attempts.push(attempt.try_into()?);
+        }
+        match shown {
+            Some(shown) => Ok(Some(shown)),
+            // Nothing was attempted.
+            None => self.trial(project, id).await?.map(ShownTrial::try_from).transpose(),
+        }
     }
 }

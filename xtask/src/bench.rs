@@ -42,9 +42,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         say("1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …");
         result["aws"] = aws()?;
     }
-    if wants("data") {
+    let parts: Vec<&str> = data::PARTS.into_iter().filter(|part| wants("data") || wants(part)).collect();
+    if !parts.is_empty() {
         say("Writing, reading and keeping metrics beside a bare server, about 10 minutes …");
-        for (name, figures) in data::measure()?.as_object().into_iter().flatten() {
+        for (name, figures) in data::measure(&parts)?.as_object().into_iter().flatten() {
             result[name] = figures.clone();
         }
     }

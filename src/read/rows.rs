@@ -1,17 +1,14 @@
-//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups only, never samples.
-
-use std::collections::BTreeMap;
+//! Rows of the comparison: what one trial or one external run did and cost, from its figures, its attempts and its plan. Pure:
+//! what they rest on has been read already.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::cost;
 use bakeoff_domain::eta::{self, NoEta};
-use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::job::seconds_between;
 use bakeoff_domain::metric;
 use bakeoff_domain::model::ModelShape;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
 use bakeoff_domain::run::Expectation;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spot;
@@ -20,69 +17,15 @@ use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
+use super::{Evidence, total};
 use crate::figures::Figures;
 use crate::store::experiments::Experiment;
-use crate::store::ledger::TrialCost;
 use crate::store::runs::{Run, RunState};
 use crate::store::trials::{Attempt, Trial};
-use crate::store::{Store, StoreError};
-use crate::view::{
-    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExpectationView, ExperimentView, RowKind, TrialView,
-};
-
-/// All that the tables and the ranking of some trials rest on.
-pub(crate) struct Evidence {
-    pub(crate) trials: Vec<Trial>,
-    attempts: BTreeMap<TrialId, Vec<Attempt>>,
-    costs: BTreeMap<TrialId, TrialCost>,
-    pub(crate) figures: Figures,
-}
-
-async fn load(store: &Store, experiment: &Experiment) -> Result<Evidence, StoreError> {
-    let (trials, attempts, costs) = tokio::try_join!(
-        store.trials_of(experiment.id),
-        store.attempts_of(experiment.id, None),
-        store.trial_costs(experiment.id),
-    )?;
-    let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
-    let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
-    for attempt in attempts {
-        by_trial.entry(attempt.trial_id).or_default().push(attempt);
-    }
-    let figures = Figures::load(store, &subjects).await?;
-    Ok(Evidence { trials, attempts: by_trial, costs: costs.into_iter().collect(), figures })
-}
-
-impl Evidence {
-    fn attempts(&self, trial: &Trial) -> &[Attempt] {
-        self.attempts.get(&trial.id).map_or(&[], Vec::as_slice)
-    }
-}
-
-fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64 {
-    attempts.iter().filter_map(seconds).filter_map(|value| u64::try_from(value).ok()).sum()
-}
-
-/// The comparison table of an experiment.
-pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
-    let evidence = load(store, experiment).await?;
-    let rows: Vec<ComparisonRow> = evidence.trials.iter().map(|trial| row(&evidence, experiment, trial, now)).collect();
-    Ok(Comparison {
-        experiment_id: experiment.id,
-        name: experiment.name.clone(),
-        state: experiment.state,
-        currency: "USD".to_owned(),
-        budget_usd: experiment.budget_usd,
-        reserved_usd: experiment.reserved_usd,
-        settled_usd: experiment.settled_usd,
-        expectations: expectations(&experiment.spec.expectations, &rows),
-        rows,
-        as_of: now,
-    })
-}
+use crate::view::{ComparisonRow, ExpectationView, RowKind};
 
 /// Each expectation beside what the rows that it is about have measured.
-fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> Vec<ExpectationView> {
+pub(super) fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> Vec<ExpectationView> {
     let mut views = Vec::new();
     for (expectation, row) in expected.iter().flat_map(|one| rows.iter().map(move |row| (one, row))) {
         if expectation.candidate.as_ref().is_some_and(|name| *name != row.candidate) {
@@ -101,29 +44,6 @@ fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> Vec<Expecta
         });
     }
     views
-}
-
-/// Experiments and runs side by side.
-pub async fn comparison_of(
-    store: &Store,
-    experiments: &[Experiment],
-    runs: &[Run],
-    now: DateTime<Utc>,
-) -> Result<ComparisonTable, StoreError> {
-    let (mut rows, mut views) = (Vec::new(), Vec::new());
-    for experiment in experiments {
-        let table = comparison(store, experiment, now).await?;
-        rows.extend(table.rows);
-        views.extend(table.expectations);
-    }
-    let subjects: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
-    let figures = Figures::load(store, &subjects).await?;
-    for run in runs {
-        let row = run_row(run, &figures, now);
-        views.extend(expectations(&run.spec.expectations, std::slice::from_ref(&row)));
-        rows.push(row);
-    }
-    Ok(ComparisonTable { currency: "USD".to_owned(), rows, expectations: views, as_of: now })
 }
 
 /// What a row's speed, shape and price say together, whatever it is of.
@@ -201,7 +121,12 @@ fn measured(figures: &Figures, id: Uuid, shape: &Shape<'_>, is_over: bool, now: 
     }
 }
 
-fn row(evidence: &Evidence, experiment: &Experiment, trial: &Trial, now: DateTime<Utc>) -> ComparisonRow {
+pub(super) fn of_trial(
+    evidence: &Evidence,
+    experiment: &Experiment,
+    trial: &Trial,
+    now: DateTime<Utc>,
+) -> ComparisonRow {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
     let workload = experiment.spec.workload.as_ref();
@@ -222,7 +147,7 @@ fn row(evidence: &Evidence, experiment: &Experiment, trial: &Trial, now: DateTim
         billed_share: billed_share(trial, speed, workload.map_or(0, |one| one.trial_tokens), billable_seconds),
     };
     let figures = measured(&evidence.figures, trial.id.0, &shape, trial.state.is_terminal(), now);
-    let phases = phases(attempts);
+    let (phases, shares) = (phases(attempts), shares(attempts));
     ComparisonRow {
         candidate: plan.candidate.clone(),
         instance_type: plan.instance_type.clone(),
@@ -238,9 +163,14 @@ fn row(evidence: &Evidence, experiment: &Experiment, trial: &Trial, now: DateTim
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds,
         starting_seconds: phases.starting,
-        downloading_seconds: phases.downloading,
+        downloading_seconds: phases.loading(),
         uploading_seconds: phases.uploading,
         cost_usd: Some(cost.training_usd + running),
+        setup_share: shares.map(|shares| shares.setup),
+        downloading_share: shares.map(|shares| shares.downloading),
+        training_share: shares.map(|shares| shares.training),
+        uploading_share: shares.map(|shares| shares.uploading),
+        wasted_share: shares.map(|shares| shares.wasted),
         wasted_usd: wasted(attempts, plan.instance_count),
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
@@ -257,7 +187,7 @@ fn row(evidence: &Evidence, experiment: &Experiment, trial: &Trial, now: DateTim
     }
 }
 
-fn run_row(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
+pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
     let spec = &run.spec;
     let shape = Shape {
         model: spec.model.as_ref(),
@@ -295,25 +225,76 @@ fn run_row(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
 
 #[derive(Default)]
 struct Phases {
+    /// Waiting for instances: not billed.
     starting: u64,
+    pulling: u64,
     downloading: u64,
+    training: u64,
     uploading: u64,
 }
 
+impl Phases {
+    /// Of the image and of the data.
+    fn loading(&self) -> u64 {
+        self.pulling + self.downloading
+    }
+}
+
 /// Time in SageMaker's phases, over all attempts.
-fn phases(attempts: &[Attempt]) -> Phases {
+fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
     let mut phases = Phases::default();
-    for transition in attempts.iter().flat_map(|attempt| &attempt.transitions) {
+    for transition in attempts.into_iter().flat_map(|attempt| &attempt.transitions) {
         let Some(ended_at) = transition.ended_at else { continue };
         let seconds = seconds_between(transition.started_at, ended_at);
         match transition.status.as_str() {
             "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => phases.starting += seconds,
-            "Downloading" | "DownloadingTrainingImage" => phases.downloading += seconds,
+            "DownloadingTrainingImage" => phases.pulling += seconds,
+            "Downloading" => phases.downloading += seconds,
+            "Training" => phases.training += seconds,
             "Uploading" => phases.uploading += seconds,
             _ => {}
         }
     }
     phases
+}
+
+/// How the billed seconds of ended attempts divide; together 1.
+#[derive(Clone, Copy)]
+struct Shares {
+    /// From the beginning of billing: pulling the image, and what SageMaker names no phase for.
+    setup: f64,
+    downloading: f64,
+    training: f64,
+    uploading: f64,
+    /// Of attempts that did not complete, whatever they did.
+    wasted: f64,
+}
+
+/// Managed spot bills less than the time it runs; what it bills is taken to divide as its time does.
+fn shares(attempts: &[Attempt]) -> Option<Shares> {
+    let billed = |attempt: &Attempt| attempt.billable_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let total = total(attempts, |attempt| attempt.billable_seconds);
+    if total == 0 {
+        return None;
+    }
+    let mut sum = Shares { setup: 0.0, downloading: 0.0, training: 0.0, uploading: 0.0, wasted: 0.0 };
+    for attempt in attempts {
+        let Some(share) = billed(attempt).map(|billed| real(billed) / real(total)) else { continue };
+        if attempt.state == AttemptState::Failed {
+            sum.wasted += share;
+            continue;
+        }
+        let phases = phases([attempt]);
+        let known = phases.loading() + phases.training + phases.uploading;
+        let ran = attempt.started_at.zip(attempt.ended_at).map_or(0, |(start, end)| seconds_between(start, end));
+        let time = real(ran.max(known).max(1));
+        let of = |seconds: u64| share * real(seconds) / time;
+        sum.downloading += of(phases.downloading);
+        sum.training += of(phases.training);
+        sum.uploading += of(phases.uploading);
+        sum.setup += share - of(phases.downloading + phases.training + phases.uploading);
+    }
+    Some(sum)
 }
 
 /// What attempts cost that did not complete.
@@ -354,129 +335,4 @@ fn billed_share(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64
 #[expect(clippy::cast_precision_loss, reason = "seconds, steps and tokens lie far below 2^53")]
 fn real(count: u64) -> f64 {
     count as f64
-}
-
-/// The ranking; provisional while trials run.
-pub async fn recommendation(
-    store: &Store,
-    experiment: &Experiment,
-    now: DateTime<Utc>,
-) -> Result<Recommendation, StoreError> {
-    if let Some(stored) = &experiment.recommendation {
-        return Ok(stored.clone());
-    }
-    let evidence = load(store, experiment).await?;
-    let outcomes: Vec<Outcome> = evidence.trials.iter().map(|trial| outcome(&evidence, trial, now)).collect();
-    let tokens = experiment.spec.workload.as_ref().map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
-        trial: workload.trial_tokens,
-        total: workload.total_tokens,
-    });
-    Ok(recommend(&outcomes, &experiment.spec.objective, tokens))
-}
-
-fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
-    let attempts = evidence.attempts(trial);
-    let plan = &trial.plan;
-    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the instance's time.
-    let wall: i64 =
-        attempts.iter().map(|one| (one.ended_at.unwrap_or(now) - one.planned_at).num_seconds().max(0)).sum();
-    Outcome {
-        trial_id: trial.id,
-        candidate: plan.candidate.clone(),
-        instance_type: plan.instance_type.clone(),
-        instance_count: plan.instance_count,
-        purchase_option: plan.purchase_option,
-        state: trial.state,
-        reason: trial.reason.clone(),
-        refusals: plan
-            .findings
-            .iter()
-            .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused)
-            .cloned()
-            .collect(),
-        incomparable: plan.incomparable.clone(),
-        price: plan.price.clone(),
-        tokens_per_second: evidence.figures.steady(trial.id.0, metric::TOKENS_PER_SECOND).cloned(),
-        training_seconds: total(attempts, |attempt| attempt.training_seconds),
-        billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
-        wall_seconds: u64::try_from(wall).unwrap_or_default(),
-    }
-}
-
-/// An experiment as the API shows it.
-pub fn experiment_view(experiment: Experiment) -> ExperimentView {
-    ExperimentView {
-        id: experiment.id,
-        name: experiment.name,
-        state: experiment.state,
-        workload_id: experiment.workload_id,
-        budget_usd: experiment.budget_usd,
-        reserved_usd: experiment.reserved_usd,
-        settled_usd: experiment.settled_usd,
-        paused_reason: experiment.paused_reason,
-        findings: experiment.findings,
-        spec: experiment.spec,
-        created_at: experiment.created_at,
-        ended_at: experiment.ended_at,
-    }
-}
-
-/// Trials with their attempts, in two queries.
-pub async fn trial_views(store: &Store, trials: Vec<Trial>, now: DateTime<Utc>) -> Result<Vec<TrialView>, StoreError> {
-    let Some(experiment) = trials.first().map(|trial| trial.experiment_id) else { return Ok(Vec::new()) };
-    let only = if let [trial] = trials.as_slice() { Some(trial.id) } else { None };
-    let mut attempts: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
-    for attempt in store.attempts_of(experiment, only).await? {
-        attempts.entry(attempt.trial_id).or_default().push(attempt);
-    }
-    let view = |trial: Trial| TrialView {
-        attempts: attempts
-            .remove(&trial.id)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|attempt| attempt_view(&trial, attempt, now))
-            .collect(),
-        id: trial.id,
-        experiment_id: trial.experiment_id,
-        state: trial.state,
-        reason: trial.reason,
-        plan: trial.plan,
-        created_at: trial.created_at,
-        ended_at: trial.ended_at,
-    };
-    Ok(trials.into_iter().map(view).collect())
-}
-
-fn attempt_view(trial: &Trial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
-    let is_spot = trial.plan.purchase_option == PurchaseOption::Spot;
-    let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
-    let interval = trial.plan.request.as_ref().and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds));
-    let is_at_risk = is_spot && !attempt.state.is_terminal() && attempt.secondary_status.as_deref() == Some("Training");
-    let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
-        let price = (trial.plan.instance_count, attempt.usd_per_hour);
-        spot::at_risk(since, attempt.checkpoint_at, interval.unwrap_or(0), price, now).usd
-    });
-    let saved = seconds(attempt.training_seconds).zip(seconds(attempt.billable_seconds)).filter(|_| is_spot);
-    AttemptView {
-        interruptions: spot::interruptions(&attempt.transitions),
-        savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
-        checkpoint_at: attempt.checkpoint_at,
-        at_risk_usd: at_risk,
-        id: attempt.id,
-        number: attempt.number,
-        job_name: attempt.job_name,
-        state: attempt.state,
-        job_status: attempt.job_status,
-        secondary_status: attempt.secondary_status,
-        failure_reason: attempt.failure_reason,
-        usd_per_hour: attempt.usd_per_hour,
-        price_id: attempt.price_id,
-        training_seconds: attempt.training_seconds,
-        billable_seconds: attempt.billable_seconds,
-        billing_estimated: attempt.billing_estimated,
-        transitions: attempt.transitions,
-        planned_at: attempt.planned_at,
-        started_at: attempt.started_at,
-        ended_at: attempt.ended_at,
-    }
 }

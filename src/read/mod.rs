@@ -1,0 +1,246 @@
+//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups only, never samples.
+
+mod rows;
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::ids::{ExperimentId, TrialId};
+use bakeoff_domain::metric;
+use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
+use bakeoff_domain::spot;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::figures::Figures;
+use crate::store::experiments::Experiment;
+use crate::store::ledger::TrialCost;
+use crate::store::runs::Run;
+use crate::store::trials::{Attempt, ShownTrial, Trial};
+use crate::store::{Store, StoreError};
+use crate::view::{AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView};
+
+/// All that the tables and the ranking of some trials rest on.
+#[derive(Default)]
+struct Evidence {
+    trials: Vec<Trial>,
+    attempts: BTreeMap<TrialId, Vec<Attempt>>,
+    costs: BTreeMap<TrialId, TrialCost>,
+    figures: Figures,
+}
+
+async fn load(store: &Store, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
+    let (trials, attempts, costs) = tokio::try_join!(
+        store.trials_of(experiments),
+        store.attempts_of(experiments),
+        store.trial_costs(experiments),
+    )?;
+    let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
+    let figures = Figures::load(store, &subjects).await?;
+    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures })
+}
+
+fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
+    let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
+    for attempt in attempts {
+        by_trial.entry(attempt.trial_id).or_default().push(attempt);
+    }
+    by_trial
+}
+
+impl Evidence {
+    fn attempts(&self, trial: &Trial) -> &[Attempt] {
+        self.attempts.get(&trial.id).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64 {
+    attempts.iter().filter_map(seconds).filter_map(|value| u64::try_from(value).ok()).sum()
+}
+
+/// The comparison table of an experiment.
+pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
+    let evidence = load(store, &[experiment.id.0]).await?;
+    let rows: Vec<ComparisonRow> =
+        evidence.trials.iter().map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
+    Ok(Comparison {
+        experiment_id: experiment.id,
+        name: experiment.name.clone(),
+        state: experiment.state,
+        currency: "USD".to_owned(),
+        budget_usd: experiment.budget_usd,
+        reserved_usd: experiment.reserved_usd,
+        settled_usd: experiment.settled_usd,
+        expectations: rows::expectations(&experiment.spec.expectations, &rows),
+        rows,
+        as_of: now,
+    })
+}
+
+/// What stands side by side.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// In the order of their rows.
+    pub experiments: Vec<Experiment>,
+    /// Of an experiment that was not asked for itself: these trials only.
+    pub only: Vec<TrialId>,
+    pub whole: Vec<ExperimentId>,
+    pub runs: Vec<Run>,
+}
+
+/// Trials of any experiments, and runs, side by side: as many queries as for one experiment.
+pub async fn comparison_of(
+    store: &Store,
+    selection: &Selection,
+    now: DateTime<Utc>,
+) -> Result<ComparisonTable, StoreError> {
+    let (mut table, mut views) = (Vec::new(), Vec::new());
+    let ids: Vec<Uuid> = selection.experiments.iter().map(|experiment| experiment.id.0).collect();
+    let evidence = if ids.is_empty() { Evidence::default() } else { load(store, &ids).await? };
+    for experiment in &selection.experiments {
+        let is_whole = selection.whole.contains(&experiment.id);
+        let own = evidence.trials.iter().filter(|trial| trial.experiment_id == experiment.id);
+        let own = own.filter(|trial| is_whole || selection.only.contains(&trial.id));
+        let rows: Vec<ComparisonRow> = own.map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
+        views.extend(rows::expectations(&experiment.spec.expectations, &rows));
+        table.extend(rows);
+    }
+    let subjects: Vec<Uuid> = selection.runs.iter().map(|run| run.id.0).collect();
+    let figures = Figures::load(store, &subjects).await?;
+    for run in &selection.runs {
+        let row = rows::of_run(run, &figures, now);
+        views.extend(rows::expectations(&run.spec.expectations, std::slice::from_ref(&row)));
+        table.push(row);
+    }
+    Ok(ComparisonTable { currency: "USD".to_owned(), rows: table, expectations: views, as_of: now })
+}
+
+/// The ranking; provisional while trials run.
+pub async fn recommendation(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Recommendation, StoreError> {
+    if experiment.ended_at.is_some()
+        && let Some(stored) = store.recommendation(experiment.id).await?
+    {
+        return Ok(stored);
+    }
+    let evidence = load(store, &[experiment.id.0]).await?;
+    let outcomes: Vec<Outcome> = evidence.trials.iter().map(|trial| outcome(&evidence, trial, now)).collect();
+    let tokens = experiment.spec.workload.as_ref().map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
+        trial: workload.trial_tokens,
+        total: workload.total_tokens,
+    });
+    Ok(recommend(&outcomes, &experiment.spec.objective, tokens))
+}
+
+fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
+    let attempts = evidence.attempts(trial);
+    let plan = &trial.plan;
+    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the instance's time.
+    let wall: i64 =
+        attempts.iter().map(|one| (one.ended_at.unwrap_or(now) - one.planned_at).num_seconds().max(0)).sum();
+    Outcome {
+        trial_id: trial.id,
+        candidate: plan.candidate.clone(),
+        instance_type: plan.instance_type.clone(),
+        instance_count: plan.instance_count,
+        purchase_option: plan.purchase_option,
+        state: trial.state,
+        reason: trial.reason.clone(),
+        refusals: plan
+            .findings
+            .iter()
+            .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused)
+            .cloned()
+            .collect(),
+        incomparable: plan.incomparable.clone(),
+        price: plan.price.clone(),
+        tokens_per_second: evidence.figures.steady(trial.id.0, metric::TOKENS_PER_SECOND).cloned(),
+        training_seconds: total(attempts, |attempt| attempt.training_seconds),
+        billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
+        wall_seconds: u64::try_from(wall).unwrap_or_default(),
+    }
+}
+
+/// An experiment as the API shows it.
+pub fn experiment_view(experiment: Experiment) -> ExperimentView {
+    ExperimentView {
+        id: experiment.id,
+        name: experiment.name,
+        state: experiment.state,
+        workload_id: experiment.workload_id,
+        budget_usd: experiment.budget_usd,
+        reserved_usd: experiment.reserved_usd,
+        settled_usd: experiment.settled_usd,
+        paused_reason: experiment.paused_reason,
+        findings: experiment.findings,
+        spec: experiment.spec,
+        created_at: experiment.created_at,
+        ended_at: experiment.ended_at,
+    }
+}
+
+/// Trials of an experiment with their attempts, in two queries.
+pub async fn trial_views(
+    store: &Store,
+    experiment: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<Vec<TrialView>, StoreError> {
+    let ids = [experiment.0];
+    let (trials, attempts) = tokio::try_join!(store.trials_of(&ids), store.attempts_of(&ids))?;
+    let mut attempts = by_trial(attempts);
+    let view = |trial: Trial| {
+        let attempts = attempts.remove(&trial.id).unwrap_or_default();
+        Ok(trial_view(ShownTrial { attempts, ..ShownTrial::try_from(trial)? }, now))
+    };
+    trials.into_iter().map(view).collect()
+}
+
+/// A trial as the API shows it.
+pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
+    let attempts = std::mem::take(&mut trial.attempts);
+    TrialView {
+        attempts: attempts.into_iter().map(|attempt| attempt_view(&trial, attempt, now)).collect(),
+        id: trial.id,
+        experiment_id: trial.experiment_id,
+        state: trial.state,
+        reason: trial.reason,
+        plan: trial.plan,
+        created_at: trial.created_at,
+        ended_at: trial.ended_at,
+    }
+}
+
+fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
+    let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
+    let is_at_risk =
+        trial.is_spot && !attempt.state.is_terminal() && attempt.secondary_status.as_deref() == Some("Training");
+    let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
+        let price = (trial.instance_count, attempt.usd_per_hour);
+        spot::at_risk(since, attempt.checkpoint_at, trial.checkpoint_seconds, price, now).usd
+    });
+    let saved = seconds(attempt.training_seconds).zip(seconds(attempt.billable_seconds)).filter(|_| trial.is_spot);
+    AttemptView {
+        interruptions: spot::interruptions(&attempt.transitions),
+        savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
+        checkpoint_at: attempt.checkpoint_at,
+        at_risk_usd: at_risk,
+        id: attempt.id,
+        number: attempt.number,
+        job_name: attempt.job_name,
+        state: attempt.state,
+        job_status: attempt.job_status,
+        secondary_status: attempt.secondary_status,
+        failure_reason: attempt.failure_reason,
+        usd_per_hour: attempt.usd_per_hour,
+        price_id: attempt.price_id,
+        training_seconds: attempt.training_seconds,
+        billable_seconds: attempt.billable_seconds,
+        billing_estimated: attempt.billing_estimated,
+        transitions: attempt.transitions,
+        planned_at: attempt.planned_at,
+        started_at: attempt.started_at,
+        ended_at: attempt.ended_at,
+    }
+}
