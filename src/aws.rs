@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bakeoff_domain::job::{ObservedJob, TrainingJobRequest};
 use bakeoff_domain::limiter::Limiter;
 use bakeoff_domain::ports::{
-    AwsError, JobMetrics, JobPage, MetricQuery, Objects, PageRequest, Quotas, Series, TrainingJobs,
+    AwsError, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, MetricQuery, Objects, PageRequest,
+    PriceList, Quotas, Series, TrainingJobs,
 };
 use bakeoff_domain::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -27,6 +28,8 @@ pub struct Ports {
     pub metrics: Arc<dyn JobMetrics>,
     pub quotas: Arc<dyn Quotas>,
     pub objects: Arc<dyn Objects>,
+    pub prices: Arc<dyn PriceList>,
+    pub iterations: Arc<dyn IterationMetrics>,
 }
 
 /// An operation with a limiter and a tally of its own.
@@ -41,10 +44,12 @@ pub enum Operation {
     GetMetricData,
     ListServiceQuotas,
     ListObjectsV2,
+    GetProducts,
+    BatchGetMetrics,
 }
 
 impl Operation {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -54,6 +59,8 @@ impl Operation {
         Self::GetMetricData,
         Self::ListServiceQuotas,
         Self::ListObjectsV2,
+        Self::GetProducts,
+        Self::BatchGetMetrics,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -67,6 +74,8 @@ impl Operation {
             Self::GetMetricData => "GetMetricData",
             Self::ListServiceQuotas => "ListServiceQuotas",
             Self::ListObjectsV2 => "ListObjectsV2",
+            Self::GetProducts => "GetProducts",
+            Self::BatchGetMetrics => "BatchGetMetrics",
         }
     }
 
@@ -82,7 +91,9 @@ impl Operation {
             | Self::UpdateTrainingJob
             | Self::ListTags
             | Self::ListServiceQuotas
-            | Self::ListObjectsV2 => Limiter::learning(10.0 * start),
+            | Self::ListObjectsV2
+            | Self::GetProducts
+            | Self::BatchGetMetrics => Limiter::learning(10.0 * start),
         }
     }
 }
@@ -225,11 +236,22 @@ impl Aws {
     pub async fn read_metrics(
         &self,
         queries: &[MetricQuery],
+        period: TimeDelta,
         start: DateTime<Utc>,
         end: DateTime<Utc>,
     ) -> Result<Vec<Series>, AwsError> {
         self.wait_for(Operation::GetMetricData).await?;
-        self.count(Operation::GetMetricData, self.ports.metrics.read(queries, start, end).await, queries.len())
+        self.count(Operation::GetMetricData, self.ports.metrics.read(queries, period, start, end).await, queries.len())
+    }
+
+    pub async fn read_iterations(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError> {
+        self.wait_for(Operation::BatchGetMetrics).await?;
+        self.count(Operation::BatchGetMetrics, self.ports.iterations.read(queries).await, 0)
+    }
+
+    pub async fn list_prices(&self, region: &str) -> Result<Vec<String>, AwsError> {
+        self.wait_for(Operation::GetProducts).await?;
+        self.count(Operation::GetProducts, self.ports.prices.products(region).await, 0)
     }
 
     pub async fn training_quotas(&self) -> Result<Vec<Quota>, AwsError> {

@@ -7,7 +7,6 @@ use bakeoff_domain::plan::{TrialPlan, plan};
 use bakeoff_domain::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::{lint, money::Usd};
-use chrono::{DateTime, Utc};
 
 use crate::app::App;
 use crate::ids;
@@ -33,8 +32,12 @@ pub async fn prepare(
 ) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
     let now = app.clock.now();
     let spec = fill(&app.store, project, spec).await?;
-    let prices = prices_in_force(&app.store, project, &spec, now).await?;
-    let mut findings = lint::lint(&spec, &prices.now);
+    let types: Vec<String> = spec.candidates.iter().map(|candidate| candidate.instance_type.clone()).collect();
+    // With those that begin later: a reservation looks ahead.
+    let tariffs = app.store.tariffs(project, &spec.region, &types).await?;
+    let in_force: Vec<Price> =
+        types.iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
+    let mut findings = lint::lint(&spec, &in_force);
     if spec.region != app.settings.region {
         findings.push(
             Finding::new("region-not-allowed", Severity::Error, "/region")
@@ -47,31 +50,12 @@ pub async fn prepare(
     if findings.iter().any(|finding| stops(&finding)) {
         return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
     }
-    let plans = plan(&spec, &findings, &prices.all, app.settings.metrics_spacing(), now);
+    let plans = plan(&spec, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now);
     if plans.iter().all(|trial| trial.refused) {
         return Ok(Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()));
     }
     let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
     Ok(Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials }))
-}
-
-struct Prices {
-    /// The one in force for each type.
-    now: Vec<Price>,
-    /// With those that begin later: a reservation looks ahead.
-    all: Vec<Price>,
-}
-
-async fn prices_in_force(
-    store: &Store,
-    project: ProjectId,
-    spec: &ExperimentSpec,
-    now: DateTime<Utc>,
-) -> Result<Prices, StoreError> {
-    let types: Vec<String> = spec.candidates.iter().map(|candidate| candidate.instance_type.clone()).collect();
-    let all = store.prices_of(project, Some(&spec.region), Some(&types)).await?;
-    let current = types.iter().filter_map(|kind| price::in_force(&all, kind, &spec.region, now)).collect();
-    Ok(Prices { now: current, all })
 }
 
 /// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so.

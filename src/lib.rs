@@ -12,6 +12,7 @@ pub mod ids;
 pub mod intake;
 pub mod leader;
 pub mod read;
+pub mod refresh;
 pub mod sns;
 pub mod store;
 pub mod tasks;

@@ -7,7 +7,7 @@ use bakeoff_domain::job::Transition;
 use bakeoff_domain::metric::Source;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
-use bakeoff_domain::price::PriceStatus;
+use bakeoff_domain::price::{Component, PriceStatus};
 use bakeoff_domain::recommend::Recommendation;
 use bakeoff_domain::run::Verdict;
 use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
@@ -184,10 +184,16 @@ pub struct ComparisonRow {
     pub cost_usd: Option<Usd>,
     /// The part of it that went to attempts that did not complete.
     pub wasted_usd: Usd,
+    /// Its volumes, where the type has no local NVMe.
+    pub storage_cost_usd: Usd,
     /// Reading its metrics.
     pub metrics_cost_usd: Usd,
     /// Keeping its instances warm, and jobs that ran astray. Settled.
     pub other_cost_usd: Usd,
+    /// All of it.
+    pub total_usd: Option<Usd>,
+    /// Managed spot: what its ended attempts would have cost more on demand.
+    pub spot_saved_usd: Option<Usd>,
     /// True while a part of the cost is an estimate.
     pub cost_estimated: bool,
     /// Of one instance; of a run, of all its machines.
@@ -259,6 +265,57 @@ pub struct RecommendationView {
     pub state: ExperimentState,
     #[serde(flatten)]
     pub recommendation: Recommendation,
+    /// Changes of price since, newest first.
+    #[serde(default)]
+    pub repricings: Vec<RepricingView>,
+}
+
+/// What a refresh of prices brought.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Refreshed {
+    pub region: String,
+    /// Products that AWS's list has for the region.
+    pub read: usize,
+    /// Of them rates of training.
+    pub listed: usize,
+    /// Of those the ones that were not known; experiments that depend on them are worked out anew within a minute.
+    pub new: Vec<PriceChange>,
+    /// Products that could not be read as what they seem to be; at most 100.
+    pub skipped: Vec<SkippedProduct>,
+    pub as_of: DateTime<Utc>,
+}
+
+/// A price that was not known.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PriceChange {
+    pub component: Component,
+    /// Of training.
+    pub instance_type: Option<String>,
+    /// Per instance-hour, or per GB-month of storage.
+    pub usd: Usd,
+    /// What was in force when it was refreshed.
+    pub usd_before: Option<Usd>,
+    pub effective_from: DateTime<Utc>,
+}
+
+/// A product of AWS's list that says nothing that can be billed by.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SkippedProduct {
+    pub sku: String,
+    pub reason: String,
+}
+
+/// What a change of price did to an experiment.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RepricingView {
+    /// The prices that it is due to.
+    pub price_ids: Vec<PriceId>,
+    pub reason: String,
+    /// By how much what was settled changed.
+    pub usd: Usd,
+    /// The ranking was worked out anew.
+    pub is_decided_anew: bool,
+    pub recorded_at: DateTime<Utc>,
 }
 
 /// One entry of the ledger.
@@ -267,16 +324,19 @@ pub struct LedgerEntryView {
     pub id: i64,
     pub trial_id: TrialId,
     pub attempt_id: AttemptId,
-    /// `reserved`, `released` or `settled`.
+    /// `reserved`, `released`, `settled` or `adjusted` (a price became known later; it may be less than nothing).
     pub kind: String,
-    /// `training`, `cloudwatch`, `warm_pool` or `stray`.
+    /// `training`, `cloudwatch`, `warm_pool`, `storage` or `stray`.
     pub component: String,
     pub usd: Usd,
     pub quantity: i64,
-    /// Unit of `quantity`: `instance_seconds`, `metrics_requested`, or `worst_case` for a bound.
+    /// Unit of `quantity`: `instance_seconds`, `gb_seconds`, `metrics_requested`, or `worst_case` for a bound.
     pub unit: String,
     pub price_id: Option<PriceId>,
     pub estimated: bool,
+    /// When it was used, of what is settled or adjusted.
+    pub used_from: Option<DateTime<Utc>>,
+    pub used_until: Option<DateTime<Utc>>,
     pub recorded_at: DateTime<Utc>,
 }
 

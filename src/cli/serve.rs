@@ -148,7 +148,7 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         options.region
     );
     let clock = Clock::Running(clock);
-    let added = store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await?;
+    let added = store.put_prices(price::catalog(), ids::fresh, clock.now()).await?.len();
     tracing::info!(added, "catalog prices are in the store");
     let region = bakeoff_aws::connect(options.region.clone(), clock.is_real(), aws_timeout(options)).await;
     let settings = Arc::new(settings(options, store.installation().await?)?);
@@ -200,6 +200,8 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         metrics: Arc::new(region.metrics),
         quotas: Arc::new(region.quotas),
         objects: Arc::new(region.objects),
+        prices: Arc::new(region.prices),
+        iterations: Arc::new(region.iterations),
     }
 }
 

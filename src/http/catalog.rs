@@ -5,7 +5,8 @@ use axum::extract::{Path, State};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::price::{Price, PriceStatus};
+use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::price::{self, Price, PriceStatus, Rate};
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -13,10 +14,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Role};
 use super::extract::{Params, Strict};
-use super::page::Page;
+use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
 use crate::ids;
+use crate::refresh::{RefreshError, refresh};
+use crate::view::Refreshed;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +68,8 @@ pub(super) struct PriceParams {
     #[serde(default)]
     instance_type: Vec<String>,
     region: Option<String>,
+    /// Only the price in force at this moment, of each type and region.
+    as_of: Option<DateTime<Utc>>,
 }
 
 /// List prices
@@ -76,8 +81,78 @@ pub(super) async fn prices(
     Params(params): Params<PriceParams>,
 ) -> Result<Json<Page<Price>>, Problem> {
     let types = (!params.instance_type.is_empty()).then_some(params.instance_type.as_slice());
-    let items = app.store.prices_of(caller.project, params.region.as_deref(), types).await?;
+    let mut items = app.store.prices_of(caller.project, params.region.as_deref(), types).await?;
+    if let Some(at) = params.as_of {
+        // They come by type and region.
+        let of_one = |a: &Price, b: &Price| (&a.instance_type, &a.region) == (&b.instance_type, &b.region);
+        let chosen = items.chunk_by(of_one).filter_map(|prices| {
+            let one = prices.first()?;
+            price::in_force(prices, &one.instance_type, &one.region, at)
+        });
+        items = chosen.collect();
+    }
     Ok(Json(Page { items, next_page_token: None }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RateParams {
+    region: Option<String>,
+}
+
+/// List rates
+///
+/// What is not of an instance type: storage, and reading CloudWatch's metrics.
+#[utoipa::path(get, path = "/v1/rates", operation_id = "listRates", tag = "catalog", params(RateParams),
+    responses((status = 200, description = "With their history, oldest first", body = Page<Rate>), Problems))]
+pub(super) async fn rates(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<RateParams>,
+) -> Result<Json<Page<Rate>>, Problem> {
+    let items = app.store.rates(caller.project, params.region.as_deref()).await?;
+    Ok(Json(Page { items, next_page_token: None }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RefreshParams {
+    /// The installation's when absent.
+    region: Option<String>,
+}
+
+/// Refresh prices
+///
+/// Reads AWS's price list for the training component and writes what is new, with the day that AWS names. Experiments that depend
+/// on a new price are worked out anew and say so. Twice changes nothing.
+#[utoipa::path(post, path = "/v1/prices/refresh", operation_id = "refreshPrices", tag = "catalog", params(RefreshParams),
+    responses((status = 200, description = "What was new", body = Refreshed), Problems))]
+pub(super) async fn refresh_prices(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<RefreshParams>,
+) -> Result<Json<Refreshed>, Problem> {
+    let caller = caller.needs(Role::Editor)?;
+    let region = params.region.unwrap_or_else(|| app.settings.region.clone());
+    if !is_region(&region) {
+        return Err(page::parameter("region", "it is not a region, for example us-east-1"));
+    }
+    let refreshed = refresh(&app, caller.project, &region).await.map_err(|error| match error {
+        RefreshError::Store(error) => error.into(),
+        RefreshError::Aws(AwsError::Denied(said)) => Problem::upstream(
+            "aws_denied",
+            format!("AWS does not let the service read its price list ({said}); allow pricing:GetProducts"),
+        ),
+        RefreshError::Aws(error) => Problem::unavailable(&format!("AWS's price list did not answer: {error}")),
+        error @ RefreshError::Empty(_) => Problem::upstream("price_list_empty", error.to_string()),
+    })?;
+    Ok(Json(refreshed))
+}
+
+fn is_region(text: &str) -> bool {
+    (5..=40).contains(&text.len()) && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// A project's own rate for an instance type.
@@ -147,6 +222,7 @@ pub(super) async fn put_price(
         source: new.source,
         status: PriceStatus::Negotiated,
         note: new.note,
+        confirmed_at: Some(now),
     };
     app.store.insert_price(caller.project, &price, now).await?;
     Ok(Json(price))

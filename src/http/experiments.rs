@@ -258,7 +258,9 @@ pub(super) async fn recommendation(
 ) -> Result<Json<RecommendationView>, Problem> {
     let experiment = find(&app, caller, id).await?;
     let recommendation = read::recommendation(&app.store, &experiment, app.clock.now()).await?;
-    Ok(Json(RecommendationView { experiment_id: id, name: experiment.name, state: experiment.state, recommendation }))
+    let repricings = app.store.repricings(id).await?;
+    let (name, state) = (experiment.name, experiment.state);
+    Ok(Json(RecommendationView { experiment_id: id, name, state, recommendation, repricings }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

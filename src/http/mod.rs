@@ -104,6 +104,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(catalog::instance_types))
         .routes(routes!(catalog::instance_type))
         .routes(routes!(catalog::prices))
+        .routes(routes!(catalog::rates))
+        .routes(routes!(catalog::refresh_prices))
         .routes(routes!(catalog::put_price))
         .routes(routes!(projects::current))
         .routes(routes!(projects::put_budget))

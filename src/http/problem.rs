@@ -112,6 +112,11 @@ impl Problem {
         Self { retryable: true, ..problem }
     }
 
+    /// AWS said no, and asking again will not help.
+    pub fn upstream(code: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, code, "AWS did not give what was asked for", detail)
+    }
+
     pub fn internal() -> Self {
         let detail = "the fault is ours; the request id finds it in the log";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
@@ -199,6 +204,9 @@ pub(super) enum Problems {
     /// The request makes no sense; every reason is listed.
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
+    /// AWS said no.
+    #[response(status = 502, content_type = "application/problem+json")]
+    Upstream(Problem),
     /// Try again later.
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),

@@ -80,7 +80,7 @@ pub(super) async fn aws_usage(
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "calls lie far below 2^53")]
     let per_job_hour = |count: i64| (job_hours > 0.0).then(|| count as f64 / job_hours);
     let metrics_requested: i64 = tallies.iter().map(|tally| tally.metrics).sum();
-    let metrics_usd = cost::metrics(u64::try_from(metrics_requested).unwrap_or_default());
+    let metrics_usd = cost::metrics(u64::try_from(metrics_requested).unwrap_or_default(), None);
     let counted = tallies.iter().filter(|tally| tally.operation != "ListObjectsV2");
     Ok(Json(AwsUsage {
         since,

@@ -4,8 +4,9 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ids::{ExperimentId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::metric;
+use bakeoff_domain::price::{self, Price};
 use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
 use bakeoff_domain::spot;
 use chrono::{DateTime, Utc};
@@ -26,17 +27,23 @@ struct Evidence {
     attempts: BTreeMap<TrialId, Vec<Attempt>>,
     costs: BTreeMap<TrialId, TrialCost>,
     figures: Figures,
+    /// Of their instance types, everywhere, with their history.
+    prices: Vec<Price>,
 }
 
-async fn load(store: &Store, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
+async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
     let (trials, attempts, costs) = tokio::try_join!(
         store.trials_of(experiments),
         store.attempts_of(experiments),
         store.trial_costs(experiments),
     )?;
     let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
-    let figures = Figures::load(store, &subjects).await?;
-    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures })
+    let mut types: Vec<String> = trials.iter().map(|trial| trial.plan.instance_type.clone()).collect();
+    types.sort_unstable();
+    types.dedup();
+    let (figures, prices) =
+        tokio::try_join!(Figures::load(store, &subjects), store.prices_of(project, None, Some(&types)))?;
+    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures, prices })
 }
 
 fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
@@ -48,6 +55,12 @@ fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
 }
 
 impl Evidence {
+    /// What an hour of the trial's instance costs at a moment: what was planned with may not be what is paid by now.
+    fn price(&self, trial: &Trial, at: DateTime<Utc>) -> Option<Price> {
+        let planned = trial.plan.price.as_ref()?;
+        price::in_force(&self.prices, &planned.instance_type, &planned.region, at).or_else(|| Some(planned.clone()))
+    }
+
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
         self.attempts.get(&trial.id).map_or(&[], Vec::as_slice)
     }
@@ -59,7 +72,7 @@ fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64
 
 /// The comparison table of an experiment.
 pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
-    let evidence = load(store, &[experiment.id.0]).await?;
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
     let rows: Vec<ComparisonRow> =
         evidence.trials.iter().map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
     Ok(Comparison {
@@ -95,7 +108,10 @@ pub async fn comparison_of(
 ) -> Result<ComparisonTable, StoreError> {
     let (mut table, mut views) = (Vec::new(), Vec::new());
     let ids: Vec<Uuid> = selection.experiments.iter().map(|experiment| experiment.id.0).collect();
-    let evidence = if ids.is_empty() { Evidence::default() } else { load(store, &ids).await? };
+    let evidence = match selection.experiments.first() {
+        Some(first) => load(store, first.project_id, &ids).await?,
+        None => Evidence::default(),
+    };
     for experiment in &selection.experiments {
         let is_whole = selection.whole.contains(&experiment.id);
         let own = evidence.trials.iter().filter(|trial| trial.experiment_id == experiment.id);
@@ -114,7 +130,7 @@ pub async fn comparison_of(
     Ok(ComparisonTable { currency: "USD".to_owned(), rows: table, expectations: views, as_of: now })
 }
 
-/// The ranking; provisional while trials run.
+/// The ranking: the one that the experiment was concluded with, else as it would be now; provisional while trials run.
 pub async fn recommendation(
     store: &Store,
     experiment: &Experiment,
@@ -125,7 +141,12 @@ pub async fn recommendation(
     {
         return Ok(stored);
     }
-    let evidence = load(store, &[experiment.id.0]).await?;
+    decide(store, experiment, now).await
+}
+
+/// The ranking at the prices of now.
+pub async fn decide(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Recommendation, StoreError> {
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
     let outcomes: Vec<Outcome> = evidence.trials.iter().map(|trial| outcome(&evidence, trial, now)).collect();
     let tokens = experiment.spec.workload.as_ref().map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
         trial: workload.trial_tokens,
@@ -155,7 +176,7 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
             .cloned()
             .collect(),
         incomparable: plan.incomparable.clone(),
-        price: plan.price.clone(),
+        price: evidence.price(trial, now),
         tokens_per_second: evidence.figures.steady(trial.id.0, metric::TOKENS_PER_SECOND).cloned(),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),

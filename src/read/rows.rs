@@ -2,6 +2,7 @@
 //! what they rest on has been read already.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::bill::{self, Agreed, Usage};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::cost;
 use bakeoff_domain::eta::{self, NoEta};
@@ -131,9 +132,10 @@ pub(super) fn of_trial(
     let plan = &trial.plan;
     let workload = experiment.spec.workload.as_ref();
     let instance = catalog::find(&plan.instance_type);
-    let running = so_far(attempts, plan.instance_count, now);
+    let running = so_far(evidence, trial, attempts, now);
     let cost = evidence.costs.get(&trial.id).copied().unwrap_or_default();
-    let price = plan.price.as_ref();
+    let price = evidence.price(trial, now);
+    let price = price.as_ref();
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
     let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
     let shape = Shape {
@@ -172,8 +174,11 @@ pub(super) fn of_trial(
         uploading_share: shares.map(|shares| shares.uploading),
         wasted_share: shares.map(|shares| shares.wasted),
         wasted_usd: wasted(attempts, plan.instance_count),
+        storage_cost_usd: cost.storage_usd,
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
+        total_usd: Some(cost.training_usd + running + cost.storage_usd + cost.metrics_usd + cost.other_usd),
+        spot_saved_usd: spot_saved(trial, attempts),
         cost_estimated: cost.estimated || running > Usd::ZERO,
         usd_per_hour: price.map(|price| price.usd_per_hour),
         price_source: price.map(|price| price.source.clone()),
@@ -215,6 +220,7 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
         training_seconds: seconds,
         billable_seconds: seconds,
         cost_usd: spec.usd_per_hour.map(|rate| cost::training(seconds, 1, rate)),
+        total_usd: spec.usd_per_hour.map(|rate| cost::training(seconds, 1, rate)),
         cost_estimated: !is_over,
         price_source: (!spec.price_source.is_empty()).then(|| spec.price_source.clone()),
         kind: RowKind::Run,
@@ -306,13 +312,40 @@ fn wasted(attempts: &[Attempt], instance_count: u32) -> Usd {
     })
 }
 
-/// What running attempts have cost at most: the time since billing began. Spot's saving is known only at its end.
-fn so_far(attempts: &[Attempt], instance_count: u32, now: DateTime<Utc>) -> Usd {
+/// What running attempts have cost at most: the time since billing began, at the prices in force meanwhile. Spot's saving is known
+/// only at its end.
+fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], now: DateTime<Utc>) -> Usd {
     let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal());
-    running.fold(Usd::ZERO, |sum, attempt| {
-        let seconds = attempt.started_at.map_or(0, |start| (attempt.ended_at.unwrap_or(now) - start).num_seconds());
-        sum + cost::training(u64::try_from(seconds).unwrap_or_default(), instance_count, attempt.usd_per_hour)
-    })
+    let lines = running.filter_map(|attempt| {
+        let from = attempt.started_at?;
+        let until = attempt.ended_at.unwrap_or(now).max(from);
+        let seconds = seconds_between(from, until);
+        let usage = Usage {
+            instance_type: trial.plan.instance_type.clone(),
+            region: trial.plan.price.as_ref()?.region.clone(),
+            count: trial.plan.instance_count,
+            from,
+            until,
+            billed_seconds: seconds,
+            run_seconds: seconds,
+            volume_gb: 0,
+        };
+        let agreed = Agreed { price_id: attempt.price_id, usd_per_hour: attempt.usd_per_hour, estimated: false };
+        Some(bill::lines(&usage, &evidence.prices, &[], agreed))
+    });
+    lines.flatten().map(|line| line.usd).sum()
+}
+
+/// What ended spot attempts would have cost more on demand, for as long as they ran.
+fn spot_saved(trial: &Trial, attempts: &[Attempt]) -> Option<Usd> {
+    if trial.plan.purchase_option != PurchaseOption::Spot {
+        return None;
+    }
+    let saved = attempts.iter().filter_map(|attempt| {
+        let seconds = attempt.training_seconds?.checked_sub(attempt.billable_seconds?)?;
+        Some(cost::training(u64::try_from(seconds).ok()?, trial.plan.instance_count, attempt.usd_per_hour))
+    });
+    Some(saved.sum())
 }
 
 fn interruptions(attempts: &[Attempt]) -> u32 {

@@ -2,7 +2,7 @@
 //! [`Applied::Stale`] means that another scheduler has the trial now, and nothing was changed.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
-use bakeoff_domain::cost;
+use bakeoff_domain::bill::{Agreed, Usage};
 use bakeoff_domain::decide::Ending;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::job::ObservedJob;
@@ -13,6 +13,7 @@ use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
+use super::bill::{self, What};
 use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
@@ -442,7 +443,7 @@ impl Store {
                    billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
                    checkpoint_due_at = NULL, metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $8::timestamptz END
                WHERE id = $1 AND settled_at IS NULL
-               RETURNING started_at"#,
+               RETURNING started_at, training_seconds"#,
             attempt.id.0,
             ending.attempt.as_str(),
             now,
@@ -455,7 +456,8 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         if let Some(row) = settled {
-            book(&mut tx, trial, attempt, ending, row.started_at.is_none(), now).await?;
+            let ran = row.training_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            book(&mut tx, trial, attempt, ending, (row.started_at, ended_at, ran), now).await?;
             let job_ended_at = (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
             warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
@@ -548,32 +550,36 @@ async fn book(
     trial: &Claimed,
     attempt: &Attempt,
     ending: &Ending,
-    no_metrics: bool,
+    (started_at, ended_at, ran): (Option<DateTime<Utc>>, DateTime<Utc>, Option<u64>),
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let account = account(trial, attempt);
-    let count = trial.plan.instance_count;
-    let seconds = ending.billable_seconds.unwrap_or_default();
-    let training = cost::training(seconds, count, attempt.usd_per_hour);
-    let is_estimate = trial.plan.price.as_ref().is_some_and(|price| price.status == PriceStatus::Estimated);
-    let settled = Entry {
-        kind: "settled",
-        component: "training",
-        usd: training,
-        quantity: i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(i64::from(count)),
-        unit: "instance_seconds",
-        estimated: ending.estimated || is_estimate,
+    let price = trial.plan.price.as_ref();
+    let billed = ending.billable_seconds.unwrap_or_default();
+    let from = started_at.unwrap_or(ended_at);
+    let usage = Usage {
+        instance_type: trial.plan.instance_type.clone(),
+        region: price.map(|price| price.region.clone()).unwrap_or_default(),
+        count: trial.plan.instance_count,
+        from: from.min(ended_at),
+        until: ended_at,
+        billed_seconds: billed,
+        run_seconds: if billed == 0 { 0 } else { ran.unwrap_or(billed).max(billed) },
+        volume_gb: trial.plan.request.as_ref().map_or(0, |request| request.volume_size_gb),
+    };
+    let agreed = Agreed {
+        price_id: attempt.price_id,
+        usd_per_hour: attempt.usd_per_hour,
+        estimated: price.is_some_and(|price| price.status == PriceStatus::Estimated),
     };
     let held = attempt.reserved_training_usd;
-    // The budget's row first: its lock puts the ledger's rows in order, and a release comes before what it makes room for.
-    budget::settle(tx, trial.experiment_id, trial.project_id, held, training).await?;
-    ledger::write(tx, &account, &Entry::worst_case("released", "training", held), now).await?;
-    ledger::write(tx, &account, &settled, now).await?;
-    if no_metrics {
-        super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, 0, now).await?;
+    let money = (Some(held), ending.estimated);
+    let cost = bill::settle(tx, &account, (What::Job, &usage, agreed), money, now).await?;
+    if started_at.is_none() {
+        super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, (0, None), now).await?;
     }
-    if training > held {
-        let reason = format!("{} cost {training}, more than the {held} reserved for it", attempt.job_name);
+    if cost > held {
+        let reason = format!("{} cost {cost}, more than the {held} reserved for it", attempt.job_name);
         sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", trial.experiment_id.0, reason)
             .execute(&mut *tx)
             .await?;

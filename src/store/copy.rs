@@ -2,7 +2,7 @@
 //! would take twice as long, arrays half as long again.
 
 use bakeoff_domain::rollup::Columns;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolCopyExt;
@@ -14,8 +14,8 @@ use super::series::Series;
 const HEADER: usize = 19;
 /// Three fields, each after its length: a timestamp, an integer, a double.
 const ROW: usize = 2 + (4 + 8) + (4 + 4) + (4 + 8);
-/// Postgres counts microseconds from 2000-01-01.
-const EPOCH: DateTime<Utc> = DateTime::from_timestamp(946_684_800, 0).unwrap();
+/// Postgres counts microseconds from 2000-01-01; this is that day, from 1970.
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, StoreError> {
     // COPY takes no parameters; what is put in is a number and two times, written by us.
@@ -49,10 +49,14 @@ pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, St
     // long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
     Ok(Columns {
-        at: points.iter().map(|(at, _, _)| EPOCH + TimeDelta::microseconds(*at)).collect(),
+        at: points.iter().map(|(at, _, _)| moment(*at)).collect(),
         step: points.iter().map(|(_, step, _)| *step).collect(),
         value: points.iter().map(|(_, _, value)| *value).collect(),
     })
+}
+
+fn moment(micros: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_micros(micros.saturating_add(EPOCH_MICROS)).unwrap_or_default()
 }
 
 /// One row of three fixed fields, none of them null.

@@ -291,7 +291,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (ProjectId(row.project_id), ExperimentId(row.id))).collect())
     }
 
-    /// Writes the recommendation and ends the experiment; false when somebody else did.
+    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change of price is being applied: the
+    /// recommendation might rest on the old one.
     pub async fn conclude(
         &self,
         project: ProjectId,
@@ -304,7 +305,8 @@ impl Store {
             r#"UPDATE experiments
                SET state = CASE state WHEN 'cancelling' THEN 'cancelled' ELSE 'completed' END,
                    recommendation = $3, ended_at = $4
-               WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')"#,
+               WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
+                 AND NOT EXISTS (SELECT FROM prices WHERE applied_at IS NULL AND effective_from <= $4)"#,
             id.0,
             project.0,
             to_json(recommendation),

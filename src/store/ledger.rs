@@ -23,19 +23,21 @@ pub struct Account {
 /// A row to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// `reserved`, `released` or `settled`.
+    /// `reserved`, `released`, `settled` or `adjusted`.
     pub(crate) kind: &'static str,
-    /// `training`, `cloudwatch`, `warm_pool` or `stray`.
+    /// `training`, `cloudwatch`, `warm_pool`, `stray` or `storage`.
     pub(crate) component: &'static str,
     pub(crate) usd: Usd,
     pub(crate) quantity: i64,
     pub(crate) unit: &'static str,
     pub(crate) estimated: bool,
+    /// When what is settled was used.
+    pub(crate) used: Option<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
 impl Entry {
     pub(crate) fn worst_case(kind: &'static str, component: &'static str, usd: Usd) -> Self {
-        Self { kind, component, usd, quantity: 0, unit: "worst_case", estimated: true }
+        Self { kind, component, usd, quantity: 0, unit: "worst_case", estimated: true, used: None }
     }
 }
 
@@ -59,8 +61,8 @@ pub(crate) async fn write_part(
 ) -> Result<(), StoreError> {
     sqlx::query!(
         r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
-                               price_id, estimated, recorded_at, part)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                               price_id, estimated, recorded_at, part, used_from, used_until)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
            ON CONFLICT ON CONSTRAINT ledger_once DO NOTHING"#,
         account.project_id.0,
         account.experiment_id.0,
@@ -75,6 +77,8 @@ pub(crate) async fn write_part(
         entry.estimated,
         now,
         part,
+        entry.used.map(|used| used.0),
+        entry.used.map(|used| used.1),
     )
     .execute(tx)
     .await?;
@@ -86,6 +90,8 @@ pub(crate) async fn write_part(
 pub struct TrialCost {
     pub training_usd: Usd,
     pub metrics_usd: Usd,
+    /// Volumes of its jobs and pools.
+    pub storage_usd: Usd,
     /// Its warm pools, and strays.
     pub other_usd: Usd,
     /// True while a part is an estimate.
@@ -101,7 +107,8 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<LedgerEntryView>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at
+            r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at,
+                      used_from, used_until
                FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
             experiment.0,
             after,
@@ -122,6 +129,8 @@ impl Store {
                 unit: row.unit,
                 price_id: row.price_id.map(PriceId),
                 estimated: row.estimated,
+                used_from: row.used_from,
+                used_until: row.used_until,
                 recorded_at: row.recorded_at,
             })
             .collect())
@@ -133,9 +142,10 @@ impl Store {
             r#"SELECT trial_id,
                       coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
                       bool_or(estimated) AS "estimated!"
-               FROM ledger WHERE experiment_id = ANY($1) AND kind = 'settled' GROUP BY trial_id"#,
+               FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') GROUP BY trial_id"#,
             experiments,
         )
         .fetch_all(&self.pool)
@@ -146,6 +156,7 @@ impl Store {
                 let cost = TrialCost {
                     training_usd: Usd(row.training),
                     metrics_usd: Usd(row.metrics),
+                    storage_usd: Usd(row.storage),
                     other_usd: Usd(row.other),
                     estimated: row.estimated,
                 };

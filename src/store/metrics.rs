@@ -112,7 +112,8 @@ impl Store {
             .await?;
             // No row: another reader was faster and has settled it.
             if let (Some(requested), None) = (written, step.next_at) {
-                settle(&mut tx, &step.due.account, step.due.reserved_metrics_usd, requested, now).await?;
+                let since = step.due.started_at;
+                settle(&mut tx, &step.due.account, step.due.reserved_metrics_usd, (requested, since), now).await?;
             }
         }
         tx.commit().await?;
@@ -120,24 +121,34 @@ impl Store {
     }
 }
 
-/// Books what reading an attempt's metrics cost, and gives the reservation back.
+/// Books what reading an attempt's metrics cost, since when, and gives the reservation back.
 pub(super) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
     reserved: Usd,
-    requested: i64,
+    (requested, since): (i64, Option<DateTime<Utc>>),
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let usd = cost::metrics(u64::try_from(requested).unwrap_or_default());
+    let rate = sqlx::query!(
+        r#"SELECT id, usd FROM prices WHERE component = 'cloudwatch' AND instance_type IS NULL AND effective_from <= $1
+           ORDER BY confirmed_at DESC, effective_from DESC LIMIT 1"#,
+        now,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let requested = requested.max(0);
+    let cost = cost::metrics(requested.unsigned_abs(), rate.as_ref().map(|rate| Usd(rate.usd)));
     let settled = Entry {
         kind: "settled",
         component: "cloudwatch",
-        usd,
+        usd: cost,
         quantity: requested,
         unit: "metrics_requested",
         estimated: false,
+        used: Some((since.unwrap_or(now).min(now), now)),
     };
-    budget::settle(tx, account.experiment_id, account.project_id, reserved, usd).await?;
+    budget::settle(tx, account.experiment_id, account.project_id, reserved, cost).await?;
     ledger::write(tx, account, &Entry::worst_case("released", "cloudwatch", reserved), now).await?;
-    ledger::write(tx, account, &settled, now).await
+    let account = Account { price_id: rate.map_or(account.price_id, |rate| PriceId(rate.id)), ..*account };
+    ledger::write(tx, &account, &settled, now).await
 }

@@ -3,6 +3,7 @@
 //! Whatever must hold together is one transaction. No function here calls the network other than Postgres.
 
 pub mod attempts;
+mod bill;
 mod budget;
 pub mod calls;
 pub mod checkpoints;
@@ -18,6 +19,7 @@ pub mod lifecycle;
 pub mod metrics;
 pub mod prices;
 pub mod queue;
+pub mod repricing;
 pub mod requests;
 pub mod runs;
 pub mod series;

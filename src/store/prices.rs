@@ -1,24 +1,35 @@
-//! Effective-dated prices: the shipped catalog and each project's own. Never overwritten.
+//! Effective-dated prices: the shipped catalog, what AWS lists, and each project's own. Never overwritten; what is seen again is
+//! confirmed. What follows from a new one is in [`super::repricing`].
 
 use bakeoff_domain::ids::{PriceId, ProjectId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::price::{CatalogPrice, Price, PriceStatus};
+use bakeoff_domain::plan::Tariff;
+use bakeoff_domain::price::{Component, NewPrice, Price, PriceStatus, Rate};
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::{Store, StoreError};
 
 struct Row {
     id: Uuid,
-    instance_type: String,
+    instance_type: Option<String>,
     region: String,
-    usd_per_hour: Decimal,
-    usd_per_hour_max: Option<Decimal>,
+    component: String,
+    usd: Decimal,
+    usd_max: Option<Decimal>,
     effective_from: DateTime<Utc>,
+    confirmed_at: DateTime<Utc>,
     source: String,
     status: String,
     note: String,
+}
+
+impl Row {
+    fn status(&self) -> Result<PriceStatus, StoreError> {
+        PriceStatus::parse(&self.status).ok_or_else(|| StoreError::corrupt("prices", self.id, "status"))
+    }
 }
 
 impl TryFrom<Row> for Price {
@@ -27,59 +38,138 @@ impl TryFrom<Row> for Price {
     fn try_from(row: Row) -> Result<Self, StoreError> {
         Ok(Self {
             id: PriceId(row.id),
-            instance_type: row.instance_type,
+            status: row.status()?,
+            instance_type: row.instance_type.ok_or_else(|| StoreError::corrupt("prices", row.id, "instance_type"))?,
             region: row.region,
-            usd_per_hour: Usd(row.usd_per_hour.normalize()),
-            usd_per_hour_max: row.usd_per_hour_max.map(|max| Usd(max.normalize())),
+            usd_per_hour: Usd(row.usd.normalize()),
+            usd_per_hour_max: row.usd_max.map(|max| Usd(max.normalize())),
             effective_from: row.effective_from,
             source: row.source,
-            status: PriceStatus::parse(&row.status).ok_or_else(|| StoreError::corrupt("prices", row.id, "status"))?,
             note: row.note,
+            confirmed_at: Some(row.confirmed_at),
         })
     }
 }
 
+impl TryFrom<Row> for Rate {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: PriceId(row.id),
+            status: row.status()?,
+            component: Component::parse(&row.component)
+                .ok_or_else(|| StoreError::corrupt("prices", row.id, "component"))?,
+            region: row.region,
+            usd: Usd(row.usd.normalize()),
+            usd_max: row.usd_max.map(|max| Usd(max.normalize())),
+            effective_from: row.effective_from,
+            confirmed_at: row.confirmed_at,
+            source: row.source,
+        })
+    }
+}
+
+/// What is charged for something in one region, with its history.
+#[derive(Debug, Clone, Default)]
+pub struct Tariffs {
+    pub prices: Vec<Price>,
+    pub rates: Vec<Rate>,
+}
+
+impl Tariffs {
+    pub fn as_ref(&self) -> Tariff<'_> {
+        Tariff { prices: &self.prices, rates: &self.rates }
+    }
+}
+
+/// Reads what a project pays in a region, instances of one type or of all named ones, inside the caller's transaction.
+pub(super) async fn tariffs(
+    executor: impl PgExecutor<'_>,
+    project: ProjectId,
+    region: &str,
+    instance_types: &[String],
+) -> Result<Tariffs, StoreError> {
+    let rows = sqlx::query_as!(
+        Row,
+        r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
+           FROM prices
+           WHERE (project_id IS NULL OR project_id = $1)
+             AND (instance_type = ANY($3) AND region = $2 OR instance_type IS NULL AND region IN ($2, '*'))
+           ORDER BY effective_from, id"#,
+        project.0,
+        region,
+        instance_types,
+    )
+    .fetch_all(executor)
+    .await?;
+    let mut tariffs = Tariffs::default();
+    for row in rows {
+        if row.instance_type.is_some() {
+            tariffs.prices.push(row.try_into()?);
+        } else {
+            tariffs.rates.push(row.try_into()?);
+        }
+    }
+    Ok(tariffs)
+}
+
 impl Store {
-    /// Adds catalog prices that are not there yet; a later release adds its own beside them.
-    pub async fn load_catalog_prices(
+    /// Adds catalog or listed prices that are not there yet, and notes of the others that they were seen again. Returns the places
+    /// of the new ones.
+    pub async fn put_prices(
         &self,
-        rows: &[CatalogPrice],
+        rows: &[NewPrice],
         mut fresh: impl FnMut() -> Uuid,
         now: DateTime<Utc>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Vec<usize>, StoreError> {
         let ids: Vec<Uuid> = rows.iter().map(|_| fresh()).collect();
-        let text = |field: fn(&CatalogPrice) -> &str| rows.iter().map(|row| field(row).to_owned()).collect::<Vec<_>>();
-        let max: Vec<Option<Decimal>> = rows.iter().map(|row| row.usd_per_hour_max).collect();
-        let done = sqlx::query!(
-            r#"INSERT INTO prices (id, component, region, instance_type, usd_per_hour, usd_per_hour_max, effective_from,
-                                   source, status, note, created_at)
-               SELECT id, 'training', region, instance_type, usd, usd_max, effective_from, source, status, note, $10
-               FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::numeric[], $5::numeric[], $6::timestamptz[],
-                           $7::text[], $8::text[], $9::text[])
-                    AS t(id, region, instance_type, usd, usd_max, effective_from, source, status, note)
-               ON CONFLICT DO NOTHING"#,
+        let text = |field: fn(&NewPrice) -> &str| rows.iter().map(|row| field(row).to_owned()).collect::<Vec<_>>();
+        let types: Vec<Option<String>> = rows.iter().map(|row| row.instance_type.clone()).collect();
+        let max: Vec<Option<Decimal>> = rows.iter().map(|row| row.usd_max).collect();
+        let written: Vec<Uuid> = sqlx::query_scalar!(
+            r#"INSERT INTO prices (id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source,
+                                   status, note, created_at)
+               SELECT id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source, status,
+                      note, $12
+               FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::text[], $5::numeric[], $6::numeric[],
+                           $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::text[])
+                    AS t(id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source, status, note)
+               ON CONFLICT (component, region, coalesce(instance_type, ''), effective_from, source, usd)
+                   WHERE project_id IS NULL
+               DO UPDATE SET confirmed_at = excluded.confirmed_at,
+                   -- Another one that was newer is not any more: this one takes its place.
+                   applied_at = CASE WHEN EXISTS (
+                       SELECT FROM prices o
+                       WHERE o.component = prices.component AND o.region = prices.region
+                         AND o.instance_type IS NOT DISTINCT FROM prices.instance_type AND o.project_id IS NULL
+                         AND o.confirmed_at > prices.confirmed_at) THEN NULL ELSE prices.applied_at END
+               WHERE prices.confirmed_at < excluded.confirmed_at
+               RETURNING id"#,
             &ids,
+            &text(|row| row.component.as_str()),
             &text(|row| &row.region),
-            &text(|row| &row.instance_type),
-            &rows.iter().map(|row| row.usd_per_hour).collect::<Vec<_>>(),
+            &types as &[Option<String>],
+            &rows.iter().map(|row| row.usd).collect::<Vec<_>>(),
             &max as &[Option<Decimal>],
             &rows.iter().map(|row| row.effective_from).collect::<Vec<_>>(),
+            &rows.iter().map(|row| row.confirmed_at).collect::<Vec<_>>(),
             &text(|row| &row.source),
             &text(|row| row.status.as_str()),
             &text(|row| &row.note),
             now,
         )
-        .execute(&self.pool)
+        .fetch_all(&self.pool)
         .await?;
-        Ok(done.rows_affected())
+        Ok(ids.iter().enumerate().filter(|(_, id)| written.contains(id)).map(|(place, _)| place).collect())
     }
 
     /// A project's own price. The same source on the same day again is a conflict.
     pub async fn insert_price(&self, project: ProjectId, price: &Price, now: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"INSERT INTO prices (id, project_id, component, region, instance_type, usd_per_hour, effective_from, source,
-                                   status, note, created_at)
-               VALUES ($1, $2, 'training', $3, $4, $5, $6, $7, $8, $9, $10)"#,
+            r#"INSERT INTO prices (id, project_id, component, region, instance_type, usd, effective_from, confirmed_at,
+                                   source, status, note, created_at)
+               VALUES ($1, $2, 'training', $3, $4, $5, $6, $10, $7, $8, $9, $10)"#,
             price.id.0,
             project.0,
             price.region,
@@ -96,7 +186,17 @@ impl Store {
         Ok(())
     }
 
-    /// Every price of some types that a project sees, with their whole history.
+    /// What a project pays in a region for some instance types, and for what goes with them.
+    pub async fn tariffs(
+        &self,
+        project: ProjectId,
+        region: &str,
+        instance_types: &[String],
+    ) -> Result<Tariffs, StoreError> {
+        tariffs(&self.pool, project, region, instance_types).await
+    }
+
+    /// Every price that a project sees, with its history, by type and region; only of some types, when given.
     pub async fn prices_of(
         &self,
         project: ProjectId,
@@ -105,9 +205,9 @@ impl Store {
     ) -> Result<Vec<Price>, StoreError> {
         sqlx::query_as!(
             Row,
-            r#"SELECT id, instance_type, region, usd_per_hour, usd_per_hour_max, effective_from, source, status, note
+            r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
                FROM prices
-               WHERE (project_id IS NULL OR project_id = $1)
+               WHERE component = 'training' AND (project_id IS NULL OR project_id = $1)
                  AND ($2::text IS NULL OR region = $2)
                  AND ($3::text[] IS NULL OR instance_type = ANY($3))
                ORDER BY instance_type, region, effective_from, id"#,
@@ -119,6 +219,25 @@ impl Store {
         .await?
         .into_iter()
         .map(Price::try_from)
+        .collect()
+    }
+
+    /// The rates that are not of an instance type, with their history.
+    pub async fn rates(&self, project: ProjectId, region: Option<&str>) -> Result<Vec<Rate>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
+               FROM prices
+               WHERE instance_type IS NULL AND (project_id IS NULL OR project_id = $1)
+                 AND ($2::text IS NULL OR region IN ($2, '*'))
+               ORDER BY component, region, effective_from, id"#,
+            project.0,
+            region,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Rate::try_from)
         .collect()
     }
 }

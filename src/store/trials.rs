@@ -415,16 +415,17 @@ impl Store {
 
     /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
     pub async fn shown_trial(&self, project: ProjectId, id: TrialId) -> Result<Option<ShownTrial>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            ShownRow,
             r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
                       CASE WHEN a.number = 1 THEN t.plan::text END AS plan,
                       (t.plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
                       t.created_at, t.ended_at AS trial_ended_at,
-                      a.id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour, a.reserved_training_usd,
-                      a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed, a.job_status,
-                      a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!", a.training_seconds,
-                      a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at, a.started_at,
-                      a.ended_at, a.is_compared, a.checkpoint_at,
+                      a.id, a.trial_id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour,
+                      a.reserved_training_usd, a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed,
+                      a.job_status, a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!",
+                      a.training_seconds, a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at,
+                      a.started_at, a.ended_at, a.is_compared, a.checkpoint_at,
                       greatest(a.started_at, a.modified_at) AS training_since
                FROM trials t JOIN attempts a ON a.trial_id = t.id
                WHERE t.id = $1 AND t.project_id = $2 ORDER BY a.number"#,
@@ -433,62 +434,107 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut shown: Option<ShownTrial> = None;
-        for row in rows {
-            let attempt = AttemptRow {
-                id: row.id,
-                trial_id: id.0,
-                number: row.number,
-                job_name: row.job_name,
-                state: row.state,
-                price_id: row.price_id,
-                usd_per_hour: row.usd_per_hour,
-                reserved_training_usd: row.reserved_training_usd,
-                reserved_metrics_usd: row.reserved_metrics_usd,
-                quarantine_until: row.quarantine_until,
-                absent: row.absent,
-                postponed: row.postponed,
-                job_status: row.job_status,
-                secondary_status: row.secondary_status,
-                failure_reason: row.failure_reason,
-                transitions: row.transitions,
-                training_seconds: row.training_seconds,
-                billable_seconds: row.billable_seconds,
-                billing_estimated: row.billing_estimated,
-                metrics_requested: row.metrics_requested,
-                planned_at: row.planned_at,
-                started_at: row.started_at,
-                ended_at: row.ended_at,
-                is_compared: row.is_compared,
-                checkpoint_at: row.checkpoint_at,
-                training_since: row.training_since,
-            };
-            let shown = match &mut shown {
-                Some(shown) => shown,
-                empty @ None => {
-                    let plan = row.plan.and_then(|text| RawValue::from_string(text).ok());
-                    empty.insert(ShownTrial {
-                        id,
-                        experiment_id: ExperimentId(row.experiment_id),
-                        state: TrialState::parse(&row.trial_state)
-                            .ok_or_else(|| StoreError::corrupt("trials", id, "state"))?,
-                        reason: row.reason,
-                        plan: plan.ok_or_else(|| StoreError::corrupt("trials", id, "plan"))?,
-                        is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
-                        instance_count: count(row.instance_count),
-                        checkpoint_seconds: row.checkpoint_seconds.and_then(|s| u32::try_from(s).ok()).unwrap_or(0),
-                        created_at: row.created_at,
-                        ended_at: row.trial_ended_at,
-                        attempts: Vec::new(),
-                    })
-                }
-            };
-            shown.attempts.push(attempt.try_into()?);
-        }
-        match shown {
-            Some(shown) => Ok(Some(shown)),
+        let mut rows = rows.into_iter();
+        let Some(mut first) = rows.next() else {
             // Nothing was attempted.
-            None => self.trial(project, id).await?.map(ShownTrial::try_from).transpose(),
+            return self.trial(project, id).await?.map(ShownTrial::try_from).transpose();
+        };
+        let mut shown = first.trial()?;
+        for row in std::iter::once(first).chain(rows) {
+            shown.attempts.push(row.attempt().try_into()?);
+        }
+        Ok(Some(shown))
+    }
+}
+
+/// A trial beside one of its attempts.
+struct ShownRow {
+    experiment_id: Uuid,
+    trial_state: String,
+    reason: Option<String>,
+    purchase_option: String,
+    instance_count: i32,
+    /// With the first attempt only.
+    plan: Option<String>,
+    checkpoint_seconds: Option<i64>,
+    created_at: DateTime<Utc>,
+    trial_ended_at: Option<DateTime<Utc>>,
+    id: Uuid,
+    trial_id: Uuid,
+    number: i32,
+    job_name: String,
+    state: String,
+    price_id: Uuid,
+    usd_per_hour: Decimal,
+    reserved_training_usd: Decimal,
+    reserved_metrics_usd: Decimal,
+    quarantine_until: Option<DateTime<Utc>>,
+    absent: i32,
+    postponed: i32,
+    job_status: Option<String>,
+    secondary_status: Option<String>,
+    failure_reason: Option<String>,
+    transitions: String,
+    training_seconds: Option<i64>,
+    billable_seconds: Option<i64>,
+    billing_estimated: bool,
+    metrics_requested: i64,
+    planned_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+    is_compared: bool,
+    checkpoint_at: Option<DateTime<Utc>>,
+    training_since: Option<DateTime<Utc>>,
+}
+
+impl ShownRow {
+    /// The trial without attempts; takes the plan.
+    fn trial(&mut self) -> Result<ShownTrial, StoreError> {
+        let plan = self.plan.take().and_then(|text| RawValue::from_string(text).ok());
+        Ok(ShownTrial {
+            id: TrialId(self.trial_id),
+            experiment_id: ExperimentId(self.experiment_id),
+            state: TrialState::parse(&self.trial_state)
+                .ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "state"))?,
+            reason: self.reason.take(),
+            plan: plan.ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "plan"))?,
+            is_spot: self.purchase_option == PurchaseOption::Spot.as_str(),
+            instance_count: count(self.instance_count),
+            checkpoint_seconds: self.checkpoint_seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(0),
+            created_at: self.created_at,
+            ended_at: self.trial_ended_at,
+            attempts: Vec::new(),
+        })
+    }
+
+    fn attempt(self) -> AttemptRow {
+        AttemptRow {
+            id: self.id,
+            trial_id: self.trial_id,
+            number: self.number,
+            job_name: self.job_name,
+            state: self.state,
+            price_id: self.price_id,
+            usd_per_hour: self.usd_per_hour,
+            reserved_training_usd: self.reserved_training_usd,
+            reserved_metrics_usd: self.reserved_metrics_usd,
+            quarantine_until: self.quarantine_until,
+            absent: self.absent,
+            postponed: self.postponed,
+            job_status: self.job_status,
+            secondary_status: self.secondary_status,
+            failure_reason: self.failure_reason,
+            transitions: self.transitions,
+            training_seconds: self.training_seconds,
+            billable_seconds: self.billable_seconds,
+            billing_estimated: self.billing_estimated,
+            metrics_requested: self.metrics_requested,
+            planned_at: self.planned_at,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            is_compared: self.is_compared,
+            checkpoint_at: self.checkpoint_at,
+            training_since: self.training_since,
         }
     }
 }

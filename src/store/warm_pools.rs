@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use bakeoff_domain::cost;
+use bakeoff_domain::bill::{Agreed, Usage};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::pool;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
 use super::attempts::Applied;
+use super::bill::{self, What};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::interval;
@@ -30,6 +31,8 @@ pub struct ClaimedPool {
     /// A trial waits that matches it.
     pub is_wanted: bool,
     instance_type: String,
+    region: String,
+    volume_gb: u32,
     instance_count: u32,
     usd_per_hour: Usd,
     reserved_usd: Usd,
@@ -118,6 +121,9 @@ impl Store {
                WHERE p.attempt_id = ANY (ARRAY(SELECT attempt_id FROM due))
                RETURNING p.attempt_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
                          p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
+                         (SELECT plan->'price'->>'region' FROM trials t WHERE t.id = p.trial_id) AS region,
+                         (SELECT (plan #>> '{request,volume_size_gb}')::bigint FROM trials t WHERE t.id = p.trial_id)
+                             AS volume_gb,
                          p.job_ended_at AS "job_ended_at!", p.lease_token,
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
@@ -144,6 +150,8 @@ impl Store {
                 keep_alive_seconds: u32::try_from(row.keep_alive_seconds).unwrap_or_default(),
                 job_ended_at: row.job_ended_at,
                 is_wanted: row.is_wanted,
+                region: row.region.unwrap_or_default(),
+                volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
                 instance_type: row.instance_type,
                 instance_count: u32::try_from(row.instance_count).unwrap_or_default(),
                 usd_per_hour: Usd(row.usd_per_hour),
@@ -189,19 +197,20 @@ impl Store {
         if changed.rows_affected() == 0 {
             return Ok(Applied::Stale);
         }
-        let usd = cost::training(retained_seconds, pool.instance_count, pool.usd_per_hour);
-        let settled = Entry {
-            kind: "settled",
-            component: COMPONENT,
-            usd,
-            quantity: seconds.saturating_mul(pool.instance_count.into()),
-            unit: "instance_seconds",
-            estimated,
-        };
         let account = &pool.account;
-        budget::settle(&mut tx, account.experiment_id, account.project_id, pool.reserved_usd, usd).await?;
-        ledger::write(&mut tx, account, &Entry::worst_case("released", COMPONENT, pool.reserved_usd), now).await?;
-        ledger::write(&mut tx, account, &settled, now).await?;
+        let usage = Usage {
+            instance_type: pool.instance_type.clone(),
+            region: pool.region.clone(),
+            count: pool.instance_count,
+            from: pool.job_ended_at,
+            until: pool.job_ended_at + TimeDelta::seconds(seconds),
+            billed_seconds: retained_seconds,
+            run_seconds: retained_seconds,
+            volume_gb: pool.volume_gb,
+        };
+        let agreed = Agreed { price_id: account.price_id, usd_per_hour: pool.usd_per_hour, estimated: false };
+        let money = (Some(pool.reserved_usd), estimated);
+        let usd = bill::settle(&mut tx, account, (What::Pool, &usage, agreed), money, now).await?;
         let event = NewEvent {
             project_id: pool.account.project_id,
             experiment_id: pool.account.experiment_id,

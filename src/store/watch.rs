@@ -1,18 +1,19 @@
 //! What a listing or an event of AWS's changes: statuses for people to see, and trials that become due. Stray jobs, stopped
 //! and billed.
 
-use bakeoff_domain::cost;
+use bakeoff_domain::bill::{Agreed, Usage};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::job::Billing;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::stray::StrayFacts;
 use bakeoff_domain::watch::{Change, Known};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
+use super::bill::{self, What};
 use super::events::{self, NewEvent};
 use super::leases::{self, Term};
-use super::ledger::{self, Account, Entry};
+use super::ledger::Account;
 use super::{Store, StoreError, budget};
 
 /// A stray job whose cost is not known yet.
@@ -27,9 +28,12 @@ pub struct Stray {
 }
 
 /// The attempt that a stray job belongs to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StrayOwner {
     pub account: Account,
+    pub instance_type: String,
+    pub region: String,
+    pub volume_gb: u32,
     pub instance_count: u32,
     pub usd_per_hour: Usd,
 }
@@ -187,7 +191,9 @@ impl Store {
         let rows = sqlx::query!(
             r#"SELECT s.job_name, s.found_at, s.last_seen_at, s.billed_seconds, a.started_at AS "started_at?", a.id AS "attempt_id?", a.project_id AS "project_id?",
                       a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?", a.price_id AS "price_id?",
-                      a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?"
+                      a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
+                      t.instance_type AS "instance_type?", t.plan->'price'->>'region' AS region,
+                      (t.plan #>> '{request,volume_size_gb}')::bigint AS volume_gb
                FROM stray_jobs s LEFT JOIN attempts a ON a.id = s.attempt_id LEFT JOIN trials t ON t.id = a.trial_id
                WHERE s.settled_at IS NULL AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"#,
             now,
@@ -209,6 +215,9 @@ impl Store {
                 };
                 let owner = account().map(|account| StrayOwner {
                     account,
+                    instance_type: row.instance_type.clone().unwrap_or_default(),
+                    region: row.region.clone().unwrap_or_default(),
+                    volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
                     instance_count: row.instance_count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
                     usd_per_hour: row.usd_per_hour.map_or(Usd::ZERO, Usd),
                 });
@@ -252,16 +261,22 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        if let (Some(owner), Some(part)) = (stray.owner, part) {
+        if let (Some(owner), Some(part)) = (&stray.owner, part) {
             let seconds = billing.seconds.saturating_sub(stray.billed_seconds);
-            let usd = cost::training(seconds, owner.instance_count, owner.usd_per_hour);
-            let quantity = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(owner.instance_count.into());
-            let estimated = billing.estimated;
-            let entry =
-                Entry { kind: "settled", component: "stray", usd, quantity, unit: "instance_seconds", estimated };
-            ledger::write_part(&mut tx, &owner.account, &entry, part, now).await?;
-            let account = owner.account;
-            budget::settle(&mut tx, account.experiment_id, account.project_id, Usd::ZERO, usd).await?;
+            let account = &owner.account;
+            let usage = Usage {
+                instance_type: owner.instance_type.clone(),
+                region: owner.region.clone(),
+                count: owner.instance_count,
+                // When it ran is not known here, but for how long: not long ago.
+                from: now - TimeDelta::seconds(i64::try_from(seconds).unwrap_or(0)),
+                until: now,
+                billed_seconds: seconds,
+                run_seconds: seconds,
+                volume_gb: owner.volume_gb,
+            };
+            let agreed = Agreed { price_id: account.price_id, usd_per_hour: owner.usd_per_hour, estimated: false };
+            bill::settle(&mut tx, account, (What::Stray(part), &usage, agreed), (None, billing.estimated), now).await?;
             budget::pause_when_overdrawn(&mut tx, account.experiment_id, &stray.job_name).await?;
         }
         tx.commit().await?;

@@ -41,14 +41,27 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
     let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;
     let count = due.len();
-    let (last, running): (Vec<_>, Vec<_>) = due.into_iter().partition(|attempt| is_last(attempt, now));
-    // Last reads have their own, longer windows: batched apart, so that they do not lengthen everybody's.
-    for group in [running, last] {
+    // Last reads have their own, longer windows, and old ones a coarser period: batched apart, so that they do not spoil everybody's.
+    let mut groups: BTreeMap<(bool, TimeDelta), Vec<MetricsDue>> = BTreeMap::new();
+    for attempt in due {
+        let start = window(&attempt, now).map_or(now, |window| window.0);
+        groups.entry((is_last(&attempt, now), period(start, now))).or_default().push(attempt);
+    }
+    for ((_, period), group) in groups {
         for batch in batches(group) {
-            read(app, batch, now).await?;
+            read(app, batch, period, now).await?;
         }
     }
     Ok(count)
+}
+
+/// What CloudWatch still has of a moment: minutes for 15 days, five minutes for 63, hours for 455 (CloudWatch user guide).
+fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
+    match (now - start).num_days() {
+        ..15 => TimeDelta::minutes(1),
+        15..63 => TimeDelta::minutes(5),
+        _ => TimeDelta::hours(1),
+    }
 }
 
 fn is_last(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
@@ -110,7 +123,7 @@ fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(at.timestamp().div_euclid(60) * 60, 0).unwrap_or(at)
 }
 
-async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTime<Utc>) -> Result<(), StoreError> {
     let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
     let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
     let mut progress: Vec<Progress> =
@@ -120,7 +133,7 @@ async fn read(app: &App, batch: Vec<MetricsDue>, now: DateTime<Utc>) -> Result<(
     let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
     if let Some((start, end)) = start.zip(end) {
         let all: Vec<MetricQuery> = ready.iter().flat_map(|(attempt, _)| queries(attempt)).collect();
-        match app.aws.read_metrics(&all, start, end).await {
+        match app.aws.read_metrics(&all, period, start, end).await {
             Ok(series) => {
                 let mut series = series.into_iter();
                 for (attempt, _) in ready {

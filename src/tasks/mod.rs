@@ -1,4 +1,4 @@
-//! The loops: scheduler, watcher, pools, checkpoints, ingester, concluder, accountant, archivist,
+//! The loops: scheduler, watcher, pools, checkpoints, ingester, repricer, concluder, accountant, archivist,
 //! listener. A tick takes no input, a wake
 //! carries no data: there is one code path, also after a restart. Tasks never import `http`.
 
@@ -9,6 +9,7 @@ pub mod concluder;
 pub mod ingester;
 mod listener;
 pub mod pools;
+pub mod repricer;
 pub mod scheduler;
 pub mod watcher;
 
@@ -46,6 +47,7 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     start("pools", poll / 2, |app| async move { pools::tick(&app).await }.boxed());
     start("checkpoints", TimeDelta::minutes(2), |app| async move { checkpoints::tick(&app).await }.boxed());
     start("ingester", metrics, |app| async move { ingester::tick(&app).await }.boxed());
+    start("repricer", TimeDelta::seconds(20), |app| async move { repricer::tick(&app).await }.boxed());
     start("concluder", TimeDelta::seconds(20), |app| async move { concluder::tick(&app).await }.boxed());
     start("accountant", TimeDelta::minutes(1), |app| async move { accountant::tick(&app).await }.boxed());
     start("archivist", TimeDelta::minutes(5), |app| async move { archivist::tick(&app).await }.boxed());

@@ -240,13 +240,13 @@ impl Hand<'_> {
         let mut plan = self.trial.plan.clone();
         let kind = std::slice::from_ref(&plan.instance_type);
         let region = &self.app.settings.region;
-        let prices = self.app.store.prices_of(self.trial.project_id, Some(region), Some(kind)).await?;
-        let current = price::in_force(&prices, &plan.instance_type, region, now);
+        let tariffs = self.app.store.tariffs(self.trial.project_id, region, kind).await?;
+        let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
         let Some((price, request)) = current.zip(plan.request.as_ref()) else {
             self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
             return Ok(false);
         };
-        let worst = plan::worst_case(request, &prices, &price, self.app.settings.metrics_spacing(), now);
+        let worst = plan::worst_case(request, tariffs.as_ref(), &price, self.app.settings.metrics_spacing(), now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());

@@ -28,7 +28,7 @@ impl Draw {
 }
 
 fn random_spec(draw: &mut Draw) -> Value {
-    let kind = draw.below(4);
+    let kind = draw.below(5);
     let mut random = if kind == 0 { spot_spec() } else { spec() };
     let candidates = random["candidates"].as_array_mut().unwrap();
     let keep = usize::try_from(draw.below(2)).unwrap() % candidates.len();
@@ -43,9 +43,22 @@ fn random_spec(draw: &mut Draw) -> Value {
     if kind == 1 {
         random["keep_alive_seconds"] = json!(600 + draw.below(3000));
     }
-    if kind == 2 && draw.below(2) == 0 {
+    if kind == 2 {
         // Some run into their limit.
         random["max_runtime_seconds"] = json!(900 + draw.below(1800));
+    }
+    if kind == 4 {
+        // Without local NVMe: its volume is billed, and its warm pool's.
+        let mut lora = spot_spec();
+        std::mem::swap(&mut random["workload"]["model"], &mut lora["workload"]["model"]);
+        random["workload"]["trial_tokens"] = json!(2_000_000 + draw.below(10_000_000));
+        random["workload"]["precision"] = json!("fp16");
+        random["max_runtime_seconds"] = json!(72_000);
+        random["keep_alive_seconds"] = json!(600 + draw.below(3000));
+        let profile = json!({"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 16, "zero_stage": 3,
+                             "activation_checkpointing": true, "volume_size_gb": 200 + draw.below(800)});
+        random["candidates"] =
+            json!([{"name": "p3", "instance_type": "ml.p3.8xlarge", "repeats": REPEATS, "profile": profile}]);
     }
     random["budget_usd"] = json!(1_000_000);
     random
@@ -95,9 +108,10 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
     .unwrap();
     let booked: BTreeMap<String, f64> = booked.into_iter().map(|(name, usd)| (name, usd.to_f64().unwrap())).collect();
     let record = test.record().await;
-    let (mut billed_total, mut booked_total, mut kinds) = (0.0, 0.0, [0; 4]);
+    let (mut billed_total, mut booked_total, mut kinds) = (0.0, 0.0, [0; 5]);
     for job in record["jobs"].as_array().unwrap() {
-        let billed = (job["micro_usd"].as_f64().unwrap() + job["pool_micro_usd"].as_f64().unwrap()) / 1e6;
+        let parts = ["micro_usd", "pool_micro_usd", "storage_micro_usd", "pool_storage_micro_usd"];
+        let billed: f64 = parts.iter().map(|part| job[part].as_f64().unwrap()).sum::<f64>() / 1e6;
         let ours = booked.get(job["name"].as_str().unwrap()).copied().unwrap_or(0.0);
         assert!((billed - ours).abs() < 0.005, "billed {billed}, booked {ours}: {job}");
         billed_total += billed;
@@ -106,11 +120,12 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
         kinds[1] += i32::from(job["pool_micro_usd"].as_i64().unwrap() > 0);
         kinds[2] += i32::from(job["status"] == "Failed");
         kinds[3] += i32::from(job["status"] == "Stopped");
+        kinds[4] += i32::from(job["storage_micro_usd"].as_i64().unwrap() > 0);
     }
     assert!((billed_total - booked_total).abs() < 0.005, "billed {billed_total}, booked {booked_total}");
-    assert!(kinds.iter().all(|count| *count > 20), "spot, warm, failed, stopped: {kinds:?}");
+    assert!(kinds.iter().all(|count| *count > 20), "spot, warm, failed, stopped, with volumes: {kinds:?}");
     println!(
-        "{} jobs, ${billed_total:.2}; spot, warm, failed, stopped: {kinds:?}",
+        "{} jobs, ${billed_total:.2}; spot, warm, failed, stopped, with volumes: {kinds:?}",
         record["jobs"].as_array().unwrap().len()
     );
 }

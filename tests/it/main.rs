@@ -12,6 +12,7 @@ mod fleet;
 mod ledger;
 mod metrics;
 mod plans;
+mod prices;
 mod scheduler;
 mod states;
 mod style;

@@ -70,9 +70,9 @@ async fn a_later_attempt_is_priced_when_it_is_planned(pool: PgPool) {
         test.send(test.request(reqwest::Method::PUT, &format!("/v1/prices/{kind}"), &test.admin).json(&body)).await;
     }
     test.run_to_end(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let mut rates: Vec<f64> =
-        table["rows"].as_array().unwrap().iter().map(|row| row["usd_per_hour"].as_f64().unwrap()).collect();
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let attempts = trials["items"].as_array().unwrap().iter().flat_map(|trial| trial["attempts"].as_array().unwrap());
+    let mut rates: Vec<f64> = attempts.map(|attempt| attempt["usd_per_hour"].as_f64().unwrap()).collect();
     rates.sort_by(f64::total_cmp);
     assert!((rates[0] - 10.0).abs() < 1e-9 && rates[1] > 30.0, "{rates:?}");
 }
@@ -286,7 +286,7 @@ async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     test.watch().await;
     let job = test.record().await["jobs"][0].clone();
     assert_eq!(job["status"], "Stopped");
-    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 1";
+    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 100";
     assert_eq!(number(&pool, booked).await + 60, job["billable_seconds"].as_i64().unwrap());
 }
 

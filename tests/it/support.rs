@@ -21,7 +21,7 @@ use bakeoff_domain::decide::Policy;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Waiting};
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -51,7 +51,7 @@ fn sim() -> PathBuf {
 
 impl Region {
     /// Virtual time stands almost still at first: a factor of 1 from a virtual origin, stepped through `/_sim/advance`.
-    pub(crate) fn start(faults: &[&str]) -> Self {
+    pub(crate) fn start(faults: &[&str], origin: DateTime<Utc>) -> Self {
         let folder = std::env::temp_dir().join(format!("bakeoff-it-{}", ids::fresh().as_simple()));
         for input in ["train", "validation"] {
             let path = folder.join("tests").join(input);
@@ -61,7 +61,7 @@ impl Region {
         let mut child = Command::new(sim())
             .arg("--s3-root")
             .arg(&folder)
-            .args(["--manual-clock", "2026-11-20T00:00:00Z"])
+            .args(["--manual-clock", &origin.to_rfc3339()])
             .args(faults)
             .stdout(Stdio::piped())
             .spawn()
@@ -72,6 +72,11 @@ impl Region {
         let text = |key: &str| addresses[key].as_str().expect("an address").to_owned();
         Self { child, url: text("api"), s3_url: text("s3"), folder }
     }
+}
+
+/// When a test begins.
+pub(crate) fn usual() -> DateTime<Utc> {
+    "2026-11-20T00:00:00Z".parse().expect("a date")
 }
 
 /// The topic that the service under test listens to.
@@ -95,17 +100,28 @@ impl TestApp {
     }
 
     pub(crate) async fn with_faults(pool: PgPool, faults: &[&str]) -> Self {
-        let region = Region::start(faults);
+        Self::set(pool, faults, usual()).await
+    }
+
+    /// At another time than usual.
+    pub(crate) async fn starting(pool: PgPool, origin: DateTime<Utc>) -> Self {
+        Self::set(pool, &[], origin).await
+    }
+
+    async fn set(pool: PgPool, faults: &[&str], origin: DateTime<Utc>) -> Self {
+        let region = Region::start(faults, origin);
         let store = Store::new(pool);
         store.migrate().await.expect("migrations");
-        let clock = Clock::manual("2026-11-20T00:00:00Z".parse().expect("a date"));
-        store.load_catalog_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
+        let clock = Clock::manual(origin);
+        store.put_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
         let ports = bakeoff_aws::connect_to(&region.url, &region.s3_url, "us-east-1").await;
         let ports = Ports {
             jobs: Arc::new(ports.jobs),
             metrics: Arc::new(ports.metrics),
             quotas: Arc::new(ports.quotas),
             objects: Arc::new(ports.objects),
+            prices: Arc::new(ports.prices),
+            iterations: Arc::new(ports.iterations),
         };
         let settings = Settings {
             region: "us-east-1".into(),
@@ -181,6 +197,13 @@ impl TestApp {
         body["id"].as_str().expect("an id").to_owned()
     }
 
+    /// Tells the region something.
+    pub(crate) async fn region_post(&self, path: &str, body: &Value) {
+        let answer =
+            self.client.post(format!("{}{path}", self.region.url)).json(body).send().await.expect("the region");
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+    }
+
     /// Steps both clocks.
     pub(crate) async fn advance(&self, by: TimeDelta) {
         self.app.clock.advance(by);
@@ -195,6 +218,7 @@ impl TestApp {
         while tasks::pools::tick(&self.app).await.expect("pools") > 0 {}
         while tasks::checkpoints::tick(&self.app).await.expect("checkpoints") > 0 {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
+        tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::concluder::tick(&self.app).await.expect("concluder");
     }
 

@@ -5,13 +5,12 @@ use aws_config::SdkConfig;
 use aws_sdk_cloudwatch::Client;
 use aws_sdk_cloudwatch::types::{Dimension, Metric, MetricDataQuery, MetricDataResult, MetricStat, ScanBy};
 use bakeoff_domain::ports::{AwsError, JobMetrics, MetricQuery, Series};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::convert::{moment, sdk_moment};
 use crate::error::classify;
 
 const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
-const PERIOD_SECONDS: i32 = 60;
 /// Pages of one GetMetricData answer; 500 series of two weeks of minutes fit in 101.
 const PAGES_MAX: usize = 128;
 
@@ -27,10 +26,10 @@ impl CloudWatch {
     }
 }
 
-fn query(index: usize, query: &MetricQuery) -> MetricDataQuery {
+fn query(index: usize, query: &MetricQuery, period_seconds: i32) -> MetricDataQuery {
     let dimension = Dimension::builder().name(query.dimension).value(&query.value).build();
     let metric = Metric::builder().namespace(NAMESPACE).metric_name(&query.metric).dimensions(dimension).build();
-    let stat = MetricStat::builder().metric(metric).period(PERIOD_SECONDS).stat("Average").build();
+    let stat = MetricStat::builder().metric(metric).period(period_seconds).stat("Average").build();
     MetricDataQuery::builder().id(format!("q{index}")).metric_stat(stat).return_data(true).build()
 }
 
@@ -39,16 +38,20 @@ impl JobMetrics for CloudWatch {
     async fn read(
         &self,
         queries: &[MetricQuery],
+        period: TimeDelta,
         start: DateTime<Utc>,
         end: DateTime<Utc>,
     ) -> Result<Vec<Series>, AwsError> {
         let mut series: Vec<Series> = vec![Vec::new(); queries.len()];
+        let period = i32::try_from(period.num_seconds()).unwrap_or(i32::MAX);
+        let asked: Vec<MetricDataQuery> =
+            queries.iter().enumerate().map(|(index, q)| query(index, q, period)).collect();
         let mut token = None;
         for _ in 0..PAGES_MAX {
             let page = self
                 .client
                 .get_metric_data()
-                .set_metric_data_queries(Some(queries.iter().enumerate().map(|(index, q)| query(index, q)).collect()))
+                .set_metric_data_queries(Some(asked.clone()))
                 .start_time(sdk_moment(start))
                 .end_time(sdk_moment(end))
                 .scan_by(ScanBy::TimestampAscending)

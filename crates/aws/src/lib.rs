@@ -6,6 +6,8 @@
 mod cloudwatch;
 mod convert;
 mod error;
+mod iterations;
+mod pricing;
 mod quotas;
 mod s3;
 mod sagemaker;
@@ -18,6 +20,8 @@ use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 
 pub use cloudwatch::CloudWatch;
+pub use iterations::SageMakerMetrics;
+pub use pricing::Pricing;
 pub use quotas::ServiceQuotas;
 pub use s3::S3;
 pub use sagemaker::SageMaker;
@@ -33,6 +37,8 @@ pub struct Region {
     pub metrics: CloudWatch,
     pub quotas: ServiceQuotas,
     pub objects: S3,
+    pub prices: Pricing,
+    pub iterations: SageMakerMetrics,
 }
 
 /// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets none by itself).
@@ -59,6 +65,8 @@ fn ports(config: &SdkConfig) -> Region {
         metrics: CloudWatch::new(config),
         quotas: ServiceQuotas::new(config),
         objects: S3::new(config),
+        prices: Pricing::new(config),
+        iterations: SageMakerMetrics::new(config),
     }
 }
 

@@ -22,20 +22,25 @@ pub fn training(billable_seconds: u64, count: u32, usd_per_hour: Usd) -> Usd {
 
 /// The most a job can be billed for: its longest training, the stop grace, the upload allowance.
 pub fn worst_case_training(max_runtime_seconds: u32, count: u32, ceiling: Usd) -> Usd {
-    let seconds = u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + UPLOAD_ALLOWANCE_SECONDS;
-    training(seconds, count, ceiling)
+    training(longest_billed_seconds(max_runtime_seconds), count, ceiling)
 }
 
-/// Cost of reading metrics: each metric of each GetMetricData call counts once.
-pub fn metrics(requested: u64) -> Usd {
-    Usd(Decimal::from(requested) * USD_PER_METRIC_REQUESTED)
+/// The longest that one instance of a job is billed.
+pub fn longest_billed_seconds(max_runtime_seconds: u32) -> u64 {
+    u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + UPLOAD_ALLOWANCE_SECONDS
+}
+
+/// Cost of reading metrics, at a rate for 1,000 of them or at the usual one: each metric of each GetMetricData call counts once.
+pub fn metrics(requested: u64, usd_per_thousand: Option<Usd>) -> Usd {
+    let each = usd_per_thousand.map_or(USD_PER_METRIC_REQUESTED, |usd| usd.0 / Decimal::from(1000u32));
+    Usd(Decimal::from(requested) * each).rounded()
 }
 
 /// The most that watching a job can cost: every series at every read of its longest life, with reads repeated
 /// after faults (a quarter more, and ten).
 pub fn worst_case_metrics(series: u64, span_seconds: u64, interval_seconds: u64) -> Usd {
     let reads = span_seconds / interval_seconds.max(1);
-    metrics(series * (reads + reads / 4 + 10))
+    metrics(series * (reads + reads / 4 + 10), None)
 }
 
 /// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the time that is billed.
@@ -63,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_thousand_metrics_cost_a_cent() {
-        assert_eq!(metrics(1000), Usd(Decimal::new(1, 2)));
+        assert_eq!(metrics(1000, None), Usd(Decimal::new(1, 2)));
     }
 
     #[test]

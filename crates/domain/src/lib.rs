@@ -4,6 +4,7 @@
 //! must reach AWS goes through the port traits in [`ports`]. Money is [`money::Usd`], a decimal.
 
 pub mod attempt;
+pub mod bill;
 pub mod budget;
 pub mod catalog;
 pub mod clock;
@@ -24,6 +25,7 @@ pub mod plan;
 pub mod pool;
 pub mod ports;
 pub mod price;
+pub mod price_list;
 pub mod queue;
 pub mod quota;
 pub mod recommend;

@@ -7,6 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::bill;
 use crate::catalog;
 use crate::cost;
 use crate::finding::{Finding, Severity};
@@ -14,7 +15,7 @@ use crate::fit::{self, Fit};
 use crate::job::{MARKER, TrainingJobRequest};
 use crate::metric::HOST_METRICS;
 use crate::money::Usd;
-use crate::price::{self, Price};
+use crate::price::{self, Price, Rate};
 use crate::spec::{
     CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
 };
@@ -49,13 +50,21 @@ pub struct TrialPlan {
     pub request: Option<TrainingJobRequest>,
 }
 
+/// What things cost: prices of instances and the other rates, each with its history.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tariff<'a> {
+    pub prices: &'a [Price],
+    pub rates: &'a [Rate],
+}
+
 /// The most one attempt can cost, by component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorstCase {
+    /// Its instances and their volumes.
     pub training_usd: Usd,
     /// Reading its metrics from CloudWatch.
     pub metrics_usd: Usd,
-    /// Its instances kept warm after it, to the end of the keep-alive.
+    /// Its instances and volumes kept warm after it, to the end of the keep-alive.
     #[serde(default)]
     pub pool_usd: Usd,
     pub total_usd: Usd,
@@ -65,7 +74,7 @@ pub struct WorstCase {
 pub fn plan(
     spec: &ExperimentSpec,
     findings: &[Finding],
-    prices: &[Price],
+    tariff: Tariff<'_>,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> Vec<TrialPlan> {
@@ -77,7 +86,7 @@ pub fn plan(
         let odd = incomparable.get(index).cloned().flatten();
         for option in &candidate.purchase_options {
             for repeat in 1..=candidate.repeats {
-                let base = trial(spec, candidate, *option, prices, metrics_interval, now);
+                let base = trial(spec, candidate, *option, tariff, metrics_interval, now);
                 trials.push(TrialPlan {
                     repeat,
                     findings: own.clone(),
@@ -101,7 +110,7 @@ fn trial(
     spec: &ExperimentSpec,
     candidate: &CandidateSpec,
     purchase_option: PurchaseOption,
-    prices: &[Price],
+    tariff: Tariff<'_>,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> TrialPlan {
@@ -114,14 +123,14 @@ fn trial(
         let tokens_per_step = global_batch.saturating_mul(u64::from(workload.model.sequence_length));
         workload.trial_tokens.div_ceil(tokens_per_step.max(1))
     });
-    let price = price::in_force(prices, &candidate.instance_type, &spec.region, now);
+    let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
     let request = workload
         .zip(profile)
         .map(|(workload, profile)| request(spec, workload, candidate, profile, purchase_option, steps));
     let worst_case = price
         .as_ref()
         .zip(request.as_ref())
-        .map(|(price, request)| worst_case(request, prices, price, metrics_interval, now));
+        .map(|(price, request)| worst_case(request, tariff, price, metrics_interval, now));
     TrialPlan {
         candidate: candidate.name.clone(),
         instance_type: candidate.instance_type.clone(),
@@ -145,19 +154,23 @@ fn trial(
 /// The most that one attempt can cost: its longest life, at the highest price in force over it, and watching it.
 pub fn worst_case(
     request: &TrainingJobRequest,
-    prices: &[Price],
+    tariff: Tariff<'_>,
     price: &Price,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
     let span = request.max_wait_seconds.unwrap_or(request.max_runtime_seconds);
-    let ceiling = price::ceiling_over(prices, price, now, now + TimeDelta::seconds(i64::from(span)));
+    let ceiling = price::ceiling_over(tariff.prices, price, now, now + TimeDelta::seconds(i64::from(span)));
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
     let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64;
-    let training_usd = cost::worst_case_training(request.max_runtime_seconds, request.instance_count, ceiling);
+    let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
+    let gb_month = price::storage_ceiling(tariff.rates, &price.region);
+    let volumes = |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
+    let training_usd = cost::worst_case_training(request.max_runtime_seconds, request.instance_count, ceiling)
+        + volumes(cost::longest_billed_seconds(request.max_runtime_seconds));
     let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
     let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
-    let pool_usd = cost::training(keep_alive, request.instance_count, ceiling);
+    let pool_usd = cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
     WorstCase { training_usd, metrics_usd, pool_usd, total_usd: training_usd + metrics_usd + pool_usd }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use thiserror::Error;
 
 use crate::job::{JobSummary, ObservedJob, TrainingJobRequest};
@@ -79,6 +79,40 @@ pub trait Objects: Send + Sync {
     async fn newest(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError>;
 }
 
+/// The AWS Price List.
+#[async_trait]
+pub trait PriceList: Send + Sync {
+    /// Every product of SageMaker's list in a region that may be about training: each is a JSON text of its own.
+    async fn products(&self, region: &str) -> Result<Vec<String>, AwsError>;
+}
+
+/// One metric of a job as SageMaker itself keeps it, point by point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IterationQuery {
+    pub metric: String,
+    pub job_arn: String,
+}
+
+/// One point of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IterationPoint {
+    /// The iteration that the script reported it for, where SageMaker tells as many iterations as times.
+    pub step: Option<i64>,
+    pub at: DateTime<Utc>,
+    pub value: f64,
+}
+
+/// SageMaker's own time series of training metrics (BatchGetMetrics), where a job has EnableSageMakerMetricsTimeSeries.
+#[async_trait]
+pub trait IterationMetrics: Send + Sync {
+    /// Every point, one series per query, in the queries' order; none for a metric that SageMaker does not know. At most
+    /// [`ITERATION_QUERIES_MAX`] queries.
+    async fn read(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError>;
+}
+
+/// BatchGetMetrics takes 100 queries; each metric needs two, one for each axis.
+pub const ITERATION_QUERIES_MAX: usize = 50;
+
 /// One series to read: a metric of a job (`TrainingJobName`) or of one of its hosts (`Host`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricQuery {
@@ -93,11 +127,12 @@ pub type Series = Vec<(DateTime<Utc>, f64)>;
 /// CloudWatch metrics of training jobs.
 #[async_trait]
 pub trait JobMetrics: Send + Sync {
-    /// One-minute averages from `start` (inclusive) to `end` (exclusive), one series per query, in the queries' order.
-    /// At most [`QUERIES_MAX`] queries.
+    /// Averages over a period (whole minutes) from `start` (inclusive) to `end` (exclusive), one series per query, in the queries'
+    /// order. At most [`QUERIES_MAX`] queries.
     async fn read(
         &self,
         queries: &[MetricQuery],
+        period: TimeDelta,
         start: DateTime<Utc>,
         end: DateTime<Utc>,
     ) -> Result<Vec<Series>, AwsError>;

@@ -45,6 +45,35 @@ impl PriceStatus {
     }
 }
 
+/// What a price is of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Component {
+    /// USD per instance-hour; a warm pool costs the same (bill of December 2023: ml.m5.xlarge, ml.g4dn.xlarge).
+    #[default]
+    Training,
+    /// USD per GB and month of the volume, where the type has no local NVMe.
+    Storage,
+    /// CloudWatch's GetMetricData, USD per 1,000 metrics requested.
+    Cloudwatch,
+}
+
+impl Component {
+    pub const ALL: [Self; 3] = [Self::Training, Self::Storage, Self::Cloudwatch];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Storage => "storage",
+            Self::Cloudwatch => "cloudwatch",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|component| component.as_str() == text)
+    }
+}
+
 /// USD per instance-hour of SageMaker training, in one region, from one day on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Price {
@@ -59,9 +88,54 @@ pub struct Price {
     pub source: String,
     pub status: PriceStatus,
     pub note: String,
+    /// When its source was last seen to say so; when empty, on its first day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_at: Option<DateTime<Utc>>,
+}
+
+/// A rate that is not of an instance type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Rate {
+    pub id: PriceId,
+    pub component: Component,
+    /// `*`: of every region.
+    pub region: String,
+    /// Per GB-month of storage, or per 1,000 metrics requested.
+    pub usd: Usd,
+    /// The highest it can be, where `usd` is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_max: Option<Usd>,
+    pub effective_from: DateTime<Utc>,
+    pub confirmed_at: DateTime<Utc>,
+    pub source: String,
+    pub status: PriceStatus,
+}
+
+impl Rate {
+    /// What a reservation must assume.
+    pub fn ceiling(&self) -> Usd {
+        self.usd_max.map_or(self.usd, |max| max.max(self.usd))
+    }
 }
 
 impl Price {
+    /// One that AWS lists, for tests.
+    #[cfg(test)]
+    pub(crate) fn listed(id: PriceId, kind: &str, region: &str, usd_per_hour: Usd, from: DateTime<Utc>) -> Self {
+        Self {
+            id,
+            instance_type: kind.into(),
+            region: region.into(),
+            usd_per_hour,
+            usd_per_hour_max: None,
+            effective_from: from,
+            source: "test".into(),
+            status: PriceStatus::Listed,
+            note: String::new(),
+            confirmed_at: None,
+        }
+    }
+
     /// What a reservation must assume.
     pub fn ceiling(&self) -> Usd {
         self.usd_per_hour_max.map_or(self.usd_per_hour, |max| max.max(self.usd_per_hour))
@@ -73,14 +147,17 @@ impl Price {
     }
 }
 
-/// A price of the shipped catalog, before it has an id.
+/// A price or rate of the shipped catalog, or of AWS's list, before it has an id.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CatalogPrice {
-    pub instance_type: String,
+pub struct NewPrice {
+    pub component: Component,
+    /// Of training.
+    pub instance_type: Option<String>,
     pub region: String,
-    pub usd_per_hour: Decimal,
-    pub usd_per_hour_max: Option<Decimal>,
+    pub usd: Decimal,
+    pub usd_max: Option<Decimal>,
     pub effective_from: DateTime<Utc>,
+    pub confirmed_at: DateTime<Utc>,
     pub source: String,
     pub status: PriceStatus,
     pub note: String,
@@ -88,24 +165,32 @@ pub struct CatalogPrice {
 
 #[derive(Deserialize)]
 struct Row {
-    instance_type: String,
+    #[serde(default)]
+    component: Component,
+    instance_type: Option<String>,
     region: String,
-    usd_per_hour: Decimal,
-    usd_per_hour_max: Option<Decimal>,
+    #[serde(alias = "usd_per_hour")]
+    usd: Decimal,
+    #[serde(alias = "usd_per_hour_max")]
+    usd_max: Option<Decimal>,
     effective_from: NaiveDate,
     source: String,
     status: PriceStatus,
+    #[serde(default)]
     note: String,
 }
 
-impl From<Row> for CatalogPrice {
+impl From<Row> for NewPrice {
     fn from(row: Row) -> Self {
+        let effective_from = row.effective_from.and_time(chrono::NaiveTime::MIN).and_utc();
         Self {
+            component: row.component,
             instance_type: row.instance_type,
             region: row.region,
-            usd_per_hour: row.usd_per_hour,
-            usd_per_hour_max: row.usd_per_hour_max,
-            effective_from: row.effective_from.and_time(chrono::NaiveTime::MIN).and_utc(),
+            usd: row.usd,
+            usd_max: row.usd_max,
+            effective_from,
+            confirmed_at: effective_from,
             source: row.source,
             status: row.status,
             note: row.note,
@@ -113,25 +198,50 @@ impl From<Row> for CatalogPrice {
     }
 }
 
-static CATALOG: LazyLock<Vec<CatalogPrice>> = LazyLock::new(|| {
-    let mut reader =
-        csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(include_str!("../data/prices.csv").as_bytes());
-    reader.deserialize::<Row>().filter_map(Result::ok).map(CatalogPrice::from).collect()
+static CATALOG: LazyLock<Vec<NewPrice>> = LazyLock::new(|| {
+    let files = [include_str!("../data/prices.csv"), include_str!("../data/rates.csv")];
+    let rows = |text: &'static str| {
+        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+        reader.deserialize::<Row>().filter_map(Result::ok).map(NewPrice::from).collect::<Vec<_>>()
+    };
+    files.into_iter().flat_map(rows).collect()
 });
 
-/// The prices the product ships.
-pub fn catalog() -> &'static [CatalogPrice] {
+/// The prices and rates that the product ships.
+pub fn catalog() -> &'static [NewPrice] {
     &CATALOG
 }
 
-/// The price in force at a moment: a negotiated one before any other, then the latest that has begun.
+/// The price in force at a moment, of those that have begun. A negotiated one goes before any other, and of those the latest begun.
+/// Of the others it is the one whose source was seen last: what AWS lists today holds since the day it names, against whatever
+/// was taken for true of that day before.
 pub fn in_force(prices: &[Price], instance_type: &str, region: &str, at: DateTime<Utc>) -> Option<Price> {
+    let standing = |price: &&Price| match price.status {
+        PriceStatus::Negotiated => (true, price.effective_from, price.confirmed_at),
+        _ => (false, price.confirmed_at.unwrap_or(price.effective_from), Some(price.effective_from)),
+    };
     prices
         .iter()
         .filter(|price| price.instance_type == instance_type && price.region == region)
         .filter(|price| price.effective_from <= at)
-        .max_by_key(|price| (price.status == PriceStatus::Negotiated, price.effective_from))
+        .max_by_key(standing)
         .cloned()
+}
+
+/// The same of rates.
+pub fn rate_in_force<'a>(rates: &'a [Rate], component: Component, region: &str, at: DateTime<Utc>) -> Option<&'a Rate> {
+    rates
+        .iter()
+        .filter(|rate| rate.component == component && [region, "*"].contains(&rate.region.as_str()))
+        .filter(|rate| rate.effective_from <= at)
+        .max_by_key(|rate| (rate.confirmed_at, rate.effective_from))
+}
+
+/// What a reservation must assume of a GB-month: where no rate is known, the highest that is known anywhere.
+pub fn storage_ceiling(rates: &[Rate], region: &str) -> Usd {
+    let storage = || rates.iter().filter(|rate| rate.component == Component::Storage);
+    let own = storage().filter(|rate| rate.region == region).map(Rate::ceiling).max();
+    own.or_else(|| storage().map(Rate::ceiling).max()).unwrap_or(Usd::ZERO)
 }
 
 /// The highest ceiling in force at any moment of a run: the price at its start and every change that begins before its end.
@@ -149,17 +259,9 @@ mod tests {
     use super::*;
 
     fn price(usd: i64, day: u32, status: PriceStatus) -> Price {
-        Price {
-            id: PriceId(uuid::Uuid::from_u128(1)),
-            instance_type: "ml.p5.48xlarge".into(),
-            region: "us-east-1".into(),
-            usd_per_hour: Usd(Decimal::from(usd)),
-            usd_per_hour_max: None,
-            effective_from: NaiveDate::from_ymd_opt(2026, 1, day).unwrap().and_time(chrono::NaiveTime::MIN).and_utc(),
-            source: "test".into(),
-            status,
-            note: String::new(),
-        }
+        let from = NaiveDate::from_ymd_opt(2026, 1, day).unwrap().and_time(chrono::NaiveTime::MIN).and_utc();
+        let id = PriceId(uuid::Uuid::from_u128(1));
+        Price { status, ..Price::listed(id, "ml.p5.48xlarge", "us-east-1", Usd(Decimal::from(usd)), from) }
     }
 
     fn day(day: u32) -> DateTime<Utc> {
@@ -168,18 +270,20 @@ mod tests {
 
     #[test]
     fn every_row_of_the_data_file_is_read_and_names_a_legal_type() {
-        let rows = include_str!("../data/prices.csv").lines().filter(|line| line.starts_with("ml.")).count();
+        let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count() - 1;
+        let rows = lines(include_str!("../data/prices.csv")) + lines(include_str!("../data/rates.csv"));
         assert_eq!(catalog().len(), rows);
         for row in catalog() {
-            assert!(crate::catalog::find(&row.instance_type).is_some(), "{}", row.instance_type);
-            assert!(row.usd_per_hour > Decimal::ZERO);
-            assert_eq!(row.status == PriceStatus::Estimated, row.usd_per_hour_max.is_some(), "{}", row.instance_type);
+            let is_known = row.instance_type.as_deref().is_some_and(|kind| crate::catalog::find(kind).is_some());
+            assert_eq!(is_known, row.component == Component::Training, "{row:?}");
+            assert!(row.usd > Decimal::ZERO);
+            assert_eq!(row.status == PriceStatus::Estimated, row.usd_max.is_some(), "{row:?}");
         }
     }
 
     #[test]
     fn a_price_nobody_has_published_is_absent() {
-        assert!(!catalog().iter().any(|row| row.instance_type == "ml.p5e.48xlarge"));
+        assert!(!catalog().iter().any(|row| row.instance_type.as_deref() == Some("ml.p5e.48xlarge")));
     }
 
     #[test]
@@ -194,6 +298,16 @@ mod tests {
         assert_eq!(at(6), Some(Decimal::from(50)));
         assert_eq!(at(20), Some(Decimal::from(50)));
         assert!(in_force(&prices, "ml.p5.48xlarge", "eu-west-1", day(20)).is_none());
+    }
+
+    #[test]
+    fn what_is_listed_today_goes_before_what_was_assumed_of_that_day() {
+        let assumed = price(70, 20, PriceStatus::AssumedSameAs);
+        let listed = Price { confirmed_at: Some(day(25)), ..price(60, 5, PriceStatus::Listed) };
+        let older = Price { confirmed_at: Some(day(6)), ..price(90, 1, PriceStatus::Listed) };
+        let prices = [assumed, listed, older];
+        let at = |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
+        assert_eq!([at(2), at(5), at(22)], [90, 60, 60].map(|usd| Some(Decimal::from(usd))));
     }
 
     #[test]

@@ -112,6 +112,17 @@ pub struct Recommendation {
     pub provisional: bool,
 }
 
+impl Recommendation {
+    /// Whether another one, of the same evidence, says anything else: another order or another cost.
+    pub fn differs(&self, other: &Self) -> bool {
+        let key = |one: &Self| {
+            let rows = one.ranked.iter().map(|row| (row.trial_id, row.projected_cost_usd));
+            (one.conclusion, rows.collect::<Vec<_>>(), one.not_ranked.len())
+        };
+        key(self) != key(other)
+    }
+}
+
 /// Ranks the outcomes of one experiment.
 pub fn recommend(outcomes: &[Outcome], objective: &ObjectiveSpec, tokens: Tokens) -> Recommendation {
     let mut ranked: Vec<Ranked> = Vec::new();

@@ -17,6 +17,7 @@ fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
         source: "test".into(),
         status,
         note: String::new(),
+        confirmed_at: None,
     }
 }
 

@@ -13,6 +13,7 @@ mod faults;
 mod metrics;
 mod physics;
 mod pools;
+mod price_list;
 mod quotas;
 mod rules;
 mod sns;

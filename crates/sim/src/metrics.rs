@@ -5,6 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use regex::Regex;
+use serde_json::{Value, json};
 
 use crate::timeline::{WARM_UP_SECONDS, WARM_UP_SHARE, work_in};
 use crate::world::{Job, World};
@@ -54,7 +55,7 @@ fn bucket(job: &Job, request: &Request, regex: Option<&Regex>, at: DateTime<Utc>
         let moment = at + TimeDelta::minutes(minute);
         match request.dimension.as_str() {
             "Host" => host(job, &request.metric, moment),
-            _ => regex?.captures(&log_line(job, moment)?)?.get(1)?.as_str().parse().ok(),
+            _ => matched(regex?, &log_line(job, moment)?),
         }
     };
     let values: Vec<f64> = (0..minutes).filter_map(value_at).collect();
@@ -96,6 +97,62 @@ fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
         "step={step} loss={loss:.4} eval_loss={:.4} tokens_per_second={speed:.1} samples_per_second={samples:.2}",
         loss + 0.03
     ))
+}
+
+/// Minutes of training so far, in order of time, each with what the script printed.
+fn log(job: &Job, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, String)> {
+    let minute = TimeDelta::minutes(1);
+    let mut lines = Vec::new();
+    for phase in job.timeline.phases.iter().filter(|phase| phase.status == "Training") {
+        let mut at = floor(phase.start, minute);
+        while at + minute <= phase.end.min(now) {
+            lines.extend(log_line(job, at).map(|line| (at, line)));
+            at += minute;
+        }
+    }
+    lines
+}
+
+fn matched(regex: &Regex, line: &str) -> Option<f64> {
+    regex.captures(line)?.get(1)?.as_str().parse().ok()
+}
+
+/// FinalMetricDataList: the last value of each defined metric.
+pub(crate) fn last_values(job: &Job, now: DateTime<Utc>) -> Vec<(String, DateTime<Utc>, f64)> {
+    let lines = log(job, now);
+    let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
+    let names = definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str());
+    let last = |name: &str| {
+        let regex = definition(job, name)?;
+        let (at, value) = lines.iter().rev().find_map(|(at, line)| Some((*at, matched(&regex, line)?)))?;
+        Some((name.to_owned(), at, value))
+    };
+    names.filter_map(last).collect()
+}
+
+/// One query of BatchGetMetrics: a job's metric by iteration, where the job asked SageMaker to keep it.
+pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Value {
+    let arn = query["ResourceArn"].as_str().unwrap_or_default();
+    let name = arn.rsplit('/').next().unwrap_or_default();
+    let Some(job) = world.job(name).filter(|job| job.arn == arn) else {
+        return json!({ "Status": "ValidationError", "Message": "The resource does not exist" });
+    };
+    let is_kept = job.request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] != false;
+    let metric = query["MetricName"].as_str().unwrap_or_default();
+    let Some(regex) = definition(job, metric).filter(|_| is_kept) else {
+        return json!({ "Status": "Complete", "XAxisValues": [], "MetricValues": [] });
+    };
+    let by_step = query["XAxisType"] == "IterationNumber";
+    let steps = Regex::new("step=([0-9]+)").ok();
+    let (mut axis, mut values) = (Vec::new(), Vec::new());
+    for (at, line) in log(job, now) {
+        let step = steps.as_ref().and_then(|steps| matched(steps, &line));
+        if let (Some(value), Some(step)) = (matched(&regex, &line), step) {
+            axis.push(if by_step { json!(step.to_string().parse::<i64>().ok()) } else { json!(at.timestamp()) });
+            values.push(value);
+        }
+    }
+    json!({ "Status": "Complete", "XAxisValues": axis, "MetricValues": values })
 }
 
 /// Utilisation of one host, summed over its devices where SageMaker does so.

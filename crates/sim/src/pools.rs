@@ -3,6 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
+use crate::billing::Span;
 use crate::world::Job;
 
 /// How a pool ended before its time.
@@ -32,11 +33,16 @@ impl Job {
         self.pool_end.is_none() && self.pool_span().is_some_and(|(begin, end)| begin <= now && now < end)
     }
 
-    /// Seconds that the pool was kept, up to a moment.
-    pub(crate) fn retained_seconds(&self, now: DateTime<Utc>) -> i64 {
-        let Some((begin, end)) = self.pool_span() else { return 0 };
+    /// When the pool was kept, up to a moment.
+    pub(crate) fn retained(&self, now: DateTime<Utc>) -> Option<Span> {
+        let (begin, end) = self.pool_span()?;
         let ended = self.pool_end.as_ref().map_or(end, |early| early.at.min(end));
-        (ended.min(now) - begin).num_seconds().max(0)
+        Some(Span { from: begin, until: ended.min(now).max(begin) })
+    }
+
+    /// Its seconds.
+    pub(crate) fn retained_seconds(&self, now: DateTime<Utc>) -> i64 {
+        self.retained(now).map_or(0, |span| (span.until - span.from).num_seconds())
     }
 
     /// WarmPoolStatus, as Describe and List have it.

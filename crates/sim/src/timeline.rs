@@ -7,6 +7,8 @@ use rand::{Rng, SeedableRng};
 
 use bakeoff_domain::clock::seconds;
 
+use crate::billing::Span;
+
 /// How long the training script takes to reach its full speed, and at what share of it until then.
 pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
 pub(crate) const WARM_UP_SHARE: f64 = 0.6;
@@ -233,13 +235,19 @@ impl Timeline {
         self.phases.iter().find(|phase| phase.status == "Downloading").map(|phase| phase.start)
     }
 
-    /// Seconds with instances up to a moment: downloading, training, stopping, uploading, but not waiting.
-    pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
-        let Some(begin) = self.billing_start() else { return 0 };
+    /// When instances were up, until a moment: downloading, training, stopping, uploading, but not waiting.
+    pub(crate) fn billed_spans(&self, now: DateTime<Utc>) -> Vec<Span> {
+        let Some(begin) = self.billing_start() else { return Vec::new() };
         let is_billed = |phase: &&Phase| {
             matches!(phase.status, "Downloading" | "Training" | "Stopping" | "Uploading") && phase.start >= begin
         };
-        self.phases.iter().filter(is_billed).map(|phase| (phase.end.min(now) - phase.start).num_seconds().max(0)).sum()
+        let span = |phase: &Phase| Span { from: phase.start, until: phase.end.min(now) };
+        self.phases.iter().filter(is_billed).map(span).filter(|span| span.from < span.until).collect()
+    }
+
+    /// Their seconds.
+    pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
+        self.billed_spans(now).iter().map(|span| (span.until - span.from).num_seconds()).sum()
     }
 }
 

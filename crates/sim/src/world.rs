@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::billing;
+use crate::billing::{self, RateCard, Span};
 use crate::faults::{CallFault, Faults};
 use crate::physics::{self, Training};
 use crate::pools::PoolEnd;
@@ -66,6 +66,12 @@ impl Job {
         let trained = self.timeline.training_seconds(now);
         if self.is_spot { trained * (100 - self.saving_percent) / 100 } else { trained }
     }
+
+    /// Micro-dollars for its volumes over some time: local NVMe replaces them.
+    fn volumes(&self, spans: &[Span]) -> i64 {
+        let gb = self.request["ResourceConfig"]["VolumeSizeInGB"].as_i64().unwrap_or(0);
+        if self.instance.nvme_gb > 0 { 0 } else { billing::volumes(gb, i64::from(self.count), spans) }
+    }
 }
 
 /// Everything there is.
@@ -87,6 +93,7 @@ pub(crate) struct World {
     alike: BTreeMap<u64, u64>,
     calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
+    pub(crate) rates: RateCard,
 }
 
 impl World {
@@ -105,6 +112,7 @@ impl World {
             alike: BTreeMap::new(),
             calls: BTreeMap::new(),
             metrics_requested: BTreeMap::new(),
+            rates: RateCard::new(),
         }
     }
 
@@ -287,6 +295,10 @@ impl World {
 
     fn record_of(&self, job: &Job, now: DateTime<Utc>) -> Value {
         let billable = job.billable_seconds(now);
+        let pool: Vec<Span> = job.retained(now).into_iter().collect();
+        let bill = |spans: &[Span], percent: i64| {
+            self.rates.bill(&job.instance.instance_type, i64::from(job.count), spans, percent)
+        };
         json!({
             "name": job.name,
             "attempt": job.request["Environment"]["BAKEOFF_ATTEMPT_ID"],
@@ -297,7 +309,8 @@ impl World {
             "secondary_status": job.secondary_status(now),
             "training_seconds": job.timeline.training_seconds(now),
             "billable_seconds": billable,
-            "micro_usd": billing::micro_usd(&job.instance.instance_type, i64::from(job.count), billable),
+            "micro_usd": bill(&job.timeline.billed_spans(now), if job.is_spot { 100 - job.saving_percent } else { 100 }),
+            "storage_micro_usd": job.volumes(&job.timeline.billed_spans(now)),
             "trial": job.tags.get("bakeoff:trial"),
             "created_at": job.created_at,
             "ended_at": job.timeline.end().filter(|end| *end <= now),
@@ -305,8 +318,8 @@ impl World {
             "pool_reused_by": job.pool_end.as_ref().and_then(|end| end.reused_by.as_ref()),
             "pool_ran_out": job.pool_end.is_none() && job.pool_span().is_some_and(|(_, end)| end <= now),
             "retained_seconds": job.retained_seconds(now),
-            "pool_micro_usd": billing::micro_usd(
-                &job.instance.instance_type, i64::from(job.count), job.retained_seconds(now)),
+            "pool_micro_usd": bill(&pool, 100),
+            "pool_storage_micro_usd": job.volumes(&pool),
             "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or_default(),
         })
     }

@@ -27,18 +27,21 @@ fn spec(change: impl FnOnce(&mut serde_json::Value)) -> ExperimentSpec {
 }
 
 fn prices() -> Vec<Price> {
-    let to_price = |row: &crate::price::CatalogPrice| Price {
-        id: crate::ids::PriceId(uuid::Uuid::nil()),
-        instance_type: row.instance_type.clone(),
-        region: row.region.clone(),
-        usd_per_hour: crate::money::Usd(row.usd_per_hour),
-        usd_per_hour_max: row.usd_per_hour_max.map(crate::money::Usd),
-        effective_from: row.effective_from,
-        source: row.source.clone(),
-        status: row.status,
-        note: row.note.clone(),
+    let to_price = |row: &crate::price::NewPrice| {
+        Some(Price {
+            id: crate::ids::PriceId(uuid::Uuid::nil()),
+            instance_type: row.instance_type.clone()?,
+            region: row.region.clone(),
+            usd_per_hour: crate::money::Usd(row.usd),
+            usd_per_hour_max: row.usd_max.map(crate::money::Usd),
+            effective_from: row.effective_from,
+            source: row.source.clone(),
+            status: row.status,
+            note: row.note.clone(),
+            confirmed_at: None,
+        })
     };
-    crate::price::catalog().iter().map(to_price).collect()
+    crate::price::catalog().iter().filter_map(to_price).collect()
 }
 
 fn rules(spec: &ExperimentSpec, least: Severity) -> Vec<String> {
@@ -126,7 +129,13 @@ fn absurd_numbers_are_findings_and_not_crashes() {
     });
     let found = rules(&absurd, Severity::Error);
     assert!(found.contains(&"budget".to_owned()) && found.contains(&"profile-count".to_owned()), "{found:?}");
-    crate::plan::plan(&absurd, &[], &prices(), chrono::TimeDelta::minutes(5), chrono::DateTime::UNIX_EPOCH);
+    crate::plan::plan(
+        &absurd,
+        &[],
+        crate::plan::Tariff { prices: &prices(), rates: &[] },
+        chrono::TimeDelta::minutes(5),
+        chrono::DateTime::UNIX_EPOCH,
+    );
 }
 
 #[test]

@@ -76,6 +76,10 @@ fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
     if job.timeline.is_over(now) {
         fields.insert("TrainingTimeInSeconds".to_owned(), json!(job.timeline.training_seconds(now)));
         fields.insert("BillableTimeInSeconds".to_owned(), json!(job.billable_seconds(now)));
+        let last = crate::metrics::last_values(job, now)
+            .into_iter()
+            .map(|(name, at, value)| json!({ "MetricName": name, "Value": value, "Timestamp": epoch(at) }));
+        fields.insert("FinalMetricDataList".to_owned(), last.collect());
     } else {
         fields.remove("TrainingEndTime");
     }

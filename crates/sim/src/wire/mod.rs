@@ -13,13 +13,16 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Region;
+use crate::billing::Rate;
 use crate::checkpoints;
 use crate::faults::{CallFault, Faults};
+use crate::metrics;
+use crate::price_list;
 use crate::rules::{Refusal, invalid};
 use crate::sns;
 use crate::world::World;
@@ -28,7 +31,9 @@ pub(crate) fn router(region: Region) -> Router {
     Router::new()
         .route("/", post(aws_json))
         .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
+        .route("/BatchGetMetrics", post(iterations))
         .route("/_sim/record", get(record))
+        .route("/_sim/prices", post(change_price))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
         .route("/_sim/sns", post(sign))
@@ -94,13 +99,14 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
             "SageMaker" => sagemaker::call(&region, operation, body),
             "GraniteServiceVersion20100801" => cloudwatch::call(&region, operation, &body),
             "ServiceQuotasV20190624" => list_quotas(&region, operation, &body),
+            "AWSPriceListService" => get_products(&region, operation, &body),
             other => Err(invalid(format!("this region has no service {other}"))),
         },
     };
-    let content_type = if service == "SageMaker" || service == "ServiceQuotasV20190624" {
-        "application/x-amz-json-1.1"
-    } else {
+    let content_type = if service == "GraniteServiceVersion20100801" {
         "application/x-amz-json-1.0"
+    } else {
+        "application/x-amz-json-1.1"
     };
     let (status, value) = match answer {
         Ok(value) => (StatusCode::OK, value),
@@ -110,6 +116,57 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
     let id = uuid::Uuid::now_v7().to_string();
     let headers = [(header::CONTENT_TYPE.as_str(), content_type.to_owned()), ("x-amzn-requestid", id)];
     after(fault, (status, headers, value.to_string()).into_response()).await
+}
+
+/// A price that AWS changes.
+#[derive(Deserialize)]
+struct NewPrice {
+    instance_type: String,
+    micro_usd: i64,
+    effective_from: DateTime<Utc>,
+}
+
+async fn change_price(State(region): State<Region>, axum::Json(new): axum::Json<NewPrice>) -> StatusCode {
+    let rate = Rate { effective_from: new.effective_from, micro_usd: new.micro_usd };
+    region.with(|world| world.rates.change(&new.instance_type, rate));
+    StatusCode::NO_CONTENT
+}
+
+fn get_products(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
+    let now = region.now();
+    region.with(|world| {
+        if world.throttles(operation, now) {
+            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+        }
+        match operation {
+            "GetProducts" => price_list::get_products(&world.rates, body, now),
+            other => Err(invalid(format!("the simulated region does not know {other}"))),
+        }
+    })
+}
+
+/// SageMaker Metrics: BatchGetMetrics, restJson1.
+async fn iterations(State(region): State<Region>, axum::Json(body): axum::Json<Value>) -> Response {
+    let fault = region.with(World::call_fault);
+    if let Some(answer) = before(fault).await {
+        return answer;
+    }
+    let now = region.now();
+    let answer = region.with(|world| {
+        if world.throttles("BatchGetMetrics", now) {
+            return None;
+        }
+        let queries = body["MetricQueries"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Some(queries.iter().map(|query| metrics::iterations(world, query, now)).collect::<Vec<_>>())
+    });
+    let answer = match answer {
+        Some(results) => axum::Json(json!({ "MetricQueryResults": results })).into_response(),
+        None => {
+            let body = axum::Json(json!({ "message": "Rate exceeded" }));
+            (StatusCode::TOO_MANY_REQUESTS, [("x-amzn-errortype", "ThrottlingException")], body).into_response()
+        }
+    };
+    after(fault, answer).await
 }
 
 fn list_quotas(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {

@@ -1,0 +1,66 @@
+//! SageMaker's own series of training metrics on aws-sdk-sagemakermetrics: BatchGetMetrics, by iteration.
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_sagemakermetrics::Client;
+use aws_sdk_sagemakermetrics::types::{
+    MetricQuery, MetricQueryResult, MetricQueryResultStatus, MetricStatistic, Period, XAxisType,
+};
+use bakeoff_domain::ports::{AwsError, IterationMetrics, IterationPoint, IterationQuery};
+use chrono::DateTime;
+
+use crate::error::classify;
+
+/// SageMaker's metrics in one region.
+#[derive(Debug, Clone)]
+pub struct SageMakerMetrics {
+    client: Client,
+}
+
+impl SageMakerMetrics {
+    pub(crate) fn new(config: &SdkConfig) -> Self {
+        Self { client: Client::new(config) }
+    }
+}
+
+fn query(asked: &IterationQuery, axis: &XAxisType) -> MetricQuery {
+    MetricQuery::builder()
+        .metric_name(&asked.metric)
+        .resource_arn(&asked.job_arn)
+        .metric_stat(MetricStatistic::Last)
+        .period(Period::IterationNumber)
+        .x_axis_type(axis.clone())
+        .build()
+}
+
+#[async_trait]
+impl IterationMetrics for SageMakerMetrics {
+    async fn read(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError> {
+        let axes = [XAxisType::Timestamp, XAxisType::IterationNumber];
+        let both = queries.iter().flat_map(|asked| axes.iter().map(move |axis| query(asked, axis)));
+        let answer =
+            self.client.batch_get_metrics().set_metric_queries(Some(both.collect())).send().await.map_err(classify)?;
+        let mut results = answer.metric_query_results().iter();
+        let mut series = Vec::with_capacity(queries.len());
+        for _ in queries {
+            series.push(points(results.next(), results.next()));
+        }
+        Ok(series)
+    }
+}
+
+/// Times with their values, and the iterations where there are as many.
+fn points(by_time: Option<&MetricQueryResult>, by_step: Option<&MetricQueryResult>) -> Vec<IterationPoint> {
+    let is_known = |result: &&MetricQueryResult| {
+        matches!(result.status(), Some(MetricQueryResultStatus::Complete | MetricQueryResultStatus::Truncated))
+    };
+    let Some(times) = by_time.filter(is_known) else { return Vec::new() };
+    let steps = by_step.filter(is_known).map(MetricQueryResult::x_axis_values).unwrap_or_default();
+    let step = |place: usize| steps.get(place).copied().filter(|_| steps.len() == times.x_axis_values().len());
+    let pairs = times.x_axis_values().iter().zip(times.metric_values()).enumerate();
+    pairs
+        .filter_map(|(place, (at, value))| {
+            Some(IterationPoint { step: step(place), at: DateTime::from_timestamp(*at, 0)?, value: *value })
+        })
+        .collect()
+}

@@ -1,0 +1,114 @@
+//! Refreshing prices from AWS's list: fetch, read, write what is new. What follows from a new price is the repricer's work.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::catalog;
+use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::price::{self, Component, NewPrice, PriceStatus};
+use bakeoff_domain::price_list::{self, ListedRate, Skipped};
+use chrono::{DateTime, Utc};
+use thiserror::Error;
+
+use crate::app::App;
+use crate::ids;
+use crate::store::StoreError;
+use crate::view::{PriceChange, Refreshed, SkippedProduct};
+
+/// Where listed prices come from.
+const SOURCE: &str = "AWS Price List API";
+/// Odd products that are told of.
+const SKIPPED_MAX: usize = 100;
+
+/// Why prices could not be refreshed.
+#[derive(Debug, Error)]
+pub enum RefreshError {
+    #[error(transparent)]
+    Aws(#[from] AwsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The list has answered, and nothing in it is a training rate: nothing is concluded from that.
+    #[error("AWS's list has {0} products for this region, and none of them is a training rate")]
+    Empty(usize),
+}
+
+/// Reads the list of a region and writes what it says that was not known.
+pub async fn refresh(app: &App, project: ProjectId, region: &str) -> Result<Refreshed, RefreshError> {
+    let products = app.aws.list_prices(region).await?;
+    let now = app.clock.now();
+    let (listed, skipped) = listed(&products, region);
+    if listed.is_empty() {
+        return Err(RefreshError::Empty(products.len()));
+    }
+    let types: Vec<String> = listed.iter().filter_map(|rate| rate.instance_type.clone()).collect();
+    let known = app.store.tariffs(project, region, &types).await?;
+    let rows: Vec<NewPrice> = listed.iter().map(|rate| row(rate, now)).collect();
+    let new = app.store.put_prices(&rows, ids::fresh, now).await?;
+    let change = |row: &NewPrice| {
+        let before = match &row.instance_type {
+            Some(kind) => price::in_force(&known.prices, kind, region, now).map(|price| price.usd_per_hour),
+            None => price::rate_in_force(&known.rates, row.component, region, now).map(|rate| rate.usd),
+        };
+        PriceChange {
+            component: row.component,
+            instance_type: row.instance_type.clone(),
+            usd: Usd(row.usd),
+            usd_before: before,
+            effective_from: row.effective_from,
+        }
+    };
+    let odd = skipped.into_iter().filter(|one| !one.is_expected).take(SKIPPED_MAX);
+    Ok(Refreshed {
+        region: region.to_owned(),
+        read: products.len(),
+        listed: rows.len(),
+        new: new.iter().filter_map(|place| rows.get(*place)).map(change).collect(),
+        skipped: odd.map(|Skipped { sku, reason, .. }| SkippedProduct { sku, reason }).collect(),
+        as_of: now,
+    })
+}
+
+/// Each rate once: of two products for the same thing and day the dearer, which is the one that bounds what may be spent.
+fn listed(products: &[String], region: &str) -> (Vec<ListedRate>, Vec<Skipped>) {
+    let mut rates: BTreeMap<(&str, Option<String>, DateTime<Utc>), ListedRate> = BTreeMap::new();
+    let mut skipped = Vec::new();
+    for product in products {
+        match price_list::read(product, region) {
+            Ok(rate) if rate.instance_type.as_deref().is_some_and(|kind| catalog::find(kind).is_none()) => {
+                let kind = rate.instance_type.as_deref().unwrap_or_default();
+                let reason = format!("{kind} is not in the catalog of instance types");
+                skipped.push(Skipped { sku: rate.sku, reason, is_expected: false });
+            }
+            Ok(rate) => {
+                let key = (rate.component.as_str(), rate.instance_type.clone(), rate.effective_from);
+                match rates.get(&key) {
+                    Some(other) if other.usd >= rate.usd => {}
+                    _ => {
+                        rates.insert(key, rate);
+                    }
+                }
+            }
+            Err(other) => skipped.push(other),
+        }
+    }
+    (rates.into_values().collect(), skipped)
+}
+
+fn row(rate: &ListedRate, now: DateTime<Utc>) -> NewPrice {
+    NewPrice {
+        component: rate.component,
+        instance_type: rate.instance_type.clone(),
+        region: rate.region.clone(),
+        usd: rate.usd,
+        usd_max: None,
+        effective_from: rate.effective_from,
+        confirmed_at: now,
+        source: SOURCE.to_owned(),
+        status: PriceStatus::Listed,
+        note: match rate.component {
+            Component::Storage => format!("SKU {}; the volumes of training jobs", rate.sku),
+            _ => format!("SKU {}; the Training component", rate.sku),
+        },
+    }
+}

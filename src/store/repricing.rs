@@ -1,0 +1,385 @@
+//! What a change of price does to what is there: which experiments depend on it, what of them is settled at another price, and
+//! the correction with its reason, in one transaction for each experiment.
+
+use bakeoff_domain::bill::{Agreed, Line, Usage, lines as bill_lines};
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::price::Component;
+use bakeoff_domain::recommend::Recommendation;
+use chrono::{DateTime, TimeDelta, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+use super::error::to_json;
+use super::events::{self, NewEvent};
+use super::ledger::{self, Account, Entry};
+use super::prices::{self, Tariffs};
+use super::{Store, StoreError, bill, budget};
+use crate::view::RepricingView;
+
+/// A price whose day has come and which has not been applied.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub price_id: PriceId,
+    project_id: Option<Uuid>,
+    pub region: String,
+    /// Of training; storage has none.
+    pub instance_type: Option<String>,
+}
+
+/// An experiment that uses something whose price has changed.
+#[derive(Debug, Clone)]
+pub struct Dependent {
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    region: String,
+    instance_types: Vec<String>,
+}
+
+impl Dependent {
+    /// Whether a change is about it.
+    pub fn is_hit_by(&self, change: &Change) -> bool {
+        change.project_id.is_none_or(|project| project == self.project_id.0)
+            && change.region == self.region
+            && change.instance_type.as_ref().is_none_or(|kind| self.instance_types.contains(kind))
+    }
+}
+
+/// What an experiment's bill would be changed by: one entry for each attempt and component that is billed otherwise now.
+#[derive(Debug, Clone)]
+pub struct Correction {
+    account: Account,
+    component: &'static str,
+    pub usd: Usd,
+    quantity: i64,
+    estimated: bool,
+    used: (DateTime<Utc>, DateTime<Utc>),
+}
+
+/// What a change did to an experiment.
+#[derive(Debug, Clone)]
+pub struct Effect {
+    pub usd: Usd,
+    pub attempts: BTreeSet<AttemptId>,
+    /// Those of the changes that something was billed at.
+    pub prices: BTreeSet<PriceId>,
+    pub is_decided_anew: bool,
+}
+
+impl Store {
+    /// Prices that are to be applied; those that nothing depends on are done with at once.
+    pub async fn prices_to_apply(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Change>, StoreError> {
+        sqlx::query!(
+            r#"UPDATE prices p SET applied_at = $1
+               WHERE applied_at IS NULL AND effective_from <= $1
+                 AND NOT EXISTS (SELECT FROM trials t WHERE t.instance_type = p.instance_type)
+                 AND (component <> 'storage' OR NOT EXISTS (SELECT FROM trials))"#,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        let rows = sqlx::query!(
+            r#"SELECT id, project_id, region, instance_type FROM prices
+               WHERE applied_at IS NULL AND effective_from <= $1 AND component <> 'cloudwatch'
+               ORDER BY effective_from, id LIMIT $2"#,
+            now,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let change = rows.into_iter().map(|row| Change {
+            price_id: PriceId(row.id),
+            project_id: row.project_id,
+            region: row.region,
+            instance_type: row.instance_type,
+        });
+        Ok(change.collect())
+    }
+
+    /// Experiments after one that may use something whose price has changed, in the order of their ids.
+    pub async fn dependents(&self, changes: &[Change], after: Uuid, limit: i64) -> Result<Vec<Dependent>, StoreError> {
+        let regions: Vec<String> = changes.iter().map(|change| change.region.clone()).collect();
+        let types: Vec<String> = changes.iter().filter_map(|change| change.instance_type.clone()).collect();
+        let any_type = changes.iter().any(|change| change.instance_type.is_none());
+        let rows = sqlx::query!(
+            r#"SELECT e.id, e.project_id, e.spec->>'region' AS "region!",
+                      ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
+               FROM experiments e
+               WHERE e.id > $1 AND e.spec->>'region' = ANY($2)
+                 AND ($4 OR e.id IN (SELECT experiment_id FROM trials WHERE instance_type = ANY($3)))
+               ORDER BY e.id LIMIT $5"#,
+            after,
+            &regions,
+            &types,
+            any_type,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let dependent = rows.into_iter().map(|row| Dependent {
+            project_id: ProjectId(row.project_id),
+            experiment_id: ExperimentId(row.id),
+            region: row.region,
+            instance_types: row.types,
+        });
+        Ok(dependent.collect())
+    }
+
+    /// Everything that depends on some prices has been looked at.
+    pub async fn prices_are_applied(&self, changes: &[Change], now: DateTime<Utc>) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = changes.iter().map(|change| change.price_id.0).collect();
+        sqlx::query!("UPDATE prices SET applied_at = $2 WHERE id = ANY($1)", &ids, now).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Corrects what is settled, and puts another recommendation in the place of the one that there was. Computed under the
+    /// experiment's lock, where nothing is settled meanwhile; a second time changes nothing.
+    pub async fn reprice(
+        &self,
+        dependent: &Dependent,
+        changes: &[&Change],
+        recommendation: Option<(&Recommendation, &Recommendation)>,
+        reason: impl FnOnce(&Effect) -> (String, Vec<PriceId>),
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let (project, experiment) = (dependent.project_id, dependent.experiment_id);
+        let mut tx = self.pool.begin().await?;
+        bill::lock(&mut tx, experiment).await?;
+        let corrections = corrections(&mut tx, dependent, changes).await?;
+        let is_decided_anew = match recommendation {
+            Some((before, after)) => replace(&mut tx, experiment, before, after).await?,
+            None => false,
+        };
+        if corrections.is_empty() && !is_decided_anew {
+            return Ok(false);
+        }
+        let effect = Effect {
+            usd: corrections.iter().map(|correction| correction.usd).sum(),
+            attempts: corrections.iter().map(|correction| correction.account.attempt_id).collect(),
+            prices: corrections.iter().map(|correction| correction.account.price_id).collect(),
+            is_decided_anew,
+        };
+        let total = effect.usd;
+        let (reason, due_to) = reason(&effect);
+        sqlx::query!(
+            r#"INSERT INTO repricings (experiment_id, price_ids, reason, usd, recommendation_before, recorded_at)
+               VALUES ($1, $2, $3, $4, $5, $6)"#,
+            experiment.0,
+            &due_to.iter().map(|price| price.0).collect::<Vec<_>>(),
+            reason,
+            total.0,
+            recommendation.filter(|_| is_decided_anew).map(|(before, _)| to_json(before)),
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        budget::settle(&mut tx, experiment, project, Usd::ZERO, total).await?;
+        for correction in &corrections {
+            adjust(&mut tx, correction, now).await?;
+        }
+        let event = NewEvent {
+            project_id: project,
+            experiment_id: experiment,
+            trial_id: None,
+            kind: "experiment.repriced".to_owned(),
+            severity: if total > Usd::ZERO { "warning" } else { "info" },
+            message: reason,
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// What changes of price have done to an experiment, newest first.
+    pub async fn repricings(&self, experiment: ExperimentId) -> Result<Vec<RepricingView>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT price_ids, reason, usd, recommendation_before IS NOT NULL AS "is_decided_anew!", recorded_at
+               FROM repricings WHERE experiment_id = $1 ORDER BY recorded_at DESC LIMIT 100"#,
+            experiment.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| RepricingView {
+                price_ids: row.price_ids.into_iter().map(PriceId).collect(),
+                reason: row.reason,
+                usd: Usd(row.usd),
+                is_decided_anew: row.is_decided_anew,
+                recorded_at: row.recorded_at,
+            })
+            .collect())
+    }
+}
+
+/// An attempt that is settled, with what its pool was kept for and what is booked so far.
+struct SettledRow {
+    id: Uuid,
+    trial_id: Uuid,
+    price_id: Uuid,
+    usd_per_hour: Decimal,
+    started_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+    billable_seconds: Option<i64>,
+    training_seconds: Option<i64>,
+    instance_type: String,
+    instance_count: i32,
+    is_estimated: bool,
+    volume_gb: i64,
+    pool_from: Option<DateTime<Utc>>,
+    retained_seconds: Option<i64>,
+    training: Decimal,
+    pool: Decimal,
+    storage: Decimal,
+}
+
+fn seconds(value: Option<i64>) -> u64 {
+    value.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0)
+}
+
+impl SettledRow {
+    fn job(&self, region: &str) -> Usage {
+        let billed = seconds(self.billable_seconds);
+        let until = self.ended_at.unwrap_or(self.started_at).max(self.started_at);
+        Usage {
+            instance_type: self.instance_type.clone(),
+            region: region.to_owned(),
+            count: u32::try_from(self.instance_count).unwrap_or(1),
+            from: self.started_at,
+            until,
+            billed_seconds: billed,
+            run_seconds: if billed == 0 { 0 } else { seconds(self.training_seconds).max(billed) },
+            volume_gb: u32::try_from(self.volume_gb).unwrap_or(0),
+        }
+    }
+
+    fn kept(&self, region: &str) -> Option<Usage> {
+        let (from, retained) = self.pool_from.zip(self.retained_seconds.filter(|seconds| *seconds > 0))?;
+        let kept = seconds(Some(retained));
+        let until = from + TimeDelta::seconds(retained);
+        Some(Usage { from, until, billed_seconds: kept, run_seconds: kept, ..self.job(region) })
+    }
+
+    /// What its lines are now, by component, beside what is booked.
+    fn parts(&self, region: &str, tariffs: &Tariffs) -> [(&'static str, Vec<Line>, Usd); 3] {
+        let agreed = Agreed {
+            price_id: PriceId(self.price_id),
+            usd_per_hour: Usd(self.usd_per_hour),
+            estimated: self.is_estimated,
+        };
+        let lines = |usage: &Usage| -> (Vec<Line>, Vec<Line>) {
+            let lines = bill_lines(usage, &tariffs.prices, &tariffs.rates, agreed);
+            lines.into_iter().partition(|line| line.component == Component::Training)
+        };
+        let (training, mut storage) = lines(&self.job(region));
+        let (pool, kept) = self.kept(region).map(|kept| lines(&kept)).unwrap_or_default();
+        storage.extend(kept);
+        [
+            ("training", training, Usd(self.training)),
+            ("warm_pool", pool, Usd(self.pool)),
+            ("storage", storage, Usd(self.storage)),
+        ]
+    }
+}
+
+async fn corrections(
+    tx: &mut PgConnection,
+    dependent: &Dependent,
+    changes: &[&Change],
+) -> Result<Vec<Correction>, StoreError> {
+    let types: Option<Vec<String>> = changes.iter().map(|change| change.instance_type.clone()).collect();
+    let region = &dependent.region;
+    // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well enough.
+    let rows = sqlx::query_as!(
+        SettledRow,
+        r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
+                  a.billable_seconds, a.training_seconds, t.instance_type, t.instance_count,
+                  coalesce(t.plan->'price'->>'status' = 'estimated', false) AS "is_estimated!",
+                  coalesce((t.plan #>> '{request,volume_size_gb}')::bigint, 0) AS "volume_gb!",
+                  p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
+                  l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
+           FROM attempts a JOIN trials t ON t.id = a.trial_id
+                LEFT JOIN warm_pools p ON p.attempt_id = a.id AND p.state = 'settled'
+                CROSS JOIN LATERAL (
+                    SELECT coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS training,
+                           coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,
+                           coalesce(sum(usd) FILTER (WHERE component = 'storage' AND (kind = 'adjusted' OR part < 200)), 0)
+                               AS storage
+                    FROM ledger WHERE attempt_id = a.id AND kind IN ('settled', 'adjusted')) l
+           WHERE a.experiment_id = $1 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
+             AND ($2::text[] IS NULL OR t.instance_type = ANY($2))
+           ORDER BY a.id"#,
+        dependent.experiment_id.0,
+        types.as_deref(),
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let tariffs = prices::tariffs(&mut *tx, dependent.project_id, region, &dependent.instance_types).await?;
+    let mut corrections = Vec::new();
+    for row in rows {
+        for (component, lines, booked) in row.parts(region, &tariffs) {
+            let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
+            // What another price made of it is that one's correction.
+            let own = lines.iter().find(|line| changes.iter().any(|change| change.price_id == line.price_id));
+            let Some(line) = own.filter(|_| usd != Usd::ZERO) else { continue };
+            let account = Account {
+                project_id: dependent.project_id,
+                experiment_id: dependent.experiment_id,
+                trial_id: TrialId(row.trial_id),
+                attempt_id: AttemptId(row.id),
+                price_id: line.price_id,
+            };
+            corrections.push(Correction {
+                account,
+                component,
+                usd,
+                quantity: i64::try_from(line.quantity).unwrap_or(i64::MAX),
+                estimated: line.estimated,
+                used: (line.from, line.until),
+            });
+        }
+    }
+    Ok(corrections)
+}
+
+/// Puts a recommendation in the place of another; false when that is not there any more.
+async fn replace(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    before: &Recommendation,
+    after: &Recommendation,
+) -> Result<bool, StoreError> {
+    let done = sqlx::query!(
+        "UPDATE experiments SET recommendation = $2 WHERE id = $1 AND recommendation->'ranked' = $3::jsonb->'ranked'",
+        experiment.0,
+        to_json(after),
+        to_json(before),
+    )
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Each correction of an attempt's component is a part of its own.
+async fn adjust(tx: &mut PgConnection, correction: &Correction, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let part = sqlx::query_scalar!(
+        r#"SELECT coalesce(max(part) + 1, 0) AS "part!" FROM ledger
+           WHERE attempt_id = $1 AND kind = 'adjusted' AND component = $2"#,
+        correction.account.attempt_id.0,
+        correction.component,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let entry = Entry {
+        kind: "adjusted",
+        component: correction.component,
+        usd: correction.usd,
+        quantity: correction.quantity,
+        unit: if correction.component == "storage" { "gb_seconds" } else { "instance_seconds" },
+        estimated: correction.estimated,
+        used: Some(correction.used),
+    };
+    ledger::write_part(tx, &correction.account, &entry, part, now).await
+}

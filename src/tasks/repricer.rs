@@ -1,0 +1,128 @@
+//! The repricer: prices whose day has come are applied to what depends on them. Settled attempts are corrected, ended experiments
+//! are decided anew, and each says why. What it does a second time changes nothing.
+
+use std::cmp::Ordering;
+
+use bakeoff_domain::ids::PriceId;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::recommend::Recommendation;
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::app::App;
+use crate::read;
+use crate::store::StoreError;
+use crate::store::repricing::{Change, Dependent, Effect};
+
+/// Prices applied at once: a list of AWS's is one change.
+const PRICES: i64 = 1000;
+/// Experiments looked up at once.
+const BATCH: i64 = 100;
+
+/// One tick; returns how many experiments were changed.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let mut count = 0;
+    loop {
+        let now = app.clock.now();
+        let changes = app.store.prices_to_apply(now, PRICES).await?;
+        if changes.is_empty() {
+            return Ok(count);
+        }
+        let mut after = Uuid::nil();
+        loop {
+            let dependents = app.store.dependents(&changes, after, BATCH).await?;
+            let Some(last) = dependents.last() else { break };
+            after = last.experiment_id.0;
+            for dependent in dependents {
+                let own: Vec<&Change> = changes.iter().filter(|change| dependent.is_hit_by(change)).collect();
+                if !own.is_empty() {
+                    count += usize::from(apply(app, &own, &dependent, now).await?);
+                }
+            }
+        }
+        app.store.prices_are_applied(&changes, now).await?;
+    }
+}
+
+async fn apply(app: &App, changes: &[&Change], dependent: &Dependent, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let (project, id) = (dependent.project_id, dependent.experiment_id);
+    let Some(experiment) = app.store.experiment(project, id).await? else { return Ok(false) };
+    let mut decided = None;
+    if experiment.ended_at.is_some()
+        && let Some(before) = app.store.recommendation(id).await?
+    {
+        let after = read::decide(&app.store, &experiment, now).await?;
+        decided = before.differs(&after).then_some((before, after));
+    }
+    let types: Vec<String> = changes.iter().filter_map(|change| change.instance_type.clone()).collect();
+    let region = changes.first().map(|change| change.region.as_str());
+    let prices = app.store.prices_of(project, region, Some(&types)).await?;
+    let decided = decided.as_ref().map(|(before, after)| (before, after));
+    let reason = |effect: &Effect| reason(effect, changes, &prices, decided, now);
+    app.store.reprice(dependent, changes, decided, reason, now).await
+}
+
+/// The change in words: the prices that matter, what it does to the bill, what to the ranking; and which prices those are.
+fn reason(
+    effect: &Effect,
+    changes: &[&Change],
+    prices: &[Price],
+    decided: Option<(&Recommendation, &Recommendation)>,
+    now: DateTime<Utc>,
+) -> (String, Vec<PriceId>) {
+    let (mut said, mut due_to): (Vec<String>, Vec<PriceId>) = (Vec::new(), Vec::new());
+    for change in changes {
+        let is_billed = effect.prices.contains(&change.price_id);
+        let Some(new) = prices.iter().find(|price| price.id == change.price_id) else {
+            if is_billed {
+                said.push(format!("A GB-month of storage in {} has another price.", change.region));
+                due_to.push(change.price_id);
+            }
+            continue;
+        };
+        let current = price::in_force(prices, &new.instance_type, &new.region, now);
+        let is_ranked = effect.is_decided_anew && current.is_some_and(|price| price.id == new.id);
+        if is_billed || is_ranked {
+            said.push(describe(new, before(prices, new).as_ref()));
+            due_to.push(change.price_id);
+        }
+    }
+    let attempts = effect.attempts.len();
+    match effect.usd.cmp(&Usd::ZERO) {
+        Ordering::Equal => {}
+        Ordering::Greater => said.push(format!("What {attempts} attempts used since is billed {} more.", effect.usd)),
+        Ordering::Less => {
+            said.push(format!("What {attempts} attempts used since is billed {} less.", Usd::ZERO - effect.usd));
+        }
+    }
+    let first = |one: &Recommendation| one.ranked.first().map(|row| row.candidate.clone());
+    if let Some((before, after)) = decided.filter(|_| effect.is_decided_anew) {
+        said.push(match (first(before), first(after)) {
+            (Some(old), Some(new)) if old == new => format!("{new} stays first."),
+            (Some(old), Some(new)) => format!("{new} is first now, {old} was."),
+            _ => "The ranking is another.".to_owned(),
+        });
+    }
+    (said.join(" "), due_to)
+}
+
+/// What the price was until this one began; or what was taken for it.
+fn before(prices: &[Price], new: &Price) -> Option<Price> {
+    let others: Vec<Price> = prices.iter().filter(|price| price.id != new.id).cloned().collect();
+    let in_force = |at| price::in_force(&others, &new.instance_type, &new.region, at);
+    in_force(new.effective_from - TimeDelta::seconds(1)).or_else(|| in_force(new.effective_from))
+}
+
+fn describe(new: &Price, old: Option<&Price>) -> String {
+    let rate = |price: &Price| format!("${}", price.usd_per_hour.0.round_dp(4).normalize());
+    let was = old.map_or_else(
+        || "no price was known before".to_owned(),
+        |old| {
+            let share = (new.usd_per_hour.as_f64() / old.usd_per_hour.as_f64() - 1.0) * 100.0;
+            format!("{} before, {share:+.1} %", rate(old))
+        },
+    );
+    let (kind, region, since) = (&new.instance_type, &new.region, new.effective_from.format("%Y-%m-%d"));
+    format!("{kind} in {region} costs {} an hour since {since} ({was}; {}).", rate(new), new.label())
+}
