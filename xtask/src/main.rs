@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod demo;
 mod deploy;
+mod durability;
 mod mutants;
 mod openapi;
 mod process;
@@ -31,8 +32,13 @@ cargo xtask COMMAND
        --seed N       one seed again
        --jobs N       seeds at a time (8)
        --json         print the result for machines
-  bench               what watching 1,000 and 10,000 jobs costs, in CPU and in calls to AWS; about half an hour
-       --only NAME    scheduler_1k, scheduler_10k or aws
+  durability          a million points while service and Postgres are killed: each acknowledged one is stored once
+       --points N     so many points (1000000)
+       --kills N      so many kills, in turn (100)
+       --json         print the result for machines
+  bench               what watching jobs and keeping metrics costs, in CPU, time, room and calls to AWS; about 50 minutes
+       --only NAME    scheduler_1k, scheduler_10k, aws, data, or a part of data: storage, ingest, history_100k, get_trial,
+                      comparison_100_of_10k
        --json         print the result for machines
   mutants [--check]   put classic mistakes into the sources: each must be caught by the test named for it
   test                every test, linter and drift check (CI adds clippy)
@@ -48,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
         Some("bench") => bench::run(&flags),
+        Some("durability") => durability::run(&flags),
         Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
         Some("test") => test::run(),

@@ -77,7 +77,7 @@ fn ledger(stack: &Stack) -> Result<Ledger, String> {
         for entry in entries["items"].as_array().into_iter().flatten() {
             if entry["kind"] == "settled" && entry["component"] == "training" {
                 let attempt = entry["attempt_id"].as_str().unwrap_or_default().to_owned();
-                ledger.settled.insert(attempt, micro(entry["usd"].as_f64().unwrap_or(f64::NAN)));
+                *ledger.settled.entry(attempt).or_default() += micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
             }
         }
     }

@@ -191,7 +191,7 @@ fn count_orphans(
             verdict.orphans += 1;
             verdict.notes.push(format!("{} has no row", job["name"]));
         } else {
-            let bill = job["micro_usd"].as_i64().unwrap_or(0) + job["pool_micro_usd"].as_i64().unwrap_or(0);
+            let bill = billed(job);
             let ours = booked.get(&attempt).copied().unwrap_or(0);
             if (bill - ours).abs() >= 10_000 {
                 verdict.orphans += 1;
@@ -204,11 +204,16 @@ fn count_orphans(
     }
 }
 
+/// All that a job costs, millionths of a dollar: itself, its pool, the volumes of both.
+fn billed(job: &Value) -> i64 {
+    let parts = ["micro_usd", "pool_micro_usd", "storage_micro_usd", "pool_storage_micro_usd"];
+    parts.iter().filter_map(|part| job[*part].as_i64()).sum()
+}
+
 fn count_money(jobs: &[Value], owners: &BTreeMap<String, usize>, accepted: &[Accepted], verdict: &mut Verdict) {
     for (index, experiment) in accepted.iter().enumerate() {
         let own = jobs.iter().filter(|job| owners.get(&text(&job["attempt"])) == Some(&index));
-        let spent: i64 =
-            own.map(|job| job["micro_usd"].as_i64().unwrap_or(0) + job["pool_micro_usd"].as_i64().unwrap_or(0)).sum();
+        let spent: i64 = own.map(billed).sum();
         if spent > micro(experiment.budget_usd) {
             verdict.over_budget += 1;
             verdict.notes.push(format!("{} spent {spent} of {}", experiment.id, experiment.budget_usd));

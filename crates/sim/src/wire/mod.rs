@@ -159,12 +159,11 @@ async fn iterations(State(region): State<Region>, axum::Json(body): axum::Json<V
         let queries = body["MetricQueries"].as_array().map(Vec::as_slice).unwrap_or_default();
         Some(queries.iter().map(|query| metrics::iterations(world, query, now)).collect::<Vec<_>>())
     });
-    let answer = match answer {
-        Some(results) => axum::Json(json!({ "MetricQueryResults": results })).into_response(),
-        None => {
-            let body = axum::Json(json!({ "message": "Rate exceeded" }));
-            (StatusCode::TOO_MANY_REQUESTS, [("x-amzn-errortype", "ThrottlingException")], body).into_response()
-        }
+    let answer = if let Some(results) = answer {
+        axum::Json(json!({ "MetricQueryResults": results })).into_response()
+    } else {
+        let body = axum::Json(json!({ "message": "Rate exceeded" }));
+        (StatusCode::TOO_MANY_REQUESTS, [("x-amzn-errortype", "ThrottlingException")], body).into_response()
     };
     after(fault, answer).await
 }
