@@ -60,3 +60,5 @@ UPDATE ledger l SET used_from = coalesce(a.started_at, a.planned_at),
                     used_until = greatest(coalesce(a.ended_at, l.recorded_at), coalesce(a.started_at, a.planned_at))
 FROM attempts a WHERE a.id = l.attempt_id AND l.kind = 'settled';
 CREATE INDEX ledger_by_use ON ledger (project_id, used_until) WHERE kind IN ('settled', 'adjusted');
+-- What spot saved, by when it ended.
+CREATE INDEX attempts_ended ON attempts (project_id, ended_at) WHERE settled_at IS NOT NULL;

@@ -240,6 +240,49 @@ pub struct ComparisonTable {
     pub as_of: DateTime<Utc>,
 }
 
+/// One point of a curve: a metric against steps, tokens, hours and dollars. Flat: the same columns in every format.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CurvePoint {
+    pub candidate: String,
+    pub at: DateTime<Utc>,
+    pub step: Option<i64>,
+    /// Steps × tokens of a step.
+    pub tokens: Option<f64>,
+    /// With instances, from the beginning of billing; of a run, since its start.
+    pub hours: f64,
+    /// What that cost: hours × the price agreed. Of spot by what was billed, once that is known.
+    pub usd: Option<Usd>,
+    /// Measured: the mean of five minutes.
+    pub value: f64,
+    pub trial_id: Option<TrialId>,
+    pub run_id: Option<RunId>,
+}
+
+/// Where a curve reached the target, and did not leave it again.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TargetView {
+    pub candidate: String,
+    pub is_reached: bool,
+    pub step: Option<i64>,
+    pub hours: Option<f64>,
+    pub usd: Option<Usd>,
+    /// As last measured.
+    pub last_value: Option<f64>,
+    pub trial_id: Option<TrialId>,
+    pub run_id: Option<RunId>,
+}
+
+/// Curves of one metric of trials and runs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Convergence {
+    pub metric: String,
+    pub target: Option<f64>,
+    /// With a target: one entry for each trial and run.
+    pub reached: Vec<TargetView>,
+    pub rows: Vec<CurvePoint>,
+    pub as_of: DateTime<Utc>,
+}
+
 /// The comparison table of an experiment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Comparison {

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, RunId, TrialId};
+use bakeoff_domain::metric;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -17,7 +18,7 @@ use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
 use crate::app::App;
 use crate::read::{self, Selection};
-use crate::view::{Comparison, ComparisonTable};
+use crate::view::{Comparison, ComparisonTable, Convergence};
 
 /// Experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;
@@ -141,6 +142,73 @@ pub(super) struct SideBySideParams {
     format: Option<Format>,
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CurveParams {
+    /// Repeat for several.
+    #[serde(default)]
+    experiment_id: Vec<ExperimentId>,
+    /// Single trials. Repeat for several.
+    #[serde(default)]
+    trial_id: Vec<TrialId>,
+    /// Repeat for several.
+    #[serde(default)]
+    run_id: Vec<RunId>,
+    /// `train_loss` when absent.
+    metric: Option<String>,
+    /// Also say where each first stayed at this value or below.
+    target: Option<f64>,
+    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    #[param(inline)]
+    format: Option<Format>,
+}
+
+const CURVE_COLUMNS: &[(&str, Kind)] = &[
+    ("candidate", Kind::Text),
+    ("at", Kind::Time),
+    ("step", Kind::Whole),
+    ("tokens", Kind::Real),
+    ("hours", Kind::Real),
+    ("usd", Kind::Real),
+    ("value", Kind::Real),
+    ("trial_id", Kind::Text),
+    ("run_id", Kind::Text),
+];
+
+/// Compare convergence
+///
+/// A loss of trials and runs against steps, tokens, hours and dollars: which gets furthest for its money, not only for its time.
+#[utoipa::path(get, path = "/v1/convergence", operation_id = "compareConvergence", tag = "experiments", params(CurveParams),
+    responses((status = 200, description = "The curves, five minutes a point",
+        content((Convergence = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
+                (Vec<u8> = "application/vnd.apache.parquet"))), Problems))]
+pub(super) async fn convergence(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<CurveParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let asked = params.experiment_id.len() + params.trial_id.len() + params.run_id.len();
+    check_count(asked)?;
+    let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
+    let name = params.metric.as_deref().unwrap_or(metric::TRAIN_LOSS);
+    let name = metric::standard(name).map_or(name, |standard| standard.name);
+    let curves = read::curves(&app.store, &selection, (name, params.target), app.clock.now()).await?;
+    match Format::chosen(params.format, &headers) {
+        Format::Json => Ok(([(header::VARY, "Accept")], Json(curves)).into_response()),
+        format => table::rows(format, CURVE_COLUMNS, &curves.rows),
+    }
+}
+
+fn check_count(asked: usize) -> Result<(), Problem> {
+    if (1..=SIDE_BY_SIDE_MAX).contains(&asked) {
+        return Ok(());
+    }
+    let detail = format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
+    Err(page::parameter("experiment_id", detail))
+}
+
 /// Compare experiments, trials and runs
 ///
 /// All their rows in one table. Nothing is ranked here: rows of different workloads are not comparable.
@@ -155,10 +223,7 @@ pub(super) async fn side_by_side(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let asked = params.experiment_id.len() + params.trial_id.len() + params.run_id.len();
-    if !(1..=SIDE_BY_SIDE_MAX).contains(&asked) {
-        let detail = format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
-        return Err(page::parameter("experiment_id", detail));
-    }
+    check_count(asked)?;
     let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
     let table = read::comparison_of(&app.store, &selection, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
@@ -201,10 +266,6 @@ mod tests {
     /// The table's columns are the fields of a row, in their order.
     #[test]
     fn the_columns_are_the_fields() {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        writer.serialize(ComparisonRow::default()).unwrap();
-        let text = String::from_utf8(writer.into_inner().unwrap()).unwrap();
-        let fields: Vec<&str> = text.lines().next().unwrap().split(',').collect();
-        assert_eq!(fields, COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        assert_eq!(table::fields(&ComparisonRow::default()), COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     }
 }

@@ -242,7 +242,10 @@ pub(super) async fn trials(
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<Page<TrialView>>, Problem> {
     find(&app, caller, id).await?;
-    Ok(Json(Page { items: read::trial_views(&app.store, id, app.clock.now()).await?, next_page_token: None }))
+    Ok(Json(Page {
+        items: read::trial_views(&app.store, (caller.project, id), app.clock.now()).await?,
+        next_page_token: None,
+    }))
 }
 
 /// Which instance to buy, and why

@@ -17,6 +17,7 @@ mod request_id;
 mod runs;
 mod samples;
 mod specs;
+mod spending;
 mod table;
 mod trials;
 mod usage;
@@ -86,6 +87,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(experiments::trials))
         .routes(routes!(comparison::of_experiment))
         .routes(routes!(comparison::side_by_side))
+        .routes(routes!(comparison::convergence))
         .routes(routes!(experiments::recommendation))
         .routes(routes!(experiments::ledger))
         .routes(routes!(events::of_experiment))
@@ -110,6 +112,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(projects::current))
         .routes(routes!(projects::put_budget))
         .routes(routes!(projects::put_limits))
+        .routes(routes!(spending::spending))
         .routes(routes!(ci::create_template))
         .routes(routes!(ci::trigger))
         .routes(routes!(aws_events::push))

@@ -159,6 +159,15 @@ pub(super) fn rows<T: Serialize>(
     respond(format, &table)
 }
 
+/// Names of a row's fields, in their order.
+#[cfg(test)]
+pub(super) fn fields<T: Serialize>(row: &T) -> Vec<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.serialize(row).unwrap_or_default();
+    let text = String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default();
+    text.lines().next().unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
 fn count(table: &[(&str, Column)]) -> usize {
     table.first().map_or(0, |(_, column)| column.len())
 }

@@ -1,5 +1,6 @@
 //! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups only, never samples.
 
+mod convergence;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ use crate::store::runs::Run;
 use crate::store::trials::{Attempt, ShownTrial, Trial};
 use crate::store::{Store, StoreError};
 use crate::view::{AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView};
+
+pub use convergence::curves;
 
 /// All that the tables and the ranking of some trials rest on.
 #[derive(Default)]
@@ -100,6 +103,13 @@ pub struct Selection {
     pub runs: Vec<Run>,
 }
 
+impl Selection {
+    fn trials_of<'a>(&self, experiment: &Experiment, trials: &'a [Trial]) -> impl Iterator<Item = &'a Trial> {
+        let (id, is_whole) = (experiment.id, self.whole.contains(&experiment.id));
+        trials.iter().filter(move |trial| trial.experiment_id == id && (is_whole || self.only.contains(&trial.id)))
+    }
+}
+
 /// Trials of any experiments, and runs, side by side: as many queries as for one experiment.
 pub async fn comparison_of(
     store: &Store,
@@ -113,9 +123,7 @@ pub async fn comparison_of(
         None => Evidence::default(),
     };
     for experiment in &selection.experiments {
-        let is_whole = selection.whole.contains(&experiment.id);
-        let own = evidence.trials.iter().filter(|trial| trial.experiment_id == experiment.id);
-        let own = own.filter(|trial| is_whole || selection.only.contains(&trial.id));
+        let own = selection.trials_of(experiment, &evidence.trials);
         let rows: Vec<ComparisonRow> = own.map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
         views.extend(rows::expectations(&experiment.spec.expectations, &rows));
         table.extend(rows);
@@ -205,17 +213,17 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
 /// Trials of an experiment with their attempts, in two queries.
 pub async fn trial_views(
     store: &Store,
-    experiment: ExperimentId,
+    (project, experiment): (ProjectId, ExperimentId),
     now: DateTime<Utc>,
 ) -> Result<Vec<TrialView>, StoreError> {
     let ids = [experiment.0];
-    let (trials, attempts) = tokio::try_join!(store.trials_of(&ids), store.attempts_of(&ids))?;
+    let (trials, attempts) = tokio::try_join!(store.heads(project, None, Some(experiment)), store.attempts_of(&ids))?;
     let mut attempts = by_trial(attempts);
-    let view = |trial: Trial| {
+    let view = |trial: ShownTrial| {
         let attempts = attempts.remove(&trial.id).unwrap_or_default();
-        Ok(trial_view(ShownTrial { attempts, ..ShownTrial::try_from(trial)? }, now))
+        trial_view(ShownTrial { attempts, ..trial }, now)
     };
-    trials.into_iter().map(view).collect()
+    Ok(trials.into_iter().map(view).collect())
 }
 
 /// A trial as the API shows it.

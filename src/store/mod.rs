@@ -24,6 +24,7 @@ pub mod requests;
 pub mod runs;
 pub mod series;
 pub mod specs;
+pub mod spending;
 pub mod trials;
 pub mod warm_pools;
 pub mod watch;

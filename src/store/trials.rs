@@ -14,7 +14,7 @@ use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
@@ -220,22 +220,36 @@ pub struct ShownTrial {
     pub attempts: Vec<Attempt>,
 }
 
-impl TryFrom<Trial> for ShownTrial {
+/// A trial without attempts.
+struct HeadRow {
+    id: Uuid,
+    experiment_id: Uuid,
+    state: String,
+    reason: Option<String>,
+    plan: Option<String>,
+    purchase_option: String,
+    instance_count: i32,
+    checkpoint_seconds: Option<i64>,
+    created_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<HeadRow> for ShownTrial {
     type Error = StoreError;
 
-    fn try_from(trial: Trial) -> Result<Self, StoreError> {
-        let checkpoint = trial.plan.request.as_ref().and_then(|request| request.checkpoint.as_ref());
+    fn try_from(row: HeadRow) -> Result<Self, StoreError> {
+        let plan = row.plan.and_then(|text| RawValue::from_string(text).ok());
         Ok(Self {
-            id: trial.id,
-            experiment_id: trial.experiment_id,
-            state: trial.state,
-            reason: trial.reason,
-            is_spot: trial.plan.purchase_option == PurchaseOption::Spot,
-            instance_count: trial.plan.instance_count,
-            checkpoint_seconds: checkpoint.map_or(0, |checkpoint| checkpoint.interval_seconds),
-            plan: to_raw_value(&trial.plan).map_err(|_| StoreError::corrupt("trials", trial.id, "plan"))?,
-            created_at: trial.created_at,
-            ended_at: trial.ended_at,
+            id: TrialId(row.id),
+            experiment_id: ExperimentId(row.experiment_id),
+            state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            reason: row.reason,
+            plan: plan.ok_or_else(|| StoreError::corrupt("trials", row.id, "plan"))?,
+            is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
+            instance_count: count(row.instance_count),
+            checkpoint_seconds: row.checkpoint_seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(0),
+            created_at: row.created_at,
+            ended_at: row.ended_at,
             attempts: Vec::new(),
         })
     }
@@ -348,11 +362,11 @@ impl Store {
         Ok((row.due_at, row.lease_seconds))
     }
 
-    /// All trials of some experiments, in order.
+    /// All trials of some experiments, in order; their plans without the requests, which are most of them and in no table.
     pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
-            r#"SELECT id, experiment_id, ordinal, state, reason, plan::text AS "plan!", attempts_made, created_at, ended_at
+            r#"SELECT id, experiment_id, ordinal, state, reason, (plan - 'request')::text AS "plan!", attempts_made, created_at, ended_at
                FROM trials WHERE experiment_id = ANY($1) ORDER BY experiment_id, ordinal"#,
             experiments,
         )
@@ -413,6 +427,30 @@ impl Store {
         .collect()
     }
 
+    /// Trials of an experiment, or one, as they are shown, without attempts.
+    pub async fn heads(
+        &self,
+        project: ProjectId,
+        trial: Option<TrialId>,
+        experiment: Option<ExperimentId>,
+    ) -> Result<Vec<ShownTrial>, StoreError> {
+        sqlx::query_as!(
+            HeadRow,
+            r#"SELECT id, experiment_id, state, reason, plan::text, purchase_option, instance_count,
+                      (plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      created_at, ended_at
+               FROM trials WHERE project_id = $1 AND (id = $2 OR experiment_id = $3) ORDER BY ordinal"#,
+            project.0,
+            trial.map(|id| id.0),
+            experiment.map(|id| id.0),
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(ShownTrial::try_from)
+        .collect()
+    }
+
     /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
     pub async fn shown_trial(&self, project: ProjectId, id: TrialId) -> Result<Option<ShownTrial>, StoreError> {
         let rows = sqlx::query_as!(
@@ -437,9 +475,9 @@ impl Store {
         let mut rows = rows.into_iter();
         let Some(mut first) = rows.next() else {
             // Nothing was attempted.
-            return self.trial(project, id).await?.map(ShownTrial::try_from).transpose();
+            return Ok(self.heads(project, Some(id), None).await?.pop());
         };
-        let mut shown = first.trial()?;
+        let mut shown = ShownTrial::try_from(first.head())?;
         for row in std::iter::once(first).chain(rows) {
             shown.attempts.push(row.attempt().try_into()?);
         }
@@ -489,22 +527,19 @@ struct ShownRow {
 
 impl ShownRow {
     /// The trial without attempts; takes the plan.
-    fn trial(&mut self) -> Result<ShownTrial, StoreError> {
-        let plan = self.plan.take().and_then(|text| RawValue::from_string(text).ok());
-        Ok(ShownTrial {
-            id: TrialId(self.trial_id),
-            experiment_id: ExperimentId(self.experiment_id),
-            state: TrialState::parse(&self.trial_state)
-                .ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "state"))?,
+    fn head(&mut self) -> HeadRow {
+        HeadRow {
+            id: self.trial_id,
+            experiment_id: self.experiment_id,
+            state: std::mem::take(&mut self.trial_state),
             reason: self.reason.take(),
-            plan: plan.ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "plan"))?,
-            is_spot: self.purchase_option == PurchaseOption::Spot.as_str(),
-            instance_count: count(self.instance_count),
-            checkpoint_seconds: self.checkpoint_seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(0),
+            plan: self.plan.take(),
+            purchase_option: std::mem::take(&mut self.purchase_option),
+            instance_count: self.instance_count,
+            checkpoint_seconds: self.checkpoint_seconds,
             created_at: self.created_at,
             ended_at: self.trial_ended_at,
-            attempts: Vec::new(),
-        })
+        }
     }
 
     fn attempt(self) -> AttemptRow {

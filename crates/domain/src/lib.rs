@@ -9,6 +9,7 @@ pub mod budget;
 pub mod catalog;
 pub mod clock;
 pub mod comparison;
+pub mod convergence;
 pub mod cost;
 pub mod decide;
 pub mod eta;

@@ -130,7 +130,8 @@ fn believed(url: &str, key: &str, id: &str) -> Result<Believed, String> {
         }
     }
     for entry in get(&format!("{base}/ledger?page_size=500"), key)?["items"].as_array().into_iter().flatten() {
-        let is_job = ["training", "warm_pool", "stray"].iter().any(|component| entry["component"] == *component);
+        let is_job =
+            ["training", "warm_pool", "stray", "storage"].iter().any(|component| entry["component"] == *component);
         if let Some((_, usd)) = believed.attempts.get_mut(&text(&entry["attempt_id"]))
             && is_job
             && entry["kind"] == "settled"

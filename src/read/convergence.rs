@@ -1,0 +1,141 @@
+//! Curves of a metric: against steps, hours and dollars, of trials and runs together. Rollups only: three queries, however many.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::convergence::{self, Stretch};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::steady::Bucket;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use rust_decimal::prelude::FromPrimitive;
+use uuid::Uuid;
+
+use super::{Evidence, Selection, load};
+use crate::figures::preferred;
+use crate::store::runs::Run;
+use crate::store::trials::{Attempt, Trial};
+use crate::store::{Store, StoreError};
+use crate::view::{Convergence, CurvePoint, TargetView};
+
+/// What a curve is of.
+struct Subject {
+    id: Uuid,
+    candidate: String,
+    trial_id: Option<bakeoff_domain::ids::TrialId>,
+    run_id: Option<bakeoff_domain::ids::RunId>,
+    stretches: Vec<Stretch>,
+    tokens_per_step: Option<f64>,
+}
+
+/// The curves of one metric, and where each reached a target.
+pub async fn curves(
+    store: &Store,
+    selection: &Selection,
+    (metric, target): (&str, Option<f64>),
+    now: DateTime<Utc>,
+) -> Result<Convergence, StoreError> {
+    let subjects = subjects(store, selection, now).await?;
+    let ids: Vec<Uuid> = subjects.iter().map(|subject| subject.id).collect();
+    let series = preferred(store.series_of(&ids, Some(&[metric.to_owned()])).await?);
+    let of_series: BTreeMap<i32, Uuid> = series.iter().map(|one| (one.id, one.subject_id)).collect();
+    let mut buckets: BTreeMap<Uuid, Vec<Bucket>> = BTreeMap::new();
+    for (id, bucket) in store.rollups(&of_series.keys().copied().collect::<Vec<_>>()).await? {
+        if let Some(subject) = of_series.get(&id) {
+            buckets.entry(*subject).or_default().push(bucket);
+        }
+    }
+    let (mut rows, mut reached) = (Vec::new(), Vec::new());
+    for subject in &subjects {
+        let curve = convergence::curve(buckets.get(&subject.id).map_or(&[][..], Vec::as_slice), &subject.stretches);
+        let point = |point: &convergence::Point| CurvePoint {
+            candidate: subject.candidate.clone(),
+            at: point.at,
+            step: point.step,
+            tokens: point.step.zip(subject.tokens_per_step).map(|(step, tokens)| tokens * real(step)),
+            hours: point.hours,
+            usd: point.usd,
+            value: point.value,
+            trial_id: subject.trial_id,
+            run_id: subject.run_id,
+        };
+        if let Some(target) = target {
+            let first = convergence::reached(&curve, target);
+            reached.push(TargetView {
+                candidate: subject.candidate.clone(),
+                is_reached: first.is_some(),
+                step: first.and_then(|first| first.step),
+                hours: first.map(|first| first.hours),
+                usd: first.and_then(|first| first.usd),
+                last_value: curve.last().map(|last| last.value),
+                trial_id: subject.trial_id,
+                run_id: subject.run_id,
+            });
+        }
+        rows.extend(curve.iter().map(point));
+    }
+    Ok(Convergence { metric: metric.to_owned(), target, reached, rows, as_of: now })
+}
+
+async fn subjects(store: &Store, selection: &Selection, now: DateTime<Utc>) -> Result<Vec<Subject>, StoreError> {
+    let ids: Vec<Uuid> = selection.experiments.iter().map(|experiment| experiment.id.0).collect();
+    let evidence = match selection.experiments.first() {
+        Some(first) => load(store, first.project_id, &ids).await?,
+        None => Evidence::default(),
+    };
+    let mut subjects = Vec::new();
+    for experiment in &selection.experiments {
+        let sequence = experiment.spec.workload.as_ref().map(|workload| f64::from(workload.model.sequence_length));
+        for trial in selection.trials_of(experiment, &evidence.trials) {
+            let batch = i64::try_from(trial.plan.global_batch).ok().filter(|batch| *batch > 0);
+            subjects.push(Subject {
+                id: trial.id.0,
+                candidate: trial.plan.candidate.clone(),
+                trial_id: Some(trial.id),
+                run_id: None,
+                stretches: evidence.attempts(trial).iter().filter_map(|one| stretch(trial, one, now)).collect(),
+                tokens_per_step: sequence.zip(batch).map(|(sequence, batch)| sequence * real(batch)),
+            });
+        }
+    }
+    subjects.extend(selection.runs.iter().map(|run| of_run(run, now)));
+    Ok(subjects)
+}
+
+/// An attempt's time with instances, and what an hour of it costs: of spot what it was billed, once that is known.
+fn stretch(trial: &Trial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Stretch> {
+    let from = attempt.started_at?;
+    let until = attempt.ended_at.unwrap_or(now).max(from);
+    let full = attempt.usd_per_hour * Decimal::from(trial.plan.instance_count);
+    let usd_per_hour = match (trial.plan.purchase_option, attempt.billable_seconds) {
+        (PurchaseOption::OnDemand, _) => Some(full),
+        (PurchaseOption::Spot, Some(billed)) if attempt.ended_at.is_some() => {
+            let hours = (until - from).as_seconds_f64();
+            Decimal::from_f64(real(billed) / hours.max(1.0)).map(|share| full * share)
+        }
+        (PurchaseOption::Spot, _) => None,
+    };
+    Some(Stretch { from, until, usd_per_hour })
+}
+
+fn of_run(run: &Run, now: DateTime<Utc>) -> Subject {
+    let until = run.ended_at.unwrap_or(now);
+    let from = run.started_at.unwrap_or(run.created_at).min(until);
+    let spec = &run.spec;
+    let sequence = spec.model.as_ref().map(|model| f64::from(model.sequence_length));
+    let batch = spec.global_batch.and_then(|batch| i64::try_from(batch).ok());
+    let usd_per_hour: Option<Usd> = spec.usd_per_hour;
+    Subject {
+        id: run.id.0,
+        candidate: spec.name.clone(),
+        trial_id: None,
+        run_id: Some(run.id),
+        stretches: vec![Stretch { from, until, usd_per_hour }],
+        tokens_per_step: sequence.zip(batch).map(|(sequence, batch)| sequence * real(batch)),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "steps, seconds and sequences lie far below 2^53")]
+fn real(count: i64) -> f64 {
+    count as f64
+}
