@@ -62,3 +62,5 @@ FROM attempts a WHERE a.id = l.attempt_id AND l.kind = 'settled';
 CREATE INDEX ledger_by_use ON ledger (project_id, used_until) WHERE kind IN ('settled', 'adjusted');
 -- What spot saved, by when it ended.
 CREATE INDEX attempts_ended ON attempts (project_id, ended_at) WHERE settled_at IS NOT NULL;
+-- When the last complete listing of jobs began, on the domain clock: what was running then has certainly cost until then.
+ALTER TABLE leases ADD COLUMN listed_at timestamptz;

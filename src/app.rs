@@ -30,6 +30,8 @@ pub struct Settings {
     pub listing: (TimeDelta, TimeDelta),
     /// Between two reads of a running job's metrics, on the domain clock; `None`: once, after its end.
     pub metrics_interval: Option<TimeDelta>,
+    /// SageMaker's own series are read, once, when a job is over. What that costs is published nowhere.
+    pub sagemaker_metrics: bool,
     /// How long points of what is over are kept; rollups and figures stay. `None`: for good.
     pub points_kept: Option<TimeDelta>,
     /// Key of the secrets that are derived and not stored (CI webhooks).

@@ -179,7 +179,8 @@ pub struct ComparisonRow {
     pub uploading_share: Option<f64>,
     /// Attempts that did not complete.
     pub wasted_share: Option<f64>,
-    /// The job's own cost: settled, or so far, at most, while it runs. Of a run: its rate × its time.
+    /// The job's own cost: settled; while it runs, what it has certainly cost so far, which never falls (of spot, a tenth of the
+    /// full price: SageMaker saves 90 % at most). Of a run: its rate × its time.
     /// Empty when nobody has said at which rate.
     pub cost_usd: Option<Usd>,
     /// The part of it that went to attempts that did not complete.

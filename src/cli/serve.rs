@@ -66,6 +66,10 @@ pub(super) struct ServeOptions {
     /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
+    /// Also read SageMaker's own time series of the script's metrics (BatchGetMetrics), once, when a job is over: every
+    /// iteration instead of every minute. Off, since AWS publishes no price for it.
+    #[arg(long, env = "BAKEOFF_SAGEMAKER_METRICS")]
+    sagemaker_metrics: bool,
     /// Days that points are kept after their trial or run has ended; for good when absent. Five-minute rollups always stay.
     #[arg(long)]
     keep_points_days: Option<u32>,
@@ -240,6 +244,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         policy,
         lease,
         listing: if options.aws_push { (LISTING_WITH_PUSH, LISTING_WITH_PUSH) } else { (poll, LISTING_LONGEST) },
+        sagemaker_metrics: options.sagemaker_metrics,
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
         points_kept: options.keep_points_days.map(|days| TimeDelta::days(days.into())),

@@ -56,6 +56,9 @@ pub(super) struct SpendingParams {
     format: Option<Format>,
 }
 
+/// Day, experiment, trial: those that are grouped by.
+type Group = (Option<DateTime<Utc>>, Option<Uuid>, Option<Uuid>);
+
 /// What was spent in one group, settled.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub(super) struct SpendingRow {
@@ -129,7 +132,7 @@ pub(super) async fn spending(
     if i64::try_from(spent.len()).unwrap_or(i64::MAX) > ROWS_MAX {
         return Err(page::parameter("group_by", "there are too many groups; name an experiment_id, or a shorter span"));
     }
-    let mut groups: BTreeMap<(Option<DateTime<Utc>>, Option<Uuid>, Option<Uuid>), SpendingRow> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, SpendingRow> = BTreeMap::new();
     let mut total = SpendingRow::default();
     for one in spent {
         let row = groups.entry((one.day, one.experiment, one.trial)).or_default();

@@ -32,6 +32,8 @@ struct Evidence {
     figures: Figures,
     /// Of their instance types, everywhere, with their history.
     prices: Vec<Price>,
+    /// What was running when all jobs were listed last, then.
+    listed_at: Option<DateTime<Utc>>,
 }
 
 async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
@@ -46,7 +48,10 @@ async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result
     types.dedup();
     let (figures, prices) =
         tokio::try_join!(Figures::load(store, &subjects), store.prices_of(project, None, Some(&types)))?;
-    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures, prices })
+    let is_running = attempts.iter().any(|attempt| !attempt.state.is_terminal());
+    let listed_at = if is_running { store.listed_at().await? } else { None };
+    let (attempts, costs) = (by_trial(attempts), costs.into_iter().collect());
+    Ok(Evidence { trials, attempts, costs, figures, prices, listed_at })
 }
 
 fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {

@@ -312,13 +312,16 @@ fn wasted(attempts: &[Attempt], instance_count: u32) -> Usd {
     })
 }
 
-/// What running attempts have cost at most: the time since billing began, at the prices in force meanwhile. Spot's saving is known
-/// only at its end.
+/// What running attempts have certainly cost, at the prices in force meanwhile: from the beginning of billing to when they were
+/// last known to run. Never more than will be settled, so it never falls. What spot saves is known only at the end: it counts as
+/// much as spot saves at most.
 fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], now: DateTime<Utc>) -> Usd {
     let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal());
     let lines = running.filter_map(|attempt| {
         let from = attempt.started_at?;
-        let until = attempt.ended_at.unwrap_or(now).max(from);
+        let is_running = attempt.job_status.as_deref() == Some("InProgress");
+        let known = if is_running { evidence.listed_at } else { attempt.modified_at };
+        let until = attempt.ended_at.or(known)?.min(now).max(from);
         let seconds = seconds_between(from, until);
         let usage = Usage {
             instance_type: trial.plan.instance_type.clone(),
@@ -326,7 +329,10 @@ fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], now: DateTim
             count: trial.plan.instance_count,
             from,
             until,
-            billed_seconds: seconds,
+            billed_seconds: match trial.plan.purchase_option {
+                PurchaseOption::OnDemand => seconds,
+                PurchaseOption::Spot => seconds * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,
+            },
             run_seconds: seconds,
             volume_gb: 0,
         };

@@ -521,7 +521,8 @@ async fn record_job(
     sqlx::query!(
         r#"UPDATE attempts
            SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5, started_at = $6,
-               training_seconds = $7, modified_at = coalesce($8, modified_at), is_compared = true
+               training_seconds = $7, modified_at = coalesce($8, modified_at), is_compared = true,
+               job_arn = coalesce(nullif($9, ''), job_arn)
            WHERE id = $1"#,
         attempt.id.0,
         job.status.as_str(),
@@ -531,6 +532,7 @@ async fn record_job(
         job.started_at,
         job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
         job.modified_at,
+        job.arn,
     )
     .execute(&mut *tx)
     .await?;

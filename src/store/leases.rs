@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::trials::interval;
@@ -19,6 +20,25 @@ pub struct Term {
 }
 
 impl Store {
+    /// All jobs have been listed, and what the listing tells is written.
+    pub async fn listed(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE leases SET listed_at = greatest(listed_at, $3) WHERE name = $1 AND term = $2",
+            term.name,
+            term.term,
+            began_at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// When the last complete listing began.
+    pub async fn listed_at(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let at = sqlx::query_scalar!("SELECT max(listed_at) FROM leases").fetch_one(&self.pool).await?;
+        Ok(at)
+    }
+
     /// Takes a lease that is free or has run out.
     pub async fn acquire_lease(
         &self,

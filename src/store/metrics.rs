@@ -24,6 +24,8 @@ pub struct MetricsDue {
     pub reserved_metrics_usd: Usd,
     pub cursor: Option<DateTime<Utc>>,
     pub started_at: Option<DateTime<Utc>>,
+    /// What SageMaker's own series are asked for by.
+    pub job_arn: Option<String>,
     /// Set when the attempt is over: this is its last read.
     pub settled_end_at: Option<DateTime<Utc>>,
 }
@@ -55,7 +57,7 @@ impl Store {
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
                          t.instance_count, t.plan->'request'->'metrics' AS "metrics!",
-                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at,
+                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at, a.job_arn,
                          CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
             now,
             now + hold,
@@ -80,6 +82,7 @@ impl Store {
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
+                    job_arn: row.job_arn,
                     settled_end_at: row.settled_end_at,
                 })
             })

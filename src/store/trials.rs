@@ -89,6 +89,8 @@ pub struct Attempt {
     pub checkpoint_at: Option<DateTime<Utc>>,
     /// While it trains: since when, without an interruption.
     pub training_since: Option<DateTime<Utc>>,
+    /// SageMaker's LastModifiedTime, as last seen.
+    pub modified_at: Option<DateTime<Utc>>,
 }
 
 struct AttemptRow {
@@ -118,6 +120,7 @@ struct AttemptRow {
     is_compared: bool,
     checkpoint_at: Option<DateTime<Utc>>,
     training_since: Option<DateTime<Utc>>,
+    modified_at: Option<DateTime<Utc>>,
 }
 
 fn count(value: i32) -> u32 {
@@ -155,6 +158,7 @@ impl TryFrom<AttemptRow> for Attempt {
             is_compared: row.is_compared,
             checkpoint_at: row.checkpoint_at,
             training_since: row.training_since,
+            modified_at: row.modified_at,
         })
     }
 }
@@ -334,7 +338,7 @@ impl Store {
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds,
                       billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
-                      greatest(started_at, modified_at) AS training_since
+                      greatest(started_at, modified_at) AS training_since, modified_at
                FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
             trials,
         )
@@ -416,7 +420,7 @@ impl Store {
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
                       metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
-                      greatest(started_at, modified_at) AS training_since
+                      greatest(started_at, modified_at) AS training_since, modified_at
                FROM attempts WHERE experiment_id = ANY($1) ORDER BY trial_id, number"#,
             experiments,
         )
@@ -464,7 +468,7 @@ impl Store {
                       a.job_status, a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!",
                       a.training_seconds, a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at,
                       a.started_at, a.ended_at, a.is_compared, a.checkpoint_at,
-                      greatest(a.started_at, a.modified_at) AS training_since
+                      greatest(a.started_at, a.modified_at) AS training_since, a.modified_at
                FROM trials t JOIN attempts a ON a.trial_id = t.id
                WHERE t.id = $1 AND t.project_id = $2 ORDER BY a.number"#,
             id.0,
@@ -523,6 +527,7 @@ struct ShownRow {
     is_compared: bool,
     checkpoint_at: Option<DateTime<Utc>>,
     training_since: Option<DateTime<Utc>>,
+    modified_at: Option<DateTime<Utc>>,
 }
 
 impl ShownRow {
@@ -570,6 +575,7 @@ impl ShownRow {
             is_compared: self.is_compared,
             checkpoint_at: self.checkpoint_at,
             training_since: self.training_since,
+            modified_at: self.modified_at,
         }
     }
 }

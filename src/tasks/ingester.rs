@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::metric::{HOST_METRICS, Subject, normalised};
-use bakeoff_domain::ports::{MetricQuery, QUERIES_MAX, Series};
+use bakeoff_domain::metric::{HOST_METRICS, MetricDefinition, Source, Subject, normalised};
+use bakeoff_domain::ports::{AwsError, ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series};
 use bakeoff_domain::samples::Point;
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -124,6 +124,10 @@ fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTime<Utc>) -> Result<(), StoreError> {
+    if app.settings.sagemaker_metrics && !read_iterations(app, &batch, now).await? {
+        // The claim's hold brings them back.
+        return Ok(());
+    }
     let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
     let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
     let mut progress: Vec<Progress> =
@@ -167,6 +171,44 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
         all.extend(own);
     }
     app.store.record_metrics(&all, &running, now).await
+}
+
+/// SageMaker's own series of jobs that are over, once. False: ask again later; what is denied or unknown to SageMaker is not asked
+/// for again, and keeps nothing waiting.
+async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let over = batch.iter().filter(|attempt| is_last(attempt, now) && !is_hopeless(attempt, now));
+    let asked: Vec<(&MetricsDue, &MetricDefinition, IterationQuery)> = over
+        .filter_map(|attempt| Some((attempt, attempt.job_arn.as_ref()?)))
+        .flat_map(|(attempt, arn)| {
+            let query =
+                |metric: &MetricDefinition| IterationQuery { metric: metric.name.clone(), job_arn: arn.clone() };
+            attempt.metrics.iter().map(move |metric| (attempt, metric, query(metric)))
+        })
+        .collect();
+    for some in asked.chunks(ITERATION_QUERIES_MAX) {
+        let queries: Vec<IterationQuery> = some.iter().map(|(_, _, query)| query.clone()).collect();
+        let series = match app.aws.read_iterations(&queries).await {
+            Ok(series) => series,
+            Err(AwsError::Throttled(_) | AwsError::Unknown(_)) => return Ok(false),
+            Err(error) => {
+                tracing::warn!(%error, "SageMaker's own metrics could not be read");
+                return Ok(true);
+            }
+        };
+        let mut samples = Samples::default();
+        for (place, ((attempt, metric, _), points)) in some.iter().zip(series).enumerate() {
+            let subject = Subject::Trial(attempt.account.trial_id);
+            samples.named.push(Named { subject, name: metric.name.clone(), metric: metric.meaning.standard() });
+            samples.points.extend(points.into_iter().map(|point| Point {
+                name: place,
+                step: point.step.and_then(|step| i32::try_from(step).ok()),
+                at: point.at,
+                value: point.value,
+            }));
+        }
+        app.store.append(Source::SagemakerMetrics, &samples, now).await?;
+    }
+    Ok(true)
 }
 
 /// The cursor after a read, and when the next is due: none after the last.

@@ -6,6 +6,7 @@ pub mod accountant;
 pub mod archivist;
 pub mod checkpoints;
 pub mod concluder;
+mod finals;
 pub mod ingester;
 mod listener;
 pub mod pools;

@@ -26,6 +26,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use super::finals;
 use crate::app::App;
 use crate::aws::Operation;
 use crate::crash;
@@ -286,6 +287,7 @@ impl Hand<'_> {
                     is_compared: false,
                     checkpoint_at: None,
                     training_since: None,
+                    modified_at: None,
                 });
                 self.seen = Seen::NotLooked;
                 self.planned_here = Some(id);
@@ -332,7 +334,8 @@ impl Hand<'_> {
             return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
         };
         let marker = attempt.id.to_string();
-        let request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        let mut request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        request.metrics_time_series = self.app.settings.sagemaker_metrics;
         if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
             self.app.store.release_lease(self.trial, now + wait, None).await?;
             return Ok(false);
@@ -411,6 +414,9 @@ impl Hand<'_> {
         let job = ending.billable_seconds.and(self.job());
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
         let metrics_at = self.app.settings.metrics_slot(ended_at + METRICS_FINAL_AFTER);
+        if let Some(job) = job {
+            finals::keep(self.app, self.trial, job, now).await?;
+        }
         crash::point("before_settle");
         self.app.store.settle(self.trial, attempt, ending, (job, again_at, metrics_at), now).await?;
         crash::point("after_settle");

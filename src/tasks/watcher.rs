@@ -117,6 +117,9 @@ async fn list(app: &App, term: &Term, is_deep: bool, now: DateTime<Utc>) -> Resu
         }
     }
     apply(app, term, Listing { jobs: &jobs, began_at: now, is_complete }).await?;
+    if is_complete {
+        app.store.listed(term, now).await?;
+    }
     Ok(pages)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -120,4 +121,94 @@ async fn the_projects_budget_caps_all_its_experiments(pool: PgPool) {
     }
     assert_eq!(test.record().await["jobs"].as_array().unwrap().len(), 4, "each ran when its turn came");
     assert!(test.get("/v1/projects/current").await["settled_usd"].as_f64().unwrap() < 600.0);
+}
+
+/// The ledger added up by day, experiment and trial comes to the same, is what the region bills, and names a price in every row.
+#[sqlx::test(migrations = false)]
+async fn spending_adds_up_whatever_it_is_grouped_by(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    // So long that it runs over midnight; and some that spot interrupts.
+    let mut long = spec();
+    long["workload"]["trial_tokens"] = json!(600_000_000);
+    long["max_runtime_seconds"] = json!(72_000);
+    long["budget_usd"] = json!(5000);
+    let first = test.start(&long).await;
+    let second = test.start(&spot_spec()).await;
+    test.advance(TimeDelta::hours(19)).await;
+    test.run_to_end(&first, 72).await;
+    test.run_to_end(&second, 72).await;
+    let of = async |query: &str| test.get(&format!("/v1/spending?{query}")).await;
+    let total = |table: &Value| table["total"]["total_usd"].as_f64().unwrap();
+    let sum = |table: &Value| {
+        table["rows"].as_array().unwrap().iter().map(|row| row["total_usd"].as_f64().unwrap()).sum::<f64>()
+    };
+    let days = of("group_by=day").await;
+    assert!(days["rows"].as_array().unwrap().len() >= 2, "{days}");
+    for group_by in ["day", "experiment", "trial", "project"] {
+        let table = of(&format!("group_by={group_by}")).await;
+        assert!((total(&table) - total(&days)).abs() < 1e-4 && (sum(&table) - total(&table)).abs() < 1e-4, "{table}");
+    }
+    let jobs = test.record().await["jobs"].as_array().unwrap().clone();
+    let billed: f64 = jobs.iter().map(|job| job["micro_usd"].as_f64().unwrap() / 1e6).sum();
+    let metrics = days["total"]["cloudwatch_usd"].as_f64().unwrap();
+    assert!((total(&days) - metrics - billed).abs() < 0.005, "{days} {billed}");
+    let spot: f64 = jobs
+        .iter()
+        .filter(|job| job["spot"] == true)
+        .map(|job| {
+            (job["training_seconds"].as_f64().unwrap() - job["billable_seconds"].as_f64().unwrap()) * 7.09 / 3600.0
+        })
+        .sum();
+    assert!((days["total"]["spot_saved_usd"].as_f64().unwrap() - spot).abs() < 0.01 && spot > 1.0, "{days} {spot}");
+    let own = of(&format!("group_by=trial&experiment_id={second}")).await;
+    assert_eq!(own["rows"].as_array().unwrap().len(), 2);
+    // A day's cost is what ran on it: half of a job that ran half before midnight.
+    let midnight = "2026-11-21T00:00:00Z";
+    let [before, after] = [
+        of(&format!("group_by=project&from=2026-11-01T00:00:00Z&until={midnight}")).await,
+        of(&format!("group_by=project&from={midnight}")).await,
+    ];
+    assert!((total(&before) + total(&after) - total(&days)).abs() < 1e-4, "{before} {after}");
+    assert!(total(&before) > 1.0 && total(&after) > 1.0, "{before} {after}");
+    let unnamed: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM ledger WHERE price_id IS NULL").fetch_one(&pool).await.unwrap();
+    let cloudwatch: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM ledger l JOIN prices p ON p.id = l.price_id
+         WHERE l.component = 'cloudwatch' AND l.kind = 'settled' AND p.component <> 'cloudwatch'",
+    )
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert_eq!((unnamed, cloudwatch), (0, 0), "every row names its own price");
+}
+
+/// Dollars so far never fall while it runs, whoever asks and whichever process answers; and the end agrees with them.
+#[sqlx::test(migrations = false)]
+async fn dollars_so_far_never_fall(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    for spec in [spec(), spot_spec()] {
+        let id = test.start(&spec).await;
+        never_falls(&test, &id).await;
+    }
+}
+
+async fn never_falls(test: &TestApp, id: &str) {
+    let mut so_far = 0.0;
+    for minute in 0..4000 {
+        // Nobody looks for some minutes, as while the service is away.
+        if minute % 7 < 3 {
+            test.tick().await;
+        }
+        // A restart: another process reads the same rows, at a later time of the same clock.
+        let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+        let cost: f64 = table["rows"].as_array().unwrap().iter().map(|row| row["total_usd"].as_f64().unwrap()).sum();
+        assert!(cost >= so_far - 1e-9, "minute {minute}: {cost} after {so_far}");
+        so_far = cost;
+        if table["state"] == "completed" {
+            break;
+        }
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
+    assert!((experiment["settled_usd"].as_f64().unwrap() - so_far).abs() < 1e-6 && so_far > 1.0, "{experiment}");
 }

@@ -1,5 +1,6 @@
 //! Metrics from every source: pushed, imported, read from CloudWatch; stored once, read in every format.
 
+use bakeoff::app::Settings;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -236,4 +237,114 @@ async fn every_format_has_the_same_columns(pool: PgPool) {
     names.sort_unstable_by_key(|name| header.iter().position(|column| column == name));
     assert_eq!(names, header);
     assert!(text("parquet").await.starts_with(b"PAR1"));
+}
+
+/// SageMaker's own series and the last values that it keeps: read once, each a source of its own, and believed before CloudWatch.
+#[sqlx::test(migrations = false)]
+async fn sagemakers_own_series_and_last_values_are_sources_too(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let settings = Settings { sagemaker_metrics: true, ..(*test.app.settings).clone() };
+    test.app.settings = std::sync::Arc::new(settings);
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let sources: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT source, count(*), sum(points)::bigint FROM series WHERE metric IN ('tokens_per_second', 'step')
+         GROUP BY source ORDER BY source",
+    )
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    let [cloudwatch, last, own] = sources.as_slice() else { panic!("{sources:?}") };
+    assert_eq!((cloudwatch.0.as_str(), cloudwatch.1), ("cloudwatch", 4));
+    assert_eq!((last.0.as_str(), last.1, last.2), ("final", 4, 4));
+    assert_eq!((own.0.as_str(), own.1), ("sagemaker_metrics", 4));
+    assert!(own.2 > 60, "{sources:?}");
+    let row = test.get(&format!("/v1/experiments/{id}/comparison")).await["rows"][0].clone();
+    assert_eq!(row["tokens_per_second_source"], "sagemaker_metrics");
+    let trial = row["trial_id"].as_str().unwrap();
+    let series = test.get(&format!("/v1/trials/{trial}/metrics?metric=tps&resolution=raw")).await;
+    let steps = series["points"]["step"].as_array().unwrap();
+    assert!(steps.windows(2).all(|pair| pair[0].as_i64().unwrap() < pair[1].as_i64().unwrap()), "{steps:?}");
+    assert_eq!(test.record().await["calls"]["BatchGetMetrics"], 2, "one for all series of a job");
+}
+
+/// Document 003's three files and a W&B export, as they are: one run, standard names, nothing lost.
+#[sqlx::test(migrations = false)]
+async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let run = run(&test).await;
+    let path = format!("/v1/runs/{run}/metrics?source=imported");
+    let at = |i: i64| START + i * 60;
+    let lines = |line: &dyn Fn(i64) -> Value| (0..30).map(|i| line(i).to_string()).collect::<Vec<_>>().join("\n");
+    let training = lines(&|i| {
+        json!({"timestamp": at(i), "step": i * 50, "loss": 3.0 - 0.01 * f64::from(i32::try_from(i).unwrap()), "learning_rate": 0.0006,
+               "steps_per_second": 0.7, "grad_norm": 1.1})
+    });
+    let performance = lines(&|i| {
+        json!({"timestamp": at(i), "step": i * 50, "tokens_per_second": 734_000.0, "samples_per_second": 358.0,
+               "cpu_percent": 12.0, "memory_percent": 31.0, "disk_percent": 9.0})
+    });
+    let gpu = lines(&|i| {
+        json!({"timestamp": at(i), "gpus": (0..8).map(|gpu| json!({
+            "index": gpu, "utilization": 90 + gpu % 3, "memory_utilization": 71, "temperature": 60 + gpu})).collect::<Vec<_>>()})
+    });
+    for (body, least) in [(training, 120), (performance, 150), (gpu, 90)] {
+        let (status, taken) = push(&test, &path, body).await;
+        assert_eq!((status, taken["skipped"].as_array().unwrap().len()), (200, 0));
+        assert!(taken["stored"].as_u64().unwrap() >= least, "{taken}");
+    }
+    let export =
+        "_step,_timestamp,loss,eval/loss,system.gpu.0.temp\n1500,1795048200.5,2.7,2.9,66\n1550,1795048260.5,2.6,,67\n";
+    let request = test.request(Method::POST, &path, &test.admin).header("content-type", "text/csv").body(export);
+    let (status, taken) = test.send(request).await;
+    assert_eq!((status.as_u16(), &taken["stored"]), (200, &json!(5)), "{taken}");
+    let row = test.get(&format!("/v1/runs/{run}")).await["figures"].clone();
+    assert_eq!((&row["tokens_per_second"], &row["tokens_per_second_source"]), (&json!(734_000.0), &json!("imported")));
+    assert_eq!((&row["train_loss"], &row["validation_loss"], &row["step"]), (&json!(2.6), &json!(2.9), &json!(1550)));
+    let (_, all) =
+        test.send(test.request(Method::GET, &format!("/v1/runs/{run}/metrics?metric=none"), &test.admin)).await;
+    assert_eq!(row["gpu_memory_utilization_percent"], 71.0, "{all}");
+    for metric in [
+        "learning_rate",
+        "gpu_temperature_celsius",
+        "cpu_utilization_percent",
+        "memory_utilization_percent",
+        "disk_utilization_percent",
+        "grad_norm",
+    ] {
+        let series = test.get(&format!("/v1/runs/{run}/metrics?metric={metric}")).await;
+        assert!(series["stored_points"].as_i64().unwrap() >= 30, "{series}");
+    }
+}
+
+/// A loss against steps, hours and dollars, of a trial and of a run that SageMaker never saw.
+#[sqlx::test(migrations = false)]
+async fn curves_are_against_steps_hours_and_dollars(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut losses = spec();
+    losses["workload"]["metrics"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "loss", "regex": " loss=([0-9.]+)", "meaning": "train_loss"}));
+    let experiment = test.start(&losses).await;
+    test.run_to_end(&experiment, 12).await;
+    let run = run(&test).await;
+    push(&test, &format!("/v1/runs/{run}/metrics"), lines(0..200)).await;
+    let curves = test.get(&format!("/v1/convergence?experiment_id={experiment}&run_id={run}&target=3.0")).await;
+    let rows = curves["rows"].as_array().unwrap();
+    let of = |name: &str| rows.iter().filter(|row| row["candidate"] == name).cloned().collect::<Vec<_>>();
+    let p5 = of("p5");
+    assert!(p5.len() > 3, "{curves}");
+    let rising = |rows: &[Value], key: &str| rows.windows(2).all(|pair| pair[0][key].as_f64() < pair[1][key].as_f64());
+    assert!(rising(&p5, "hours") && rising(&p5, "usd"));
+    let last = p5.last().unwrap();
+    let rate = last["usd"].as_f64().unwrap() / last["hours"].as_f64().unwrap();
+    assert!((rate - 63.296).abs() < 0.001, "{rate}");
+    let own: Vec<&Value> = rows.iter().filter(|row| !row["run_id"].is_null()).collect();
+    assert!(!own.is_empty() && own.iter().all(|row| row["step"].is_i64()), "{own:?}");
+    assert_eq!(curves["reached"].as_array().unwrap().len(), 3);
+    let reached = curves["reached"].as_array().unwrap().iter().find(|one| one["candidate"] == "p5").unwrap();
+    assert_eq!(reached["is_reached"], true, "{reached}");
+    let csv = test.request(Method::GET, &format!("/v1/convergence?run_id={run}&format=csv"), &test.admin);
+    assert!(csv.send().await.unwrap().text().await.unwrap().starts_with("candidate,at,step,tokens,hours,usd,value"));
 }

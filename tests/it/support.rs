@@ -131,6 +131,7 @@ impl TestApp {
             lease: Duration::from_secs(30),
             listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
             metrics_interval: Some(TimeDelta::minutes(5)),
+            sagemaker_metrics: false,
             points_kept: None,
             secret_key: [7; 32],
         };

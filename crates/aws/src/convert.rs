@@ -3,12 +3,12 @@
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
-    AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricDefinition, OutputDataConfig, ResourceConfig,
-    S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
-    TrainingJobSummary,
+    AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricData, MetricDefinition, OutputDataConfig,
+    ResourceConfig, S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode,
+    TrainingInstanceType, TrainingJobSummary,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
-use bakeoff_domain::job::{JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
+use bakeoff_domain::job::{FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
 use bakeoff_domain::pool::{WarmPool, WarmPoolStatus};
 use bakeoff_domain::requested::Actual;
 use chrono::{DateTime, Utc};
@@ -32,6 +32,9 @@ pub(crate) fn fill(
 ) -> CreateTrainingJobFluentBuilder {
     let mut algorithm =
         AlgorithmSpecification::builder().training_image(&request.image).training_input_mode(TrainingInputMode::File);
+    if request.metrics_time_series {
+        algorithm = algorithm.enable_sage_maker_metrics_time_series(true);
+    }
     for metric in &request.metrics {
         algorithm =
             algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
@@ -117,8 +120,14 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             retained_seconds: seconds(pool.resource_retained_billable_time_in_seconds()),
             reused_by: pool.reused_by_job().map(str::to_owned),
         }),
+        final_metrics: output.final_metric_data_list().iter().filter_map(final_metric).collect(),
         actual: actual(output),
     }
+}
+
+fn final_metric(data: &MetricData) -> Option<FinalMetric> {
+    let value = f64::from(data.value()?);
+    Some(FinalMetric { name: data.metric_name()?.to_owned(), at: data.timestamp().and_then(moment)?, value })
 }
 
 fn actual(output: &DescribeTrainingJobOutput) -> Actual {

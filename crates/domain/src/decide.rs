@@ -82,7 +82,7 @@ pub struct AttemptFacts {
 }
 
 /// What a look at AWS showed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
     NotLooked,
     Absent,

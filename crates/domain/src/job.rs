@@ -37,6 +37,9 @@ pub struct TrainingJobRequest {
     /// KeepAlivePeriodInSeconds: how long the instances wait for a matching job. Never with spot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive_seconds: Option<u32>,
+    /// EnableSageMakerMetricsTimeSeries: SageMaker keeps every iteration of the script's metrics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metrics_time_series: bool,
     /// For people, IAM and cost reports.
     pub tags: BTreeMap<String, String>,
 }
@@ -97,8 +100,16 @@ pub struct Transition {
     pub message: String,
 }
 
+/// The last value of one of the job's own metrics, as DescribeTrainingJob has it (32 bits there).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FinalMetric {
+    pub name: String,
+    pub at: DateTime<Utc>,
+    pub value: f64,
+}
+
 /// What DescribeTrainingJob told us.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ObservedJob {
     pub job_name: String,
     pub arn: String,
@@ -120,6 +131,8 @@ pub struct ObservedJob {
     pub billable_seconds: Option<u64>,
     pub transitions: Vec<Transition>,
     pub warm_pool: Option<WarmPool>,
+    /// FinalMetricDataList; empty until the job is over.
+    pub final_metrics: Vec<FinalMetric>,
     /// The settings that it runs with.
     pub actual: Actual,
 }
@@ -151,6 +164,7 @@ impl ObservedJob {
             billable_seconds: None,
             transitions: vec![],
             warm_pool: None,
+            final_metrics: vec![],
             actual: Actual::default(),
         }
     }

@@ -153,6 +153,7 @@ pub const STANDARD: &[Standard] = &[
             "utilization.gpu",
             "system.gpu.gpu",
             "gpu.utilization",
+            "gpu.util",
         ],
     },
     Standard {
@@ -164,12 +165,14 @@ pub const STANDARD: &[Standard] = &[
             "gpu_memory_percent",
             "system.gpu.memoryallocated",
             "gpu.memoryallocated",
+            "gpu.memory_utilization",
+            "gpu.memory_percent",
         ],
     },
     Standard {
         name: "gpu_memory_used_mib",
         unit: "MiB",
-        aliases: &["gpu_memory_used", "memory.used", "gpu_memory_used_mb"],
+        aliases: &["gpu_memory_used", "memory.used", "gpu_memory_used_mb", "gpu.memory_used", "gpu.memory_used_mb"],
     },
     Standard {
         name: "gpu_temperature_celsius",
@@ -187,7 +190,7 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "gpu_power_watts",
         unit: "W",
-        aliases: &["gpu_power", "power.draw", "power_watts", "system.gpu.powerwatts"],
+        aliases: &["gpu_power", "power.draw", "power_watts", "system.gpu.powerwatts", "gpu.power", "gpu.power_watts"],
     },
     Standard {
         name: "cpu_utilization_percent",
@@ -197,7 +200,14 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "memory_utilization_percent",
         unit: "%",
-        aliases: &["memoryutilization", "ram_percent", "ram_usage", "system.memory", "system.memory_percent"],
+        aliases: &[
+            "memoryutilization",
+            "memory_percent",
+            "ram_percent",
+            "ram_usage",
+            "system.memory",
+            "system.memory_percent",
+        ],
     },
     Standard {
         name: "disk_utilization_percent",
@@ -221,24 +231,18 @@ pub fn standard(reported: &str) -> Option<&'static Standard> {
 
 /// `system.gpu.3.temp` → `system.gpu.temp`; none when it names no device.
 pub fn without_device(name: &str) -> Option<String> {
-    let parts: Vec<&str> = name.split(['.', '/', '_']).collect();
-    let index = parts.iter().position(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))?;
-    let is_device = index
-        .checked_sub(1)
-        .and_then(|before| parts.get(before))
-        .is_some_and(|part| matches!(*part, "gpu" | "gpus" | "device" | "cuda" | "rank"));
-    if !is_device {
+    let is_separator = |letter: char| matches!(letter, '.' | '/' | '_');
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    // Each with the separator after it, which goes with the number.
+    let parts: Vec<&str> = name.split_inclusive(is_separator).collect();
+    let bare = |part: &&str| part.trim_end_matches(is_separator).to_owned();
+    let index = parts.iter().position(|part| is_number(&bare(part)))?;
+    let before = bare(parts.get(index.checked_sub(1)?)?);
+    if !matches!(before.as_str(), "gpu" | "gpus" | "device" | "cuda" | "rank") {
         return None;
     }
-    let separator = if name.contains('.') {
-        "."
-    } else if name.contains('/') {
-        "/"
-    } else {
-        "_"
-    };
-    let kept: Vec<&str> = parts.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, part)| *part).collect();
-    Some(kept.join(separator).replace("gpus", "gpu"))
+    let kept: String = parts.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, part)| *part).collect();
+    Some(kept.trim_end_matches(is_separator).replace("gpus", "gpu"))
 }
 
 /// Host metrics of `/aws/sagemaker/TrainingJobs`, one-minute, dimension Host.

@@ -192,6 +192,7 @@ fn request(
         role_arn: workload.role_arn.clone(),
         instance_type: candidate.instance_type.clone(),
         instance_count: candidate.instance_count,
+        metrics_time_series: false,
         volume_size_gb: profile.volume_size_gb.unwrap_or(VOLUME_GB_DEFAULT),
         channels: workload.channels.clone(),
         output_s3_uri: workload.output_s3_uri.clone(),

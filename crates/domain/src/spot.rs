@@ -11,6 +11,9 @@ use crate::money::Usd;
 /// An upload may take so long before a checkpoint counts as missing.
 const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
 
+/// The most that managed spot saves, by SageMaker's developer guide: what runs on it has cost at least the rest.
+pub const SAVING_PERCENT_MAX: u32 = 90;
+
 /// Capacity was taken away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Interruption {

@@ -137,7 +137,7 @@ pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Va
     let Some(job) = world.job(name).filter(|job| job.arn == arn) else {
         return json!({ "Status": "ValidationError", "Message": "The resource does not exist" });
     };
-    let is_kept = job.request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] != false;
+    let is_kept = job.request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] == true;
     let metric = query["MetricName"].as_str().unwrap_or_default();
     let Some(regex) = definition(job, metric).filter(|_| is_kept) else {
         return json!({ "Status": "Complete", "XAxisValues": [], "MetricValues": [] });
