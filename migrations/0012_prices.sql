@@ -12,7 +12,8 @@ ALTER TABLE prices
     ADD COLUMN confirmed_at timestamptz,
     -- When what depends on it had been worked out anew; empty until its day has come.
     ADD COLUMN applied_at timestamptz;
-UPDATE prices SET confirmed_at = CASE status WHEN 'negotiated' THEN created_at ELSE effective_from END, applied_at = created_at;
+UPDATE prices SET confirmed_at = CASE status WHEN 'negotiated' THEN created_at ELSE effective_from END, 
+    applied_at = CASE WHEN effective_from <= now() THEN created_at END;
 ALTER TABLE prices ALTER COLUMN confirmed_at SET NOT NULL;
 DROP INDEX prices_natural_key;
 -- AWS may correct itself for the same day: that is another row. A project's own price for a day is one.
@@ -39,6 +40,8 @@ CREATE TABLE repricings (
 -- What SageMaker's own series are asked for by.
 ALTER TABLE attempts ADD COLUMN job_arn text;
 
+-- Of an early version; nothing reads them.
+DELETE FROM ledger WHERE kind = 'accrued';
 ALTER TABLE ledger
     DROP CONSTRAINT ledger_usd_check,
     DROP CONSTRAINT ledger_kind_check,

@@ -143,6 +143,6 @@ fn message(row: &ComparisonRow) -> String {
         state => state.as_str(),
     };
     let speed = row.tokens_per_second.map(|mean| format!(" {mean:.0} tokens/s")).unwrap_or_default();
-    let approximately = if row.cost_estimated && !row.state.is_terminal() { "≤" } else { "" };
+    let approximately = if row.cost_estimated && !row.state.is_terminal() { "≥" } else { "" };
     format!("{status:<12} {approximately}{}{speed}", row.cost_usd.unwrap_or_default())
 }

@@ -6,6 +6,7 @@ mod aws_events;
 mod catalog;
 mod ci;
 mod comparison;
+mod etag;
 mod events;
 mod experiments;
 mod extract;
@@ -135,6 +136,7 @@ pub fn router(app: App) -> Router {
         .route("/", get(|| async { Redirect::temporary("/docs") }))
         .fallback(|| async { Problem::not_found("there is nothing at this path; /docs lists what there is") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(axum::middleware::from_fn(etag::conditional))
         .layer(CatchPanicLayer::custom(request_id::panicked))
         .layer(axum::middleware::from_fn(request_id::attach))
         .with_state(app)

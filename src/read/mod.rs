@@ -32,26 +32,21 @@ struct Evidence {
     figures: Figures,
     /// Of their instance types, everywhere, with their history.
     prices: Vec<Price>,
-    /// What was running when all jobs were listed last, then.
-    listed_at: Option<DateTime<Utc>>,
 }
 
 async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
-    let (trials, attempts, costs) = tokio::try_join!(
-        store.trials_of(experiments),
-        store.attempts_of(experiments),
-        store.trial_costs(experiments),
-    )?;
+    let (trials, attempts) = tokio::try_join!(store.trials_of(experiments), store.attempts_of(experiments))?;
     let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
     let mut types: Vec<String> = trials.iter().map(|trial| trial.plan.instance_type.clone()).collect();
     types.sort_unstable();
     types.dedup();
-    let (figures, prices) =
-        tokio::try_join!(Figures::load(store, &subjects), store.prices_of(project, None, Some(&types)))?;
-    let is_running = attempts.iter().any(|attempt| !attempt.state.is_terminal());
-    let listed_at = if is_running { store.listed_at().await? } else { None };
-    let (attempts, costs) = (by_trial(attempts), costs.into_iter().collect());
-    Ok(Evidence { trials, attempts, costs, figures, prices, listed_at })
+    // Costs after attempts: what is settled in between is then counted once, see `rows::so_far`.
+    let (costs, figures, prices) = tokio::try_join!(
+        store.trial_costs(experiments),
+        Figures::load(store, &subjects),
+        store.prices_of(project, None, Some(&types)),
+    )?;
+    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures, prices })
 }
 
 fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {

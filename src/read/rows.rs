@@ -6,6 +6,7 @@ use bakeoff_domain::bill::{self, Agreed, Usage};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::cost;
 use bakeoff_domain::eta::{self, NoEta};
+use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::seconds_between;
 use bakeoff_domain::metric;
 use bakeoff_domain::model::ModelShape;
@@ -132,8 +133,8 @@ pub(super) fn of_trial(
     let plan = &trial.plan;
     let workload = experiment.spec.workload.as_ref();
     let instance = catalog::find(&plan.instance_type);
-    let running = so_far(evidence, trial, attempts, now);
-    let cost = evidence.costs.get(&trial.id).copied().unwrap_or_default();
+    let cost = evidence.costs.get(&trial.id).cloned().unwrap_or_default();
+    let running = so_far(evidence, trial, attempts, &cost.settled, now);
     let price = evidence.price(trial, now);
     let price = price.as_ref();
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
@@ -173,12 +174,12 @@ pub(super) fn of_trial(
         training_share: shares.map(|shares| shares.training),
         uploading_share: shares.map(|shares| shares.uploading),
         wasted_share: shares.map(|shares| shares.wasted),
-        wasted_usd: wasted(attempts, plan.instance_count),
+        wasted_usd: wasted(evidence, trial, attempts),
         storage_cost_usd: cost.storage_usd,
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
         total_usd: Some(cost.training_usd + running + cost.storage_usd + cost.metrics_usd + cost.other_usd),
-        spot_saved_usd: spot_saved(trial, attempts),
+        spot_saved_usd: spot_saved(evidence, trial, attempts),
         cost_estimated: cost.estimated || running > Usd::ZERO,
         usd_per_hour: price.map(|price| price.usd_per_hour),
         price_source: price.map(|price| price.source.clone()),
@@ -303,53 +304,61 @@ fn shares(attempts: &[Attempt]) -> Option<Shares> {
     Some(sum)
 }
 
-/// What attempts cost that did not complete.
-fn wasted(attempts: &[Attempt], instance_count: u32) -> Usd {
-    let lost = attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed);
-    lost.fold(Usd::ZERO, |sum, attempt| {
-        let seconds = attempt.billable_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
-        sum + cost::training(seconds, instance_count, attempt.usd_per_hour)
-    })
+/// What some of an attempt's seconds cost, at the prices in force while it ran.
+fn billed(evidence: &Evidence, trial: &Trial, attempt: &Attempt, until: DateTime<Utc>, seconds: u64) -> Usd {
+    let (Some(from), Some(price)) = (attempt.started_at, trial.plan.price.as_ref()) else { return Usd::ZERO };
+    let usage = Usage {
+        instance_type: trial.plan.instance_type.clone(),
+        region: price.region.clone(),
+        count: trial.plan.instance_count,
+        from,
+        until: until.max(from),
+        waits: bill::waits(&attempt.transitions),
+        billed_seconds: seconds,
+        run_seconds: seconds,
+        volume_gb: 0,
+    };
+    let agreed = Agreed { price_id: attempt.price_id, usd_per_hour: attempt.usd_per_hour, estimated: false };
+    bill::lines(&usage, &evidence.prices, &[], agreed).iter().map(|line| line.usd).sum()
 }
 
-/// What running attempts have certainly cost, at the prices in force meanwhile: from the beginning of billing to when they were
-/// last known to run. Never more than will be settled, so it never falls. What spot saves is known only at the end: it counts as
-/// much as spot saves at most.
-fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], now: DateTime<Utc>) -> Usd {
-    let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal());
-    let lines = running.filter_map(|attempt| {
+/// What attempts cost that did not complete.
+fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
+    let lost = attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed);
+    let cost = lost.filter_map(|attempt| {
+        let seconds = u64::try_from(attempt.billable_seconds?).ok()?;
+        Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
+    });
+    cost.sum()
+}
+
+/// What running attempts have certainly cost: from the beginning of billing to when they were last known to run, but for waiting.
+/// Never more than will be settled, so it never falls. What spot saves is known only at the end: it counts what it costs at least.
+fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], settled: &[AttemptId], now: DateTime<Utc>) -> Usd {
+    let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal() && !settled.contains(&attempt.id));
+    let cost = running.filter_map(|attempt| {
         let from = attempt.started_at?;
         let is_running = attempt.job_status.as_deref() == Some("InProgress");
-        let known = if is_running { evidence.listed_at } else { attempt.modified_at };
+        let known = if is_running { attempt.listed_at } else { attempt.modified_at };
         let until = attempt.ended_at.or(known)?.min(now).max(from);
-        let seconds = seconds_between(from, until);
-        let usage = Usage {
-            instance_type: trial.plan.instance_type.clone(),
-            region: trial.plan.price.as_ref()?.region.clone(),
-            count: trial.plan.instance_count,
-            from,
-            until,
-            billed_seconds: match trial.plan.purchase_option {
-                PurchaseOption::OnDemand => seconds,
-                PurchaseOption::Spot => seconds * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,
-            },
-            run_seconds: seconds,
-            volume_gb: 0,
+        let ran = bill::ran(from, until, &bill::waits(&attempt.transitions));
+        let seconds = match trial.plan.purchase_option {
+            PurchaseOption::OnDemand => ran,
+            PurchaseOption::Spot => ran * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,
         };
-        let agreed = Agreed { price_id: attempt.price_id, usd_per_hour: attempt.usd_per_hour, estimated: false };
-        Some(bill::lines(&usage, &evidence.prices, &[], agreed))
+        Some(billed(evidence, trial, attempt, until, seconds))
     });
-    lines.flatten().map(|line| line.usd).sum()
+    cost.sum()
 }
 
 /// What ended spot attempts would have cost more on demand, for as long as they ran.
-fn spot_saved(trial: &Trial, attempts: &[Attempt]) -> Option<Usd> {
+fn spot_saved(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Option<Usd> {
     if trial.plan.purchase_option != PurchaseOption::Spot {
         return None;
     }
     let saved = attempts.iter().filter_map(|attempt| {
-        let seconds = attempt.training_seconds?.checked_sub(attempt.billable_seconds?)?;
-        Some(cost::training(u64::try_from(seconds).ok()?, trial.plan.instance_count, attempt.usd_per_hour))
+        let seconds = u64::try_from(attempt.training_seconds?.checked_sub(attempt.billable_seconds?)?).ok()?;
+        Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
     });
     Some(saved.sum())
 }

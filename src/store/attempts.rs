@@ -13,7 +13,7 @@ use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use super::bill::{self, What};
+use super::bill::{self, Waits, What, waits};
 use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
@@ -457,7 +457,8 @@ impl Store {
         .await?;
         if let Some(row) = settled {
             let ran = row.training_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            book(&mut tx, trial, attempt, ending, (row.started_at, ended_at, ran), now).await?;
+            let waits = waits(seen.map_or(attempt.transitions.as_slice(), |job| job.transitions.as_slice()));
+            book(&mut tx, trial, attempt, ending, (row.started_at, ended_at), (ran, waits), now).await?;
             let job_ended_at = (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
             warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
@@ -552,7 +553,8 @@ async fn book(
     trial: &Claimed,
     attempt: &Attempt,
     ending: &Ending,
-    (started_at, ended_at, ran): (Option<DateTime<Utc>>, DateTime<Utc>, Option<u64>),
+    (started_at, ended_at): (Option<DateTime<Utc>>, DateTime<Utc>),
+    (ran, waits): (Option<u64>, Waits),
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let account = account(trial, attempt);
@@ -565,6 +567,7 @@ async fn book(
         count: trial.plan.instance_count,
         from: from.min(ended_at),
         until: ended_at,
+        waits,
         billed_seconds: billed,
         run_seconds: if billed == 0 { 0 } else { ran.unwrap_or(billed).max(billed) },
         volume_gb: trial.plan.request.as_ref().map_or(0, |request| request.volume_size_gb),

@@ -1,6 +1,7 @@
 //! Settling: the lines of a bill become rows of the ledger, and what they cost goes from reserved to spent, in the caller's
 //! transaction. What the lines are is the domain's business.
 
+pub(super) use bakeoff_domain::bill::waits;
 use bakeoff_domain::bill::{self, Agreed, Usage};
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::money::Usd;
@@ -10,6 +11,9 @@ use sqlx::PgConnection;
 
 use super::ledger::{self, Account, Entry};
 use super::{StoreError, budget, prices};
+
+/// Spans without instances.
+pub(super) type Waits = Vec<(DateTime<Utc>, DateTime<Utc>)>;
 
 /// What is settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use bakeoff_domain::rollup::Columns;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
-use sqlx::PgPool;
-use sqlx::postgres::PgPoolCopyExt;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres};
 
 use super::StoreError;
 use super::series::Series;
@@ -27,7 +27,8 @@ pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, St
         time(series.first_at),
         time(series.last_at),
     );
-    let mut stream = pool.copy_out_raw(&statement).await?;
+    let mut reading = Reading { connection: pool.acquire().await?, is_whole: false };
+    let mut stream = reading.connection.copy_out_raw(&statement).await?;
     let mut points = Vec::with_capacity(usize::try_from(series.points).unwrap_or_default());
     let mut rest = Vec::new();
     let mut is_begun = false;
@@ -45,6 +46,8 @@ pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, St
         // What is left is a part of a row, or the trailer.
         rest.drain(..from);
     }
+    drop(stream);
+    reading.is_whole = true;
     // They come nearly in order, and sorting them here takes a millisecond. Asked for in order, Postgres sorts them on disk as
     // long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
@@ -53,6 +56,21 @@ pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, St
         step: points.iter().map(|(_, step, _)| *step).collect(),
         value: points.iter().map(|(_, _, value)| *value).collect(),
     })
+}
+
+/// A connection in the middle of a COPY. Whoever stops reading, because the client has hung up or a row is odd, leaves answers on it
+/// that the next statement would take for its own: then it is closed instead of going back to the pool.
+struct Reading {
+    connection: PoolConnection<Postgres>,
+    is_whole: bool,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.connection.close_on_drop();
+        }
+    }
 }
 
 fn moment(micros: i64) -> DateTime<Utc> {

@@ -33,12 +33,6 @@ impl Store {
         Ok(())
     }
 
-    /// When the last complete listing began.
-    pub async fn listed_at(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let at = sqlx::query_scalar!("SELECT max(listed_at) FROM leases").fetch_one(&self.pool).await?;
-        Ok(at)
-    }
-
     /// Takes a lease that is free or has run out.
     pub async fn acquire_lease(
         &self,

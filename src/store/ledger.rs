@@ -86,7 +86,7 @@ pub(crate) async fn write_part(
 }
 
 /// What a trial has cost, as settled.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TrialCost {
     pub training_usd: Usd,
     pub metrics_usd: Usd,
@@ -96,6 +96,8 @@ pub struct TrialCost {
     pub other_usd: Usd,
     /// True while a part is an estimate.
     pub estimated: bool,
+    /// Whose jobs are in it: whatever was read of them before, they are over.
+    pub settled: Vec<AttemptId>,
 }
 
 impl Store {
@@ -144,7 +146,9 @@ impl Store {
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
-                      bool_or(estimated) AS "estimated!"
+                      bool_or(estimated) AS "estimated!",
+                      coalesce(array_agg(attempt_id) FILTER (WHERE component = 'training' AND kind = 'settled'), '{}')
+                          AS "settled!: Vec<Uuid>"
                FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') GROUP BY trial_id"#,
             experiments,
         )
@@ -159,6 +163,7 @@ impl Store {
                     storage_usd: Usd(row.storage),
                     other_usd: Usd(row.other),
                     estimated: row.estimated,
+                    settled: row.settled.into_iter().map(AttemptId).collect(),
                 };
                 (TrialId(row.trial_id), cost)
             })

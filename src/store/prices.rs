@@ -95,7 +95,9 @@ pub(super) async fn tariffs(
         r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
            FROM prices
            WHERE (project_id IS NULL OR project_id = $1)
-             AND (instance_type = ANY($3) AND region = $2 OR instance_type IS NULL AND region IN ($2, '*'))
+             AND (instance_type = ANY($3) AND region = $2
+                  -- Storage of everywhere: it bounds what is known nowhere near.
+                  OR instance_type IS NULL AND (region IN ($2, '*') OR component = 'storage'))
            ORDER BY effective_from, id"#,
         project.0,
         region,

@@ -1,8 +1,9 @@
 //! What a change of price does to what is there: which experiments depend on it, what of them is settled at another price, and
 //! the correction with its reason, in one transaction for each experiment.
 
-use bakeoff_domain::bill::{Agreed, Line, Usage, lines as bill_lines};
+use bakeoff_domain::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::job::Transition;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::price::Component;
 use bakeoff_domain::recommend::Recommendation;
@@ -12,7 +13,7 @@ use sqlx::PgConnection;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-use super::error::to_json;
+use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::prices::{self, Tariffs};
@@ -108,7 +109,7 @@ impl Store {
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
                FROM experiments e
                WHERE e.id > $1 AND e.spec->>'region' = ANY($2)
-                 AND ($4 OR e.id IN (SELECT experiment_id FROM trials WHERE instance_type = ANY($3)))
+                 AND ($4 OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.instance_type = ANY($3)))
                ORDER BY e.id LIMIT $5"#,
             after,
             &regions,
@@ -224,6 +225,7 @@ struct SettledRow {
     ended_at: Option<DateTime<Utc>>,
     billable_seconds: Option<i64>,
     training_seconds: Option<i64>,
+    transitions: serde_json::Value,
     instance_type: String,
     instance_count: i32,
     is_estimated: bool,
@@ -249,6 +251,7 @@ impl SettledRow {
             count: u32::try_from(self.instance_count).unwrap_or(1),
             from: self.started_at,
             until,
+            waits: waits(&serde_json::from_value::<Vec<Transition>>(self.transitions.clone()).unwrap_or_default()),
             billed_seconds: billed,
             run_seconds: if billed == 0 { 0 } else { seconds(self.training_seconds).max(billed) },
             volume_gb: u32::try_from(self.volume_gb).unwrap_or(0),
@@ -259,7 +262,7 @@ impl SettledRow {
         let (from, retained) = self.pool_from.zip(self.retained_seconds.filter(|seconds| *seconds > 0))?;
         let kept = seconds(Some(retained));
         let until = from + TimeDelta::seconds(retained);
-        Some(Usage { from, until, billed_seconds: kept, run_seconds: kept, ..self.job(region) })
+        Some(Usage { from, until, waits: Vec::new(), billed_seconds: kept, run_seconds: kept, ..self.job(region) })
     }
 
     /// What its lines are now, by component, beside what is booked.
@@ -295,7 +298,7 @@ async fn corrections(
     let rows = sqlx::query_as!(
         SettledRow,
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
-                  a.billable_seconds, a.training_seconds, t.instance_type, t.instance_count,
+                  a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
                   coalesce(t.plan->'price'->>'status' = 'estimated', false) AS "is_estimated!",
                   coalesce((t.plan #>> '{request,volume_size_gb}')::bigint, 0) AS "volume_gb!",
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
@@ -344,22 +347,26 @@ async fn corrections(
     Ok(corrections)
 }
 
-/// Puts a recommendation in the place of another; false when that is not there any more.
+/// Puts a recommendation in the place of another; false when that is not there any more. Under the experiment's lock.
 async fn replace(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     before: &Recommendation,
     after: &Recommendation,
 ) -> Result<bool, StoreError> {
-    let done = sqlx::query!(
-        "UPDATE experiments SET recommendation = $2 WHERE id = $1 AND recommendation->'ranked' = $3::jsonb->'ranked'",
-        experiment.0,
-        to_json(after),
-        to_json(before),
-    )
-    .execute(tx)
-    .await?;
-    Ok(done.rows_affected() == 1)
+    let stored = sqlx::query_scalar!("SELECT recommendation FROM experiments WHERE id = $1", experiment.0)
+        .fetch_one(&mut *tx)
+        .await?;
+    // Compared as read: figures that are printed again need not be the same to the last digit.
+    let stored: Option<Recommendation> =
+        stored.map(|value| from_json(value, "experiments", experiment, "recommendation")).transpose()?;
+    if stored.is_none_or(|stored| stored.differs(before)) {
+        return Ok(false);
+    }
+    sqlx::query!("UPDATE experiments SET recommendation = $2 WHERE id = $1", experiment.0, to_json(after))
+        .execute(tx)
+        .await?;
+    Ok(true)
 }
 
 /// Each correction of an attempt's component is a part of its own.

@@ -91,6 +91,8 @@ pub struct Attempt {
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's LastModifiedTime, as last seen.
     pub modified_at: Option<DateTime<Utc>>,
+    /// In tables, while it is not settled: when all jobs had been listed last, as of the same moment as its status.
+    pub listed_at: Option<DateTime<Utc>>,
 }
 
 struct AttemptRow {
@@ -121,6 +123,7 @@ struct AttemptRow {
     checkpoint_at: Option<DateTime<Utc>>,
     training_since: Option<DateTime<Utc>>,
     modified_at: Option<DateTime<Utc>>,
+    listed_at: Option<DateTime<Utc>>,
 }
 
 fn count(value: i32) -> u32 {
@@ -159,6 +162,7 @@ impl TryFrom<AttemptRow> for Attempt {
             checkpoint_at: row.checkpoint_at,
             training_since: row.training_since,
             modified_at: row.modified_at,
+            listed_at: row.listed_at,
         })
     }
 }
@@ -338,7 +342,8 @@ impl Store {
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds,
                       billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
-                      greatest(started_at, modified_at) AS training_since, modified_at
+                      greatest(started_at, modified_at) AS training_since, modified_at,
+                      NULL::timestamptz AS listed_at
                FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
             trials,
         )
@@ -420,7 +425,8 @@ impl Store {
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
                       metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
-                      greatest(started_at, modified_at) AS training_since, modified_at
+                      greatest(started_at, modified_at) AS training_since, modified_at,
+                      CASE WHEN settled_at IS NULL THEN (SELECT max(listed_at) FROM leases) END AS listed_at
                FROM attempts WHERE experiment_id = ANY($1) ORDER BY trial_id, number"#,
             experiments,
         )
@@ -576,6 +582,7 @@ impl ShownRow {
             checkpoint_at: self.checkpoint_at,
             training_since: self.training_since,
             modified_at: self.modified_at,
+            listed_at: None,
         }
     }
 }

@@ -204,6 +204,7 @@ impl Store {
             count: pool.instance_count,
             from: pool.job_ended_at,
             until: pool.job_ended_at + TimeDelta::seconds(seconds),
+            waits: Vec::new(),
             billed_seconds: retained_seconds,
             run_seconds: retained_seconds,
             volume_gb: pool.volume_gb,

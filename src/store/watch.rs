@@ -271,6 +271,7 @@ impl Store {
                 // When it ran is not known here, but for how long: not long ago.
                 from: now - TimeDelta::seconds(i64::try_from(seconds).unwrap_or(0)),
                 until: now,
+                waits: Vec::new(),
                 billed_seconds: seconds,
                 run_seconds: seconds,
                 volume_gb: owner.volume_gb,

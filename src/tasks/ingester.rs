@@ -25,6 +25,9 @@ const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
 /// Read again before the cursor: points may come late.
 const OVERLAP: TimeDelta = TimeDelta::minutes(3);
 
+/// How long CloudWatch has minutes, with a day to spare.
+const MINUTES_KEPT: TimeDelta = TimeDelta::days(14);
+
 /// One tick; returns how many attempts were read.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut count = 0;
@@ -58,8 +61,8 @@ async fn some(app: &App) -> Result<usize, StoreError> {
 /// What CloudWatch still has of a moment: minutes for 15 days, five minutes for 63, hours for 455 (CloudWatch user guide).
 fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
     match (now - start).num_days() {
-        ..15 => TimeDelta::minutes(1),
-        15..63 => TimeDelta::minutes(5),
+        ..=14 => TimeDelta::minutes(1),
+        15..=62 => TimeDelta::minutes(5),
         _ => TimeDelta::hours(1),
     }
 }
@@ -112,7 +115,9 @@ fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
 fn window(attempt: &MetricsDue, now: DateTime<Utc>) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     let started = attempt.started_at?;
     if let Some(end) = attempt.settled_end_at.filter(|_| is_last(attempt, now)) {
-        return Some((minute(started), minute(end) + TimeDelta::minutes(2)));
+        // The whole once more, as far as CloudWatch has its minutes: means of more must not take the place of what was read.
+        let read = attempt.cursor.filter(|_| now - started > MINUTES_KEPT).map(|cursor| cursor - OVERLAP);
+        return Some((minute(read.unwrap_or(started)), minute(end) + TimeDelta::minutes(2)));
     }
     let start = attempt.cursor.map_or(started, |cursor| cursor - OVERLAP);
     let window = (minute(start), minute(now));
@@ -190,9 +195,13 @@ async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) ->
         let series = match app.aws.read_iterations(&queries).await {
             Ok(series) => series,
             Err(AwsError::Throttled(_) | AwsError::Unknown(_)) => return Ok(false),
-            Err(error) => {
-                tracing::warn!(%error, "SageMaker's own metrics could not be read");
+            Err(error @ AwsError::Denied(_)) => {
+                tracing::warn!(%error, "AWS denies BatchGetMetrics");
                 return Ok(true);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "some of SageMaker's own metrics could not be read");
+                continue;
             }
         };
         let mut samples = Samples::default();

@@ -37,7 +37,15 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
             for dependent in dependents {
                 let own: Vec<&Change> = changes.iter().filter(|change| dependent.is_hit_by(change)).collect();
                 if !own.is_empty() {
-                    count += usize::from(apply(app, &own, &dependent, now).await?);
+                    // One experiment that cannot be read must not keep the others waiting.
+                    match apply(app, &own, &dependent, now).await {
+                        Ok(is_changed) => count += usize::from(is_changed),
+                        Err(error @ StoreError::Database(_)) => return Err(error),
+                        Err(error) => {
+                            let experiment = dependent.experiment_id;
+                            tracing::error!(%error, %experiment, "an experiment could not be repriced");
+                        }
+                    }
                 }
             }
         }

@@ -288,6 +288,7 @@ impl Hand<'_> {
                     checkpoint_at: None,
                     training_since: None,
                     modified_at: None,
+                    listed_at: None,
                 });
                 self.seen = Seen::NotLooked;
                 self.planned_here = Some(id);

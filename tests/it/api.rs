@@ -1,6 +1,7 @@
 //! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency, pages, formats, streams.
 
 use bakeoff::http::Role;
+use chrono::TimeDelta;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -284,4 +285,24 @@ async fn concurrent_requests_with_one_key_are_one_experiment(pool: PgPool) {
     let answers = futures::future::join_all((0..16).map(|_| one())).await;
     assert!(answers.iter().all(|(status, body)| *status == 201 && body["id"] == answers[0].1["id"]), "{answers:#?}");
     assert_eq!(test.get("/v1/experiments").await["items"].as_array().unwrap().len(), 1);
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_the_client_has_already_is_not_sent_again(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let path = format!("/v1/experiments/{id}/comparison");
+    let ask = async |tag: Option<String>| {
+        let request = test.request(Method::GET, &path, &test.admin);
+        tag.into_iter().fold(request, |request, tag| request.header("if-none-match", tag)).send().await.unwrap()
+    };
+    let first = ask(None).await;
+    let tag = first.headers()["etag"].to_str().unwrap().to_owned();
+    test.advance(TimeDelta::minutes(1)).await;
+    let again = ask(Some(tag.clone())).await;
+    assert_eq!((again.status().as_u16(), again.headers()["etag"].to_str().unwrap()), (304, tag.as_str()));
+    assert!(again.bytes().await.unwrap().is_empty());
+    test.run_to_end(&id, 12).await;
+    let changed = ask(Some(tag.clone())).await;
+    assert!(changed.status() == StatusCode::OK && changed.headers()["etag"].to_str().unwrap() != tag);
 }

@@ -193,7 +193,7 @@ async fn dollars_so_far_never_fall(pool: PgPool) {
 }
 
 async fn never_falls(test: &TestApp, id: &str) {
-    let mut so_far = 0.0;
+    let (mut so_far, mut live) = (0.0, 0);
     for minute in 0..4000 {
         // Nobody looks for some minutes, as while the service is away.
         if minute % 7 < 3 {
@@ -204,6 +204,9 @@ async fn never_falls(test: &TestApp, id: &str) {
         let cost: f64 = table["rows"].as_array().unwrap().iter().map(|row| row["total_usd"].as_f64().unwrap()).sum();
         assert!(cost >= so_far - 1e-9, "minute {minute}: {cost} after {so_far}");
         so_far = cost;
+        for row in table["rows"].as_array().unwrap().iter().filter(|row| row["state"] == "running") {
+            live += u32::from(row["total_usd"].as_f64().unwrap() > 1.0);
+        }
         if table["state"] == "completed" {
             break;
         }
@@ -211,4 +214,5 @@ async fn never_falls(test: &TestApp, id: &str) {
     }
     let experiment = test.get(&format!("/v1/experiments/{id}")).await;
     assert!((experiment["settled_usd"].as_f64().unwrap() - so_far).abs() < 1e-6 && so_far > 1.0, "{experiment}");
+    assert!(live > 10, "what runs has cost something, and is seen to");
 }

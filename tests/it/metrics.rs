@@ -348,3 +348,44 @@ async fn curves_are_against_steps_hours_and_dollars(pool: PgPool) {
     let csv = test.request(Method::GET, &format!("/v1/convergence?run_id={run}&format=csv"), &test.admin);
     assert!(csv.send().await.unwrap().text().await.unwrap().starts_with("candidate,at,step,tokens,hours,usd,value"));
 }
+
+/// A client that hangs up in the middle of a long series leaves no answers behind for the next statement on its connection.
+#[sqlx::test(migrations = false)]
+async fn a_client_that_hangs_up_spoils_no_connection(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let run = run(&test).await;
+    push(&test, &format!("/v1/runs/{run}/metrics"), lines(0..10)).await;
+    sqlx::query(
+        "INSERT INTO samples (series_id, step, sampled_at, value)
+         SELECT s.id, i, s.first_at + i * interval '1 ms', i FROM series s, generate_series(1, 200000) i WHERE s.name = 'loss'",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    let subject = uuid::Uuid::try_parse(run.rsplit_once('_').unwrap().1).unwrap();
+    let alone = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+    let alone = alone.connect_with((*pool.connect_options()).clone()).await.unwrap();
+    let store = bakeoff::store::Store::new(alone.clone());
+    let series = store.series_of(&[subject], Some(&["train_loss".to_owned()])).await.unwrap().pop().unwrap();
+    let mut broken_off = 0;
+    for polls in [1, 3, 10, 30, 100, 300, 1000] {
+        {
+            let mut reading = Box::pin(store.points(&series));
+            let mut is_over = false;
+            for _ in 0..polls {
+                is_over = is_over || futures::poll!(&mut reading).is_ready();
+                tokio::task::yield_now().await;
+            }
+            broken_off += u32::from(!is_over);
+        }
+        for number in 0..3 {
+            let found: i64 = sqlx::query_scalar("SELECT $1::bigint").bind(number).fetch_one(&alone).await.unwrap();
+            assert_eq!(found, number, "after {polls} polls");
+        }
+        let mut transaction = alone.begin().await.unwrap();
+        sqlx::query("SELECT 1").execute(&mut *transaction).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+    assert!(broken_off >= 4, "{broken_off}");
+    assert_eq!(store.points(&series).await.unwrap().value.len(), 200_010);
+}

@@ -7,7 +7,7 @@ use rust_decimal::Decimal;
 use crate::catalog;
 use crate::cost;
 use crate::ids::PriceId;
-use crate::job::seconds_between;
+use crate::job::{Transition, seconds_between};
 use crate::money::Usd;
 use crate::price::{Component, Price, PriceStatus, Rate, in_force, rate_in_force};
 
@@ -19,6 +19,8 @@ pub struct Usage {
     pub count: u32,
     pub from: DateTime<Utc>,
     pub until: DateTime<Utc>,
+    /// Spans in between without instances: spot that waits for capacity.
+    pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
     /// Of one instance. With managed spot less than the time that it ran.
     pub billed_seconds: u64,
     /// Of one instance: as long as its volume was there.
@@ -67,7 +69,7 @@ fn training(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
     let own = |price: &&Price| price.instance_type == usage.instance_type && price.region == usage.region;
     let cuts = prices.iter().filter(own).map(|price| price.effective_from).collect();
     let mut lines: Vec<Line> = Vec::new();
-    for piece in pieces(usage.from, usage.until, cuts, usage.billed_seconds) {
+    for piece in pieces(usage, cuts, usage.billed_seconds) {
         let price = in_force(prices, &usage.instance_type, &usage.region, piece.from);
         let rate = price.map_or(agreed, |price| Agreed {
             price_id: price.id,
@@ -109,7 +111,7 @@ fn storage(usage: &Usage, rates: &[Rate]) -> Vec<Line> {
         month = next_month(month);
     }
     let mut lines: Vec<Line> = Vec::new();
-    for piece in pieces(usage.from, usage.until, cuts, usage.run_seconds) {
+    for piece in pieces(usage, cuts, usage.run_seconds) {
         // Without a price the cost is unknown, and no line claims that it is nothing.
         let Some(rate) = rate_in_force(rates, Component::Storage, &usage.region, piece.from) else { continue };
         let quantity = gb * piece.seconds;
@@ -139,17 +141,45 @@ struct Piece {
     seconds: u64,
 }
 
-/// A span cut at some moments; its seconds divide as its time does, and add up.
-fn pieces(from: DateTime<Utc>, until: DateTime<Utc>, mut cuts: Vec<DateTime<Utc>>, seconds: u64) -> Vec<Piece> {
+/// When a job waited for instances, by SageMaker's transitions: what it names no such phase for counts as running.
+pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
+    let is_wait = |transition: &&Transition| {
+        matches!(
+            transition.status.as_str(),
+            "Interrupted" | "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack"
+        )
+    };
+    let open = DateTime::<Utc>::MAX_UTC;
+    transitions.iter().filter(is_wait).map(|wait| (wait.started_at, wait.ended_at.unwrap_or(open))).collect()
+}
+
+/// Seconds with instances from a moment to another.
+pub fn ran(from: DateTime<Utc>, until: DateTime<Utc>, waits: &[(DateTime<Utc>, DateTime<Utc>)]) -> u64 {
+    let until = until.max(from);
+    let within = |(begin, end): &(DateTime<Utc>, DateTime<Utc>)| {
+        seconds_between((*begin).clamp(from, until), (*end).clamp(from, until))
+    };
+    seconds_between(from, until).saturating_sub(waits.iter().map(within).sum())
+}
+
+impl Usage {
+    fn ran_until(&self, at: DateTime<Utc>) -> u64 {
+        ran(self.from, at.min(self.until), &self.waits)
+    }
+}
+
+/// Some usage cut at some moments; its seconds divide as the time with instances does, and add up.
+fn pieces(usage: &Usage, mut cuts: Vec<DateTime<Utc>>, seconds: u64) -> Vec<Piece> {
+    let (from, until) = (usage.from, usage.until.max(usage.from));
     cuts.retain(|cut| from < *cut && *cut < until);
-    cuts.push(until.max(from));
+    cuts.push(until);
     cuts.sort_unstable();
     cuts.dedup();
-    let span = u128::from(seconds_between(from, until));
+    let span = u128::from(usage.ran_until(until));
     let mut pieces: Vec<Piece> = Vec::with_capacity(cuts.len());
     let (mut begun, mut counted) = (from, 0);
     for cut in cuts {
-        let passed = u128::from(seconds_between(from, cut));
+        let passed = u128::from(usage.ran_until(cut));
         let share = (u128::from(seconds) * passed).checked_div(span);
         let share = share.and_then(|share| u64::try_from(share).ok()).unwrap_or(seconds);
         pieces.push(Piece { from: begun, until: cut, seconds: share - counted });
@@ -209,6 +239,7 @@ mod tests {
             count: 1,
             from: at(from),
             until: at(from) + TimeDelta::hours(hours),
+            waits: vec![],
             billed_seconds: seconds,
             run_seconds: seconds,
             volume_gb: 30,
@@ -222,6 +253,18 @@ mod tests {
         let parts: Vec<_> =
             bill.iter().map(|line| (line.price_id.0.as_u128(), line.quantity, line.usd.to_string())).collect();
         assert_eq!(parts, [(1, 10_800, "$30.00".to_owned()), (2, 18_000, "$20.00".to_owned())]);
+    }
+
+    /// An hour before the change, twenty of waiting, an hour after it.
+    #[test]
+    fn waiting_for_capacity_is_not_use() {
+        let prices = [price(1, 10, "2025-01-01T00:00:00Z"), price(2, 4, "2025-06-01T00:00:00Z")];
+        let mut spot = usage("ml.p3.2xlarge", "2025-05-31T23:00:00Z", 22);
+        spot.waits = vec![(at("2025-06-01T00:00:00Z"), at("2025-06-01T20:00:00Z"))];
+        spot.billed_seconds = 3600;
+        let bill = training(&spot, &prices, agreed());
+        assert_eq!(bill.iter().map(|line| line.quantity).collect::<Vec<_>>(), [1800, 1800]);
+        assert_eq!(spot.ran_until(at("2025-06-01T10:00:00Z")), 3600);
     }
 
     #[test]
@@ -250,10 +293,18 @@ mod tests {
     proptest! {
         /// However it is cut, nothing is billed twice and nothing is lost.
         #[test]
-        fn pieces_add_up(span in 0i64..2_000_000, cuts in prop::collection::vec(-500_000i64..2_500_000, 0..20), seconds in 0u64..3_000_000) {
+        fn pieces_add_up(
+            span in 0i64..2_000_000,
+            cuts in prop::collection::vec(-500_000i64..2_500_000, 0..20),
+            wait in (0i64..2_000_000, 0i64..2_000_000),
+            seconds in 0u64..3_000_000,
+        ) {
             let from = at("2025-05-31T21:00:00Z");
-            let cuts = cuts.into_iter().map(|offset| from + TimeDelta::seconds(offset)).collect();
-            let pieces = pieces(from, from + TimeDelta::seconds(span), cuts, seconds);
+            let moment = |offset: i64| from + TimeDelta::seconds(offset);
+            let cuts = cuts.into_iter().map(moment).collect();
+            let waits = vec![(moment(wait.0), moment(wait.0 + wait.1))];
+            let used = Usage { until: moment(span), waits, ..usage("ml.p3.2xlarge", "2025-05-31T21:00:00Z", 0) };
+            let pieces = pieces(&used, cuts, seconds);
             prop_assert_eq!(pieces.iter().map(|piece| piece.seconds).sum::<u64>(), seconds);
             prop_assert!(pieces.windows(2).all(|pair| pair[0].until == pair[1].from));
             prop_assert_eq!((pieces[0].from, pieces[pieces.len() - 1].until), (from, from + TimeDelta::seconds(span)));
