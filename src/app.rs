@@ -14,6 +14,9 @@ use crate::leader::Leader;
 use crate::sns::Sns;
 use crate::store::Store;
 
+/// CloudWatch shows a minute about a minute after it has ended.
+const VISIBLE_AFTER_SECONDS: i64 = 90;
+
 /// Limits and intervals of this process.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -39,10 +42,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The next moment on the grid on which metrics are read: reads that fall together share a call.
+    /// The next moment on the grid on which metrics are read: reads that fall together share a call, and each falls where the last
+    /// bucket of five minutes has just become whole. That is as fine as any decision needs: they rest on whole buckets, and a
+    /// read in between would be paid for and change nothing.
     pub fn metrics_slot(&self, after: DateTime<Utc>) -> DateTime<Utc> {
         let step = self.metrics_interval.map_or(300, |interval| interval.num_seconds().max(60));
-        DateTime::from_timestamp((after.timestamp().div_euclid(step) + 1) * step, 0).unwrap_or(after)
+        let grid = (after.timestamp() - VISIBLE_AFTER_SECONDS).div_euclid(step) + 1;
+        DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
     }
 
     /// What the metrics of an attempt are bounded by: reads apart by this.

@@ -75,8 +75,10 @@ impl Store {
         sqlx::query!(
             r#"UPDATE prices p SET applied_at = $1
                WHERE applied_at IS NULL AND effective_from <= $1
-                 AND NOT EXISTS (SELECT FROM trials t WHERE t.instance_type = p.instance_type)
-                 AND (component <> 'storage' OR NOT EXISTS (SELECT FROM trials))"#,
+                 -- Looked up for each price, in the index's order: an anti-join would read all trials.
+                 AND (SELECT experiment_id FROM trials t WHERE t.instance_type = p.instance_type
+                      ORDER BY experiment_id LIMIT 1) IS NULL
+                 AND (component <> 'storage' OR (SELECT 1 FROM experiments LIMIT 1) IS NULL)"#,
             now,
         )
         .execute(&self.pool)

@@ -389,3 +389,29 @@ async fn a_client_that_hangs_up_spoils_no_connection(pool: PgPool) {
     assert!(broken_off >= 4, "{broken_off}");
     assert_eq!(store.points(&series).await.unwrap().value.len(), 200_010);
 }
+
+/// A read falls where a bucket has just become whole: every read completes one, and none finds half of one.
+#[sqlx::test(migrations = false)]
+async fn each_read_completes_a_bucket(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let slot = |text: &str| test.app.settings.metrics_slot(text.parse().unwrap()).to_rfc3339();
+    assert_eq!(slot("2026-11-20T00:00:00Z"), "2026-11-20T00:01:30+00:00");
+    assert_eq!(slot("2026-11-20T00:01:30Z"), "2026-11-20T00:06:30+00:00");
+    test.start(&spec()).await;
+    let mut seen = 0;
+    for _ in 0..120 {
+        test.advance(TimeDelta::seconds(30)).await;
+        test.tick().await;
+        let (whole, all): (i64, i64) = sqlx::query_as(
+            "SELECT count(*) FILTER (WHERE r.points = 5), count(*) FROM rollups r JOIN series s ON s.id = r.series_id
+             WHERE s.metric = 'tokens_per_second'",
+        )
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+        // The first of each trial begins in the middle of one.
+        assert!(all - whole <= 2, "{whole} of {all}");
+        seen = whole;
+    }
+    assert!(seen > 8, "{seen}");
+}

@@ -47,7 +47,7 @@ const TABLES: [(&str, &str); 16] = [
 ];
 
 /// 5,000 experiments of 200 trials, all over, each with an attempt.
-const HISTORY: [&str; 8] = [
+const HISTORY: [&str; 9] = [
     "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at)
      SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now()
      FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 5000)",
@@ -71,6 +71,8 @@ const HISTORY: [&str; 8] = [
     "SELECT make_samples_partition('2026-11-01')",
     "INSERT INTO samples (series_id, step, sampled_at, value)
      SELECT s.id, i, '2026-11-01'::timestamptz + i * interval '30 s', random() FROM series s, generate_series(1, 1000) i",
+    "INSERT INTO sample_chunks (series_id, number, first_at, last_at, sampled_at, value)
+     SELECT s.id, 0, '2026-11-01', '2026-11-01', '{2026-11-01}', '{1}' FROM series s",
     "INSERT INTO rollups (series_id, start_at, points, sum, min, max, last_at, last_step, last)
      SELECT s.id, '2026-11-01'::timestamptz + i * interval '5 min', 10, 5, 0, 1, '2026-11-01', 1, 1
      FROM series s, generate_series(1, 100) i",
