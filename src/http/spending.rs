@@ -117,7 +117,8 @@ pub(super) async fn spending(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let until = params.until.unwrap_or_else(|| app.clock.now());
-    let from = params.from.unwrap_or(until - TimeDelta::days(DAYS_DEFAULT));
+    let usual = until.checked_sub_signed(TimeDelta::days(DAYS_DEFAULT));
+    let Some(from) = params.from.or(usual) else { return Err(page::parameter("until", "it is too long ago")) };
     if !(TimeDelta::zero()..=TimeDelta::days(DAYS_MAX)).contains(&(until - from)) {
         return Err(page::parameter("from", format!("it is not within the {DAYS_MAX} days before `until`")));
     }
