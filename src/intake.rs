@@ -3,6 +3,7 @@
 use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::lint::rules::found;
 use bakeoff_domain::plan::{TrialPlan, plan};
 use bakeoff_domain::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -40,10 +41,9 @@ pub async fn prepare(
     let mut findings = lint::lint(&spec, &in_force);
     if spec.region != app.settings.region {
         findings.push(
-            Finding::new("region-not-allowed", Severity::Error, "/region")
+            found("region-not-allowed", "/region")
                 .says(format!("this installation runs jobs in {} only", app.settings.region))
-                .fix(format!("use \"region\": \"{}\"", app.settings.region))
-                .source("operator's allow-list"),
+                .fix(format!("use \"region\": \"{}\"", app.settings.region)),
         );
     }
     let stops = |finding: &&Finding| finding.severity == Severity::Error;

@@ -7,8 +7,9 @@ use bakeoff_domain::decide::Ending;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::job::ObservedJob;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
+use bakeoff_domain::plan::{TrialPlan, WorstCase};
 use bakeoff_domain::price::{Price, PriceStatus};
+use bakeoff_domain::request;
 use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -328,7 +329,7 @@ impl Store {
         let plan: TrialPlan = from_json(row.plan, "trials", row.trial_id, "plan")?;
         let Some(request) = &plan.request else { return Ok(()) };
         let trial = TrialId(row.trial_id);
-        let request = plan::for_attempt(request, &row.job_name, &attempt.to_string(), &trial.to_string());
+        let request = request::for_attempt(request, &row.job_name, &attempt.to_string(), &trial.to_string());
         let events: Vec<NewEvent> = requested::differences(&request, actual)
             .into_iter()
             .map(|difference| NewEvent {
@@ -539,7 +540,7 @@ async fn record_job(
     .await?;
     let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
     let Some(request) = request else { return Ok(()) };
-    let request = plan::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
+    let request = request::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
     for difference in requested::differences(&request, &job.actual) {
         events::insert(tx, &event(trial, "silent_drop", "warning", &difference.to_string()), now).await?;
     }

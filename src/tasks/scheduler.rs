@@ -20,6 +20,7 @@ use bakeoff_domain::plan::{self, WorstCase};
 use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Lane, Waiting};
+use bakeoff_domain::request;
 use bakeoff_domain::requested;
 use chrono::{DateTime, Utc};
 use futures::{FutureExt, StreamExt};
@@ -251,7 +252,7 @@ impl Hand<'_> {
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());
-        let job_name = plan::job_name(&self.app.settings.installation, id.0);
+        let job_name = request::job_name(&self.app.settings.installation, id.0);
         let reserve = (worst.training_usd, worst.metrics_usd);
         crash::point("before_plan");
         let applied = self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await?;
@@ -335,7 +336,7 @@ impl Hand<'_> {
             return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
         };
         let marker = attempt.id.to_string();
-        let mut request = plan::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        let mut request = request::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
         if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
             self.app.store.release_lease(self.trial, now + wait, None).await?;

@@ -3,9 +3,10 @@
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
-    AlgorithmSpecification, Channel, CheckpointConfig, DataSource, MetricData, MetricDefinition, OutputDataConfig,
-    ResourceConfig, S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag, TrainingInputMode,
-    TrainingInstanceType, TrainingJobSummary,
+    AlgorithmSpecification, Channel, CheckpointConfig, CollectionConfiguration, DataSource, DebugHookConfig,
+    DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData, MetricDefinition, OutputDataConfig,
+    ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig, RetryStrategy, S3DataDistribution, S3DataSource,
+    S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::job::{FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
@@ -39,9 +40,18 @@ pub(crate) fn fill(
         algorithm =
             algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
     }
+    let is_mixed = !request.instance_groups.is_empty();
+    let groups = request.instance_groups.iter().map(|group| {
+        InstanceGroup::builder()
+            .instance_group_name(&group.name)
+            .instance_type(TrainingInstanceType::from(group.instance_type.as_str()))
+            .instance_count(int(group.instance_count))
+            .build()
+    });
     let resources = ResourceConfig::builder()
-        .instance_type(TrainingInstanceType::from(request.instance_type.as_str()))
-        .instance_count(int(request.instance_count))
+        .set_instance_type((!is_mixed).then(|| TrainingInstanceType::from(request.instance_type.as_str())))
+        .set_instance_count((!is_mixed).then(|| int(request.instance_count)))
+        .set_instance_groups(is_mixed.then(|| groups.collect()))
         .volume_size_in_gb(int(request.volume_size_gb))
         .set_keep_alive_period_in_seconds(request.keep_alive_seconds.map(int))
         .build();
@@ -56,7 +66,7 @@ pub(crate) fn fill(
         .output_data_config(OutputDataConfig::builder().s3_output_path(&request.output_s3_uri).build())
         .resource_config(resources)
         .stopping_condition(stopping)
-        .enable_managed_spot_training(request.max_wait_seconds.is_some());
+        .set_enable_managed_spot_training(request.max_wait_seconds.map(|_| true));
     for channel in &request.channels {
         call = call.input_data_config(input(&channel.name, &channel.s3_uri));
     }
@@ -72,6 +82,51 @@ pub(crate) fn fill(
     if let Some(checkpoint) = &request.checkpoint {
         let config = CheckpointConfig::builder().s3_uri(&checkpoint.s3_uri).local_path(&checkpoint.local_path);
         call = call.checkpoint_config(config.build());
+    }
+    observed_by(call, request)
+}
+
+/// Retries, health checks, profiler and debugger.
+fn observed_by(
+    mut call: CreateTrainingJobFluentBuilder,
+    request: &TrainingJobRequest,
+) -> CreateTrainingJobFluentBuilder {
+    if let Some(attempts) = request.retry_attempts {
+        call = call.retry_strategy(RetryStrategy::builder().maximum_retry_attempts(int(attempts)).build());
+    }
+    if request.infra_check {
+        call = call.infra_check_config(InfraCheckConfig::builder().enable_infra_check(true).build());
+    }
+    if let Some(profiler) = &request.profiler {
+        let config = ProfilerConfig::builder()
+            .s3_output_path(&request.output_s3_uri)
+            .disable_profiler(false)
+            .set_profiling_interval_in_milliseconds(profiler.interval_milliseconds.map(i64::from));
+        call = call.profiler_config(config.build());
+        for rule in &profiler.rules {
+            let configuration = ProfilerRuleConfiguration::builder()
+                .rule_configuration_name(&rule.name)
+                .rule_evaluator_image(&rule.image)
+                .set_rule_parameters(Some(rule.parameters.clone().into_iter().collect()));
+            call = call.profiler_rule_configurations(configuration.build());
+        }
+    }
+    if let Some(debugger) = &request.debugger {
+        let collections = debugger.collections.iter().map(|(name, parameters)| {
+            let parameters = (!parameters.is_empty()).then(|| parameters.clone().into_iter().collect());
+            CollectionConfiguration::builder().collection_name(name).set_collection_parameters(parameters).build()
+        });
+        let hook = DebugHookConfig::builder()
+            .s3_output_path(&request.output_s3_uri)
+            .set_collection_configurations(Some(collections.collect()));
+        call = call.debug_hook_config(hook.build());
+        for rule in &debugger.rules {
+            let configuration = DebugRuleConfiguration::builder()
+                .rule_configuration_name(&rule.name)
+                .rule_evaluator_image(&rule.image)
+                .set_rule_parameters(Some(rule.parameters.clone().into_iter().collect()));
+            call = call.debug_rule_configurations(configuration.build());
+        }
     }
     call
 }

@@ -2,7 +2,8 @@
 //! construction (one workload); what a profile can change is the global batch and the optimiser's hyperparameters.
 //! Strategy, micro-batch, accumulation, offload and checkpointing may differ.
 
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::lint::rules::found;
 use crate::spec::ProfileSpec;
 
 /// What must be equal for two candidates to be ranked: the global batch, and the candidate's own hyperparameters, since a
@@ -42,23 +43,22 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
             identity.candidate, identity.global_batch, reference.global_batch
         );
         return Some(
-            Finding::new("global-batch-differs", Severity::Warning, format!("/candidates/{index}/profile"))
-                .says(message)
-                .fix(batch_fix(&identity.profile, identity.accelerators, reference.global_batch))
-                .source("invariant 3: comparable means the same global batch"),
+            found("global-batch-differs", format!("/candidates/{index}/profile")).says(message).fix(batch_fix(
+                &identity.profile,
+                identity.accelerators,
+                reference.global_batch,
+            )),
         );
     }
     let (key, here) = first_difference(&identity.profile.hyperparameters, &reference.profile.hyperparameters)?;
     let there = reference.profile.hyperparameters.get(&key).map_or("nothing", String::as_str);
     Some(
-        Finding::new(
-            "hyperparameters-differ",
-            Severity::Warning,
-            format!("/candidates/{index}/profile/hyperparameters"),
-        )
-        .says(format!("{} sets {key} to {here}, the others to {there}: it trains something else", identity.candidate))
-        .fix(format!("move {key} to the workload's hyperparameters, so that every candidate has the same"))
-        .source("invariant 3: comparable means the same optimiser and learning-rate schedule"),
+        found("hyperparameters-differ", format!("/candidates/{index}/profile/hyperparameters"))
+            .says(format!(
+                "{} sets {key} to {here}, the others to {there}: it trains something else",
+                identity.candidate
+            ))
+            .fix(format!("move {key} to the workload's hyperparameters, so that every candidate has the same")),
     )
 }
 
@@ -74,7 +74,7 @@ fn first_difference(here: &Entries, there: &Entries) -> Option<(String, String)>
 const PER_STEP_MAX: u64 = 1 << 20;
 
 /// The settings that would reach the reference: keep the micro-batch where accumulation can make up the rest.
-fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -> String {
+pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -> String {
     let fallback =
         format!("choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step");
     let split = profile.tensor_parallel_degree.max(1).saturating_mul(profile.pipeline_parallel_degree.max(1));

@@ -2,6 +2,7 @@
 //! error is the service's business.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 /// How bad it is.
@@ -18,6 +19,28 @@ pub enum Severity {
     Error,
 }
 
+/// One operation of a JSON Patch (RFC 6902).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Operation {
+    /// `add` (which replaces what is there) or `remove`.
+    pub op: String,
+    pub path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
+    pub value: Option<Value>,
+}
+
+impl Operation {
+    /// Sets a member, whether it is there or not.
+    pub fn set(path: &str, value: impl Into<Value>) -> Self {
+        Self { op: "add".to_owned(), path: path.to_owned(), value: Some(value.into()) }
+    }
+
+    pub fn remove(path: &str) -> Self {
+        Self { op: "remove".to_owned(), path: path.to_owned(), value: None }
+    }
+}
+
 /// One result of the linter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
@@ -31,6 +54,9 @@ pub struct Finding {
     pub fix: String,
     /// Where the rule comes from.
     pub source: String,
+    /// What mends it without loss of what was meant, as a JSON Patch on the document; empty when a person must choose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patch: Vec<Operation>,
 }
 
 impl Finding {
@@ -42,7 +68,14 @@ impl Finding {
             message: String::new(),
             fix: String::new(),
             source: String::new(),
+            patch: Vec::new(),
         }
+    }
+
+    #[must_use]
+    pub fn patch(mut self, patch: Vec<Operation>) -> Self {
+        self.patch = patch;
+        self
     }
 
     #[must_use]

@@ -1,15 +1,174 @@
-//! The linter: rules that an experiment must keep, each with an id, a pointer, a way out and a source.
+//! The linter: rules that a document must keep, each with an id, a severity, a pointer, a way out and a source.
 //!
-//! A rule is a function in [`request`] (the whole document) or [`candidate`] (one candidate on its hardware), listed in
-//! [`lint`]. Errors stop the request; refusals stop one candidate; warnings and notes go with the plan.
+//! The register of rules is [`rules`]; a check is a function in [`request`] (an experiment as a whole), [`candidate`] (one candidate
+//! on its hardware), [`shape`] (a raw CreateTrainingJob body), [`estimator`] (arguments of the SDK), or in [`training`] and
+//! [`libraries`], which see a training job whatever document it came from. Errors stop the request; refusals stop one candidate;
+//! warnings and notes go with the plan.
 
 mod candidate;
+mod claims;
+mod estimator;
+mod job;
+mod libraries;
 mod request;
+pub mod rules;
+mod shape;
+mod training;
+
+pub use libraries::runs_on;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::comparison;
 use crate::finding::{Finding, Severity};
+use crate::model::ModelShape;
 use crate::price::Price;
-use crate::spec::{ExperimentSpec, WorkloadSpec};
+use crate::run::RunSpec;
+use crate::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
+
+/// The kinds of document that can be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Experiment,
+    Workload,
+    InstanceProfile,
+    /// A CreateTrainingJob body.
+    TrainingJob,
+    /// Arguments of one of the SDK's estimators.
+    Estimator,
+    /// An external run.
+    Run,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] =
+        [Self::Experiment, Self::Workload, Self::InstanceProfile, Self::TrainingJob, Self::Estimator, Self::Run];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Experiment => "experiment",
+            Self::Workload => "workload",
+            Self::InstanceProfile => "instance_profile",
+            Self::TrainingJob => "training_job",
+            Self::Estimator => "estimator",
+            Self::Run => "run",
+        }
+    }
+
+    /// What a document must be, by the members that only its kind has.
+    pub fn of(document: &Value) -> Option<Self> {
+        let has = |names: &[&str]| names.iter().any(|name| document.get(name).is_some());
+        let body = ["TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "StoppingCondition"];
+        let like_body = ["algorithm_specification", "resource_config", "stopping_condition", "input_data_config"];
+        let arguments =
+            ["sdk_class", "distribution", "max_run", "use_spot_instances", "compiler_config", "framework_version"];
+        match () {
+            () if has(&["candidates", "objective"]) => Some(Self::Experiment),
+            () if has(&body) || has(&like_body) => Some(Self::TrainingJob),
+            () if has(&arguments) => Some(Self::Estimator),
+            () if has(&["hardware", "accelerator_count"]) => Some(Self::Run),
+            () if has(&["micro_batch_per_gpu"]) || document.pointer("/spec/micro_batch_per_gpu").is_some() => {
+                Some(Self::InstanceProfile)
+            }
+            () if has(&["model", "image", "trial_tokens"]) => Some(Self::Workload),
+            () => None,
+        }
+    }
+}
+
+/// A document, read as far as its kind has a type.
+#[derive(Debug, Clone)]
+pub enum Document {
+    Experiment(Box<ExperimentSpec>),
+    Workload(Box<WorkloadSpec>),
+    InstanceProfile { instance_type: Option<String>, spec: Box<ProfileSpec>, at: &'static str },
+    TrainingJob(Value),
+    Estimator(Value),
+    Run(Box<RunSpec>),
+}
+
+/// Checks a document of any kind. `prices` are those in force.
+pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match document {
+        Document::Experiment(spec) => return lint(spec, prices),
+        Document::Workload(workload) => {
+            request::workload(workload, &mut findings);
+            findings.iter_mut().for_each(|finding| moved(finding, "/workload", ""));
+        }
+        Document::InstanceProfile { instance_type, spec, at } => {
+            candidate::profile(instance_type.as_deref(), spec, at, &mut findings);
+        }
+        Document::TrainingJob(body) => {
+            shape::check(body, &mut findings);
+            training::preferences(body, &mut findings);
+            training::groups(body, &mut findings);
+            let name = body.get("TrainingJobName").and_then(Value::as_str).unwrap_or_default();
+            training::fixed_name(name, "/TrainingJobName", &mut findings);
+            let job = job::of_body(body);
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+        }
+        Document::Estimator(arguments) => {
+            estimator::check(arguments, &mut findings);
+            let job = job::of_estimator(arguments);
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+            let claimed = arguments.get("claims").cloned().map(serde_json::from_value);
+            match claimed {
+                Some(Ok(claimed)) => {
+                    let facts = claims::Facts { prices, ..claims::Facts::default() };
+                    claims::check(&claimed, "/claims", facts, &mut findings);
+                }
+                Some(Err(error)) => findings.push(rules::found("claims-shape", "/claims").says(error.to_string())),
+                None => {}
+            }
+        }
+        Document::Run(run) => {
+            findings = run.check();
+            if let Some(claimed) = &run.claims {
+                let runs_on: Vec<&str> = run.like_instance_type.as_deref().into_iter().collect();
+                let facts = claims::Facts {
+                    prices,
+                    model: run.model.as_ref(),
+                    global_batch: run.global_batch,
+                    profile: run.profile.as_ref(),
+                    runs_on: &runs_on,
+                };
+                claims::check(claimed, "/claims", facts, &mut findings);
+            }
+            if let (Some(model), Some(profile), Some(kind)) = (&run.model, &run.profile, &run.like_instance_type) {
+                candidate::needless(model, profile, kind, 1, "/profile", &mut findings);
+            }
+        }
+    }
+    once(findings)
+}
+
+/// Puts a pointer, and the paths of its patch, from one place to another.
+fn moved(finding: &mut Finding, from: &str, to: &str) {
+    let change = |pointer: &mut String| {
+        if let Some(rest) = pointer.strip_prefix(from) {
+            *pointer = format!("{to}{rest}");
+        }
+    };
+    change(&mut finding.pointer);
+    finding.patch.iter_mut().for_each(|operation| change(&mut operation.path));
+}
+
+/// Each finding once: candidates of one experiment share their workload.
+fn once(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut all: Vec<Finding> = Vec::with_capacity(findings.len());
+    for finding in findings {
+        if !all.iter().any(|known| known.rule == finding.rule && known.pointer == finding.pointer) {
+            all.push(finding);
+        }
+    }
+    all
+}
 
 /// Checks an experiment whose workload and profiles have been filled in. `prices` are those in force.
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
@@ -22,11 +181,38 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
         None => findings.push(request::workload_missing()),
         Some(workload) => request::workload(workload, &mut findings),
     }
-    for (index, _) in spec.candidates.iter().enumerate() {
+    for (index, found) in spec.candidates.iter().enumerate() {
         candidate::check(spec, index, prices, &mut findings);
+        if let Some(workload) = &spec.workload {
+            let job = job::of_candidate(spec, workload, (index, found));
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+        }
     }
+    if let Some(claimed) = &spec.claims {
+        let runs_on: Vec<&str> = spec.candidates.iter().map(|candidate| candidate.instance_type.as_str()).collect();
+        let facts = claims::Facts {
+            prices,
+            model: spec.workload.as_ref().map(|workload| &workload.model).filter(|model| is_sound(model)),
+            global_batch: spec.workload.as_ref().and_then(|workload| workload.global_batch),
+            profile: None,
+            runs_on: &runs_on,
+        };
+        claims::check(claimed, "/claims", facts, &mut findings);
+    }
+    let mut findings = once(findings);
+    for index in 0..spec.candidates.len() {
+        candidate::rendered(spec, index, &mut findings);
+    }
+    let mut findings = once(findings);
     findings.extend(comparability(spec, &findings).into_iter().flatten());
     findings
+}
+
+/// Whether figures can be computed of a shape.
+pub(crate) fn is_sound(model: &ModelShape) -> bool {
+    let counts = [model.layers, model.hidden, model.heads, model.vocabulary, model.sequence_length];
+    counts.iter().all(|count| (1..=100_000_000).contains(count))
 }
 
 /// One entry per candidate: the finding that keeps it out of the ranking. What is refused by `findings` has none, and does
@@ -42,8 +228,8 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
         identities.push(comparison::Identity {
             index,
             candidate: candidate.name.clone(),
-            global_batch: profile.global_batch(candidate::accelerators(candidate)),
-            accelerators: candidate::accelerators(candidate),
+            global_batch: profile.global_batch(candidate.accelerators()),
+            accelerators: candidate.accelerators(),
             profile: profile.clone(),
         });
     }

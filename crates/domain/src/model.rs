@@ -32,6 +32,14 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
+    /// Parameters of one layer's matrices: `12h²` of a plain transformer.
+    pub fn layer_parameters(&self) -> f64 {
+        let h = f64::from(self.hidden);
+        let Some(intermediate) = self.intermediate else { return 12.0 * h * h };
+        let kv_share = f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
+        h * h * (2.0 + 2.0 * kv_share) + 3.0 * h * f64::from(intermediate)
+    }
+
     /// All parameters. GPT-2/MPT style (biases, learned positions, tied head) without `intermediate`:
     /// `L(12h² + 13h) + Vh + sh + 2h`, after Narayanan et al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
     pub fn parameters(&self) -> f64 {

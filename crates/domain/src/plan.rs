@@ -1,8 +1,6 @@
 //! The plan: an experiment that has passed the linter becomes trials, each with its request to SageMaker, its price and
 //! its worst case. Nothing is started here, and nothing is reserved: that happens attempt by attempt.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,16 +10,12 @@ use crate::catalog;
 use crate::cost;
 use crate::finding::{Finding, Severity};
 use crate::fit::{self, Fit};
-use crate::job::{MARKER, TrainingJobRequest};
+use crate::job::TrainingJobRequest;
 use crate::metric::HOST_METRICS;
 use crate::money::Usd;
 use crate::price::{self, Price, Rate};
-use crate::spec::{
-    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
-};
-
-/// EBS volume where the profile names none, GB. SageMaker ignores it on types with local NVMe.
-const VOLUME_GB_DEFAULT: u32 = 100;
+use crate::request;
+use crate::spec::{CandidateSpec, ExperimentSpec, PurchaseOption};
 
 /// One trial as it would be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -126,7 +120,7 @@ fn trial(
     let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
     let request = workload
         .zip(profile)
-        .map(|(workload, profile)| request(spec, workload, candidate, profile, purchase_option, steps));
+        .map(|(workload, profile)| request::template(spec, (workload, candidate, profile), purchase_option, steps));
     let worst_case = price
         .as_ref()
         .zip(request.as_ref())
@@ -172,116 +166,4 @@ pub fn worst_case(
     let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
     let pool_usd = cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
     WorstCase { training_usd, metrics_usd, pool_usd, total_usd: training_usd + metrics_usd + pool_usd }
-}
-
-fn request(
-    spec: &ExperimentSpec,
-    workload: &WorkloadSpec,
-    candidate: &CandidateSpec,
-    profile: &ProfileSpec,
-    option: PurchaseOption,
-    steps: u64,
-) -> TrainingJobRequest {
-    let mut hyperparameters = shape_hyperparameters(workload, profile, steps);
-    hyperparameters.extend(workload.hyperparameters.clone());
-    hyperparameters.extend(profile.hyperparameters.clone());
-    let is_spot = option == PurchaseOption::Spot;
-    TrainingJobRequest {
-        job_name: String::new(),
-        image: workload.image.clone(),
-        role_arn: workload.role_arn.clone(),
-        instance_type: candidate.instance_type.clone(),
-        instance_count: candidate.instance_count,
-        metrics_time_series: false,
-        volume_size_gb: profile.volume_size_gb.unwrap_or(VOLUME_GB_DEFAULT),
-        channels: workload.channels.clone(),
-        output_s3_uri: workload.output_s3_uri.clone(),
-        hyperparameters,
-        environment: profile.environment.clone(),
-        metrics: workload.metrics.clone(),
-        max_runtime_seconds: spec.max_runtime_seconds,
-        max_wait_seconds: if is_spot { spec.max_wait_seconds } else { None },
-        checkpoint: spec.checkpoint.clone(),
-        keep_alive_seconds: spec.keep_alive_seconds.filter(|seconds| *seconds > 0 && !is_spot),
-        tags: BTreeMap::from([("bakeoff:managed-by".to_owned(), "bakeoff-control-plane".to_owned())]),
-    }
-}
-
-/// Hyperparameters that follow from model and profile: a user's own would make a job train something else than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 17] = [
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
-    "max_seq_length",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "gradient_checkpointing",
-    "max_steps",
-    "zero_stage",
-    "cpu_offload",
-    "distributed_library",
-    "tensor_parallel_degree",
-    "pipeline_parallel_degree",
-    "num_key_value_heads",
-    "intermediate_size",
-    "lora_rank",
-];
-
-/// What the training script needs to build this model and this strategy, under Hugging Face's argument names.
-fn shape_hyperparameters(workload: &WorkloadSpec, profile: &ProfileSpec, steps: u64) -> BTreeMap<String, String> {
-    let shape = &workload.model;
-    let offload = match profile.cpu_offload {
-        CpuOffload::None => "none",
-        CpuOffload::Optimizer => "optimizer",
-        CpuOffload::OptimizerAndParameters => "optimizer_and_parameters",
-    };
-    let library = match profile.library {
-        ParallelLibrary::Deepspeed => "deepspeed",
-        ParallelLibrary::Torchrun => "torchrun",
-        ParallelLibrary::Smddp => "smddp",
-        ParallelLibrary::SmpV1 => "smp_v1",
-    };
-    let mut entries = vec![
-        ("num_hidden_layers", shape.layers.to_string()),
-        ("hidden_size", shape.hidden.to_string()),
-        ("num_attention_heads", shape.heads.to_string()),
-        ("vocab_size", shape.vocabulary.to_string()),
-        ("max_seq_length", shape.sequence_length.to_string()),
-        ("per_device_train_batch_size", profile.micro_batch_per_gpu.to_string()),
-        ("gradient_accumulation_steps", profile.gradient_accumulation_steps.to_string()),
-        ("gradient_checkpointing", profile.activation_checkpointing.to_string()),
-        ("max_steps", steps.to_string()),
-        ("zero_stage", profile.zero_stage.to_string()),
-        ("cpu_offload", offload.to_owned()),
-        ("distributed_library", library.to_owned()),
-        ("tensor_parallel_degree", profile.tensor_parallel_degree.to_string()),
-        ("pipeline_parallel_degree", profile.pipeline_parallel_degree.to_string()),
-    ];
-    let optional = [
-        ("num_key_value_heads", shape.kv_heads),
-        ("intermediate_size", shape.intermediate),
-        ("lora_rank", shape.lora_rank),
-    ];
-    entries.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?.to_string()))));
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-/// The request of one attempt: its deterministic name, its marker, its trial's own checkpoint folder.
-/// A retry keeps the folder, so that it resumes where the last attempt left off.
-#[must_use]
-pub fn for_attempt(template: &TrainingJobRequest, job_name: &str, marker: &str, trial: &str) -> TrainingJobRequest {
-    let mut request = template.clone();
-    job_name.clone_into(&mut request.job_name);
-    request.environment.insert(MARKER.to_owned(), marker.to_owned());
-    if let Some(checkpoint) = &mut request.checkpoint {
-        checkpoint.s3_uri = format!("{}/{trial}", checkpoint.s3_uri.trim_end_matches('/'));
-    }
-    request.tags.insert("bakeoff:trial".to_owned(), trial.to_owned());
-    request
-}
-
-/// `bakeoff-<installation>-<attempt>`: 8 + 8 + 1 + 32 of SageMaker's 63 characters.
-pub fn job_name(installation: &str, attempt: uuid::Uuid) -> String {
-    format!("bakeoff-{installation}-{}", attempt.as_simple())
 }

@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::catalog;
-use crate::finding::{Finding, Severity};
+use crate::claim::Claims;
+use crate::finding::Finding;
+use crate::lint::rules::found;
 use crate::model::ModelShape;
 use crate::money::Usd;
+use crate::spec::ProfileSpec;
 
 const USD_PER_HOUR_MAX: u32 = 1_000_000;
 const ACCELERATORS_MAX: u32 = 100_000;
@@ -47,6 +50,12 @@ pub struct RunSpec {
     /// What somebody expected of it, shown beside what was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
+    /// How it is configured, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileSpec>,
+    /// What is taken for true of its hardware, data and speed: checked by the linter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
 }
 
 /// What somebody expects of a trial or a run: a column of the comparison, and a bound.
@@ -106,7 +115,7 @@ impl RunSpec {
     pub fn check(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut wrong = |rule: &str, pointer: &str, message: String, fix: &str| {
-            findings.push(Finding::new(rule, Severity::Error, pointer).says(message).fix(fix));
+            findings.push(found(rule, pointer).says(message).fix(fix));
         };
         for (pointer, text, most) in [("/name", &self.name, 100), ("/hardware", &self.hardware, 200)] {
             if !(1..=most).contains(&text.chars().count()) {

@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::catalog;
+use crate::claim::Claims;
 use crate::ids::{ProfileId, WorkloadId};
 use crate::metric::MetricDefinition;
 use crate::model::ModelShape;
 use crate::money::Usd;
 use crate::run::Expectation;
+use crate::technique::{ScriptSpec, Techniques, is_false};
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -41,6 +44,21 @@ pub struct WorkloadSpec {
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
     pub metrics: Vec<MetricDefinition>,
+    /// Sequences per optimiser step that every candidate must keep; what the first candidates agree on when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_batch: Option<u64>,
+    /// Script mode; without it the image has its own entry point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptSpec>,
+    /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`, `zero_stage`, …): it knows them itself.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub omit_plan_hyperparameters: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub techniques: Techniques,
+}
+
+fn is_default(techniques: &Techniques) -> bool {
+    *techniques == Techniques::default()
 }
 
 /// One input channel of a training job.
@@ -72,12 +90,29 @@ pub struct ProfileSpec {
     pub cpu_offload: CpuOffload,
     #[serde(default)]
     pub activation_checkpointing: bool,
+    /// Checkpointed activations wait in host memory.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub activation_offload: bool,
     #[serde(default = "one")]
     pub tensor_parallel_degree: u32,
     #[serde(default = "one")]
     pub pipeline_parallel_degree: u32,
     #[serde(default)]
     pub library: ParallelLibrary,
+    /// Parameters of SageMaker's model parallel library, sent as `mp_parameters`.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub smp_parameters: serde_json::Map<String, serde_json::Value>,
+    /// Processes per instance of MPI; one per accelerator when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_per_host: Option<u32>,
+    /// Further options of `mpirun`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mpi_options: String,
+    /// What to set in the generated DeepSpeed configuration beyond what follows from this profile.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub deepspeed: serde_json::Map<String, serde_json::Value>,
     /// EBS volume, GB. Ignored by SageMaker on types with local NVMe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_size_gb: Option<u32>,
@@ -111,8 +146,34 @@ pub enum ParallelLibrary {
     Torchrun,
     /// SageMaker's distributed data parallel library.
     Smddp,
-    /// SageMaker's model parallel library, version 1.
+    /// SageMaker's model parallel library, version 1 (archived).
     SmpV1,
+    /// SageMaker's model parallel library, version 2.
+    SmpV2,
+    /// Horovod, started through MPI.
+    Horovod,
+    /// TensorFlow's parameter servers.
+    ParameterServer,
+    /// TensorFlow's MultiWorkerMirroredStrategy.
+    MultiWorkerMirrored,
+    /// One process on each instance.
+    None,
+}
+
+impl ParallelLibrary {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deepspeed => "deepspeed",
+            Self::Torchrun => "torchrun",
+            Self::Smddp => "smddp",
+            Self::SmpV1 => "smp_v1",
+            Self::SmpV2 => "smp_v2",
+            Self::Horovod => "horovod",
+            Self::ParameterServer => "parameter_server",
+            Self::MultiWorkerMirrored => "multi_worker_mirrored",
+            Self::None => "none",
+        }
+    }
 }
 
 /// How capacity is bought.
@@ -228,12 +289,46 @@ pub struct ExperimentSpec {
     /// What somebody expects, shown beside what is measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
+    /// What the question takes for true of hardware, prices, sizes and speeds: checked by the linter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
     /// Free notes, kept with the experiment: why it is asked, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
+impl CandidateSpec {
+    /// Accelerators of all its instances; one an instance for a type without any, or an unknown one.
+    pub fn accelerators(&self) -> u32 {
+        let each = catalog::find(&self.instance_type).map_or(1, |found| found.accelerator_count.max(1));
+        each.saturating_mul(self.instance_count.max(1))
+    }
+}
+
 impl ProfileSpec {
+    /// A plain profile that makes a global batch on so many accelerators, all of it in one micro-step where it divides.
+    pub fn of_batch(global_batch: u64, accelerators: u32) -> Self {
+        let each = global_batch.div_ceil(u64::from(accelerators.max(1))).max(1);
+        Self {
+            micro_batch_per_gpu: u32::try_from(each).unwrap_or(u32::MAX),
+            gradient_accumulation_steps: 1,
+            zero_stage: 0,
+            cpu_offload: CpuOffload::None,
+            activation_checkpointing: false,
+            activation_offload: false,
+            tensor_parallel_degree: 1,
+            pipeline_parallel_degree: 1,
+            library: ParallelLibrary::Deepspeed,
+            smp_parameters: serde_json::Map::new(),
+            processes_per_host: None,
+            mpi_options: String::new(),
+            deepspeed: serde_json::Map::new(),
+            volume_size_gb: None,
+            environment: BTreeMap::new(),
+            hyperparameters: BTreeMap::new(),
+        }
+    }
+
     /// Sequences per optimiser step: micro-batch × accumulation × data-parallel accelerators.
     pub fn global_batch(&self, accelerators: u32) -> u64 {
         let model_parallel = self.tensor_parallel_degree.max(1).saturating_mul(self.pipeline_parallel_degree.max(1));

@@ -1,81 +1,103 @@
 //! Rules on one candidate: its type, whether its configuration can run on that hardware, whether its cost can be bounded.
 
+use super::libraries::runs_on;
+use super::request::profile_bounds;
+use super::rules::found;
+use super::shape;
+use super::training::unknown_type;
+use super::{filled, is_sound};
+use crate::body;
 use crate::catalog::{self, InstanceType};
-use crate::finding::{Finding, Severity};
+use crate::comparison;
+use crate::finding::{Finding, Operation, Severity};
 use crate::fit::{self, Verdict};
-use crate::lint::filled;
+use crate::model::ModelShape;
+use crate::predict::{self, Calibration};
 use crate::price::Price;
-use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec};
+use crate::request::{self, deepspeed_json};
+use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, WorkloadSpec};
+use crate::strategy;
 
-/// SMP v1's own list (awsdocs, distributed-model-parallel-support).
-const SMP_V1_TYPES: [&str; 5] =
-    ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"];
-/// SMDDP's (sagemaker SDK 2.257.7, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES).
-const SMDDP_TYPES: [&str; 4] = ["ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"];
-
-/// Accelerators of all instances of a candidate; 1 for an unknown type.
-pub(super) fn accelerators(candidate: &CandidateSpec) -> u32 {
-    let each = catalog::find(&candidate.instance_type).map_or(1, |found| found.accelerator_count.max(1));
-    each.saturating_mul(candidate.instance_count.max(1))
-}
+/// A hyperparameter's value (CreateTrainingJob).
+const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 
 pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findings: &mut Vec<Finding>) {
     let Some(candidate) = spec.candidates.get(index) else { return };
     let at = format!("/candidates/{index}");
     if candidate.instance_count == 0 || candidate.instance_count > 64 {
         findings.push(
-            Finding::new("instance-count", Severity::Error, format!("{at}/instance_count"))
+            found("instance-count", format!("{at}/instance_count"))
                 .says(format!("{} instances", candidate.instance_count))
-                .fix("choose 1 to 64")
-                .source("Bakeoff"),
+                .fix("choose 1 to 64"),
         );
         return;
     }
     let Some(instance) = catalog::find(&candidate.instance_type) else {
-        findings.push(unknown_type(&candidate.instance_type, &at));
+        findings.push(unknown_type(&candidate.instance_type, &format!("{at}/instance_type")));
         return;
     };
     if !prices.iter().any(|price| price.instance_type == instance.instance_type && price.region == spec.region) {
         findings.push(
-            Finding::new("price-unknown", Severity::Refused, format!("{at}/instance_type"))
+            found("price-unknown", format!("{at}/instance_type"))
                 .says(format!(
                     "no price is known for {} in {}: its cost cannot be bounded",
                     instance.instance_type, spec.region
                 ))
-                .fix(format!("PUT /v1/prices/{} with your own rate", instance.instance_type))
-                .source("invariant 8: the budget refuses to start what it cannot bound"),
+                .fix(format!("PUT /v1/prices/{} with your own rate", instance.instance_type)),
         );
     }
     let Some(profile) = &candidate.profile else { return };
+    let place = format!("{at}/profile");
     if instance.accelerator_count == 0 {
-        findings.push(
-            refuse("no-accelerator", &at)
-                .says(format!("{} has no accelerator", instance.instance_type))
-                .fix("choose a GPU or Trainium type")
-                .source("catalog"),
-        );
+        findings.push(found("no-accelerator", &place).says(format!("{} has no accelerator", instance.instance_type)));
         return;
     }
-    parallelism(candidate, profile, instance, &at, findings);
-    libraries(profile, instance, &at, findings);
-    memory(spec, candidate, profile, instance, &at, findings);
+    parallelism(candidate, profile, instance, &place, findings);
+    engines(profile, &place, findings);
+    let Some(workload) = filled(spec) else { return };
+    precision(workload.precision, instance, "/workload/precision", &place, findings);
+    if workload.script.is_none()
+        && !matches!(profile.library, ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun | ParallelLibrary::None)
+    {
+        findings.push(found("library-without-script", &place));
+    }
+    if profile.library == ParallelLibrary::Deepspeed && !profile.deepspeed.is_empty() {
+        deepspeed(spec, candidate, profile, &place, findings);
+    }
+    if !is_sound(&workload.model) {
+        return;
+    }
+    as_asked(workload, candidate, profile, &place, findings);
+    runtime(spec, candidate, profile, instance, &at, findings);
+    memory(&workload.model, candidate, profile, instance, &place, findings);
+    needless(&workload.model, profile, &candidate.instance_type, candidate.instance_count, &place, findings);
 }
 
-fn refuse(rule: &str, at: &str) -> Finding {
-    Finding::new(rule, Severity::Refused, format!("{at}/profile"))
-}
-
-fn unknown_type(name: &str, at: &str) -> Finding {
-    let near = catalog::nearest(name);
-    let fix = if near.is_empty() {
-        "GET /v1/instance-types lists the legal names".to_owned()
-    } else {
-        format!("did you mean {}?", near.join(", "))
+/// A stored profile by itself.
+pub(super) fn profile(instance_type: Option<&str>, profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+    profile_bounds(profile, at, findings);
+    let Some(name) = instance_type else { return };
+    let Some(instance) = catalog::find(name) else {
+        findings.push(unknown_type(name, "/instance_type"));
+        return;
     };
-    Finding::new("unknown-instance-type", Severity::Error, format!("{at}/instance_type"))
-        .says(format!("`{name}` is not a SageMaker training instance type"))
-        .fix(fix)
-        .source("TrainingInstanceType (botocore 1.44.5)")
+    let candidate = CandidateSpec {
+        name: String::new(),
+        instance_type: name.to_owned(),
+        instance_count: 1,
+        purchase_options: Vec::new(),
+        repeats: 1,
+        profile: None,
+        profile_id: None,
+    };
+    parallelism(&candidate, profile, instance, at, findings);
+    engines(profile, at, findings);
+    if !runs_on(profile.library, instance) {
+        findings.push(
+            found("library-not-on-type", at)
+                .says(format!("\"library\": \"{}\" does not run on {name}", profile.library.as_str())),
+        );
+    }
 }
 
 fn parallelism(
@@ -85,56 +107,188 @@ fn parallelism(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let gpus = accelerators(candidate);
+    let gpus = candidate.accelerators();
     let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
     if split > gpus {
-        let accelerator = instance.accelerator.as_deref().unwrap_or("accelerator");
+        let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
         findings.push(
-            refuse("parallelism-exceeds-gpus", at)
+            found("parallelism-exceeds-gpus", at)
                 .says(format!(
                     "tensor × pipeline parallel is {split}, but {} × {} has {gpus} {accelerator}",
                     candidate.instance_count, instance.instance_type
                 ))
-                .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators"))
-                .source("catalog; processes per host cannot exceed its accelerators"),
+                .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators")),
         );
     } else if split > 0 && !gpus.is_multiple_of(split) {
         findings.push(
-            refuse("parallelism-does-not-divide", at)
-                .says(format!("tensor × pipeline parallel {split} does not divide {gpus} accelerators"))
-                .fix("choose degrees whose product divides the accelerators")
-                .source("Bakeoff"),
+            found("parallelism-does-not-divide", at)
+                .says(format!("tensor × pipeline parallel {split} does not divide {gpus} accelerators")),
         );
     }
 }
 
-fn libraries(profile: &ProfileSpec, instance: &InstanceType, at: &str, findings: &mut Vec<Finding>) {
-    let name = instance.instance_type.as_str();
-    let (library, supported): (&str, &[&str]) = match profile.library {
-        ParallelLibrary::SmpV1 => ("SageMaker's model parallel library v1", &SMP_V1_TYPES),
-        ParallelLibrary::Smddp => ("SageMaker's data parallel library", &SMDDP_TYPES),
-        ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun => return,
-    };
-    if !supported.contains(&name) {
+/// Two engines that both own model and optimiser; and settings of one that need another.
+fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+    let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
+    if is_smp && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
+        findings.push(found("two-engines", at).patch(vec![
+            Operation::set(&format!("{at}/zero_stage"), 0),
+            Operation::set(&format!("{at}/cpu_offload"), "none"),
+        ]));
+    }
+    if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
+        let pointer = format!("{at}/zero_stage");
         findings.push(
-            refuse("library-not-on-type", at)
-                .says(format!("{library} does not run on {name}"))
-                .fix(format!("use \"library\": \"deepspeed\" or \"torchrun\", or one of {}", supported.join(", ")))
-                .source("SageMaker developer guide, supported instance types"),
+            found("offload-needs-stage", &pointer)
+                .says(format!("parameters are offloaded only by ZeRO stage 3, and the stage is {}", profile.zero_stage))
+                .patch(vec![Operation::set(&pointer, 3)]),
+        );
+    } else if profile.cpu_offload == CpuOffload::Optimizer && profile.zero_stage == 0 {
+        let pointer = format!("{at}/zero_stage");
+        findings.push(
+            found("offload-needs-stage", &pointer)
+                .says("the optimiser is offloaded only by ZeRO stages 1 to 3, and the stage is 0")
+                .patch(vec![Operation::set(&pointer, 1)]),
         );
     }
-    if profile.library == ParallelLibrary::SmpV1 && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None)
-    {
+    if profile.activation_offload && !profile.activation_checkpointing {
+        let pointer = format!("{at}/activation_checkpointing");
+        findings.push(found("activation-offload", &pointer).patch(vec![Operation::set(&pointer, true)]));
+    }
+    if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
+        findings.push(found("pipeline-with-zero", format!("{at}/zero_stage")));
+    }
+}
+
+fn precision(precision: Precision, instance: &InstanceType, pointer: &str, place: &str, findings: &mut Vec<Finding>) {
+    let has_bf16 = instance.bf16_tflops.is_some();
+    match precision {
+        Precision::Bf16 if !has_bf16 && instance.fp16_tflops.is_some() => {
+            findings.push(found("precision-not-on-type", place).says(format!(
+                "{} ({}) has no bf16",
+                instance.instance_type,
+                instance.accelerator.as_deref().unwrap_or("unknown")
+            )))
+        }
+        Precision::Fp16 if has_bf16 => findings.push(found("bf16-is-safer", pointer)),
+        _ => {}
+    }
+}
+
+/// What a user sets in DeepSpeed's configuration beside what follows from the profile.
+fn deepspeed(
+    spec: &ExperimentSpec,
+    candidate: &CandidateSpec,
+    profile: &ProfileSpec,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(workload) = filled(spec) else { return };
+    let owned = ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"];
+    let stage = profile.deepspeed.get("zero_optimization").and_then(|zero| zero.get("stage"));
+    let keys = owned.into_iter().filter(|key| profile.deepspeed.contains_key(*key)).map(str::to_owned);
+    for key in keys.chain(stage.map(|_| "zero_optimization/stage".to_owned())) {
+        let pointer = format!("{at}/deepspeed/{key}");
         findings.push(
-            refuse("two-engines", at)
-                .says("the model parallel library and DeepSpeed ZeRO both want to own the model and the optimiser")
-                .fix("keep one: zero_stage 0 without offload, or another library")
-                .source("both replace the optimiser and the model wrapper"),
+            found("deepspeed-owned", &pointer)
+                .says(format!("{key} follows from the profile and the workload"))
+                .patch(vec![Operation::remove(&pointer)]),
         );
+    }
+    let length = deepspeed_json(workload, candidate, profile).chars().count();
+    if length > HYPERPARAMETER_CHARS_MAX {
+        findings.push(found("deepspeed-too-long", format!("{at}/deepspeed")).says(format!(
+            "DeepSpeed's configuration has {length} characters, and a hyperparameter {HYPERPARAMETER_CHARS_MAX}"
+        )));
     }
 }
 
 fn memory(
+    model: &ModelShape,
+    candidate: &CandidateSpec,
+    profile: &ProfileSpec,
+    instance: &InstanceType,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let fit = fit::fit(model, profile, instance, candidate.instance_count);
+    let needs = format!(
+        "{:.0} GiB a GPU of {:.0} and {:.0} GiB of host memory of {:.0}, estimated",
+        fit.accelerator_gib,
+        fit.accelerator_capacity_gib.unwrap_or_default(),
+        fit.host_gib,
+        fit.host_capacity_gib.unwrap_or_default()
+    );
+    match fit.verdict {
+        Verdict::DoesNotFit => {
+            let finding = found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
+            findings.push(match strategy::smallest_change(model, profile, instance, candidate.instance_count) {
+                Some(change) => {
+                    let patch = change
+                        .settings
+                        .iter()
+                        .map(|(key, value)| Operation::set(&format!("{at}/{key}"), value.clone()));
+                    finding.fix(change.text.clone()).patch(patch.collect())
+                }
+                None => finding,
+            });
+        }
+        Verdict::Uncertain => {
+            findings.push(found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")))
+        }
+        Verdict::Fits | Verdict::Unknown => {}
+    }
+}
+
+/// Offload and sharding that cost time and save memory that nothing needs.
+pub(super) fn needless(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    kind: &str,
+    count: u32,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(instance) = catalog::find(kind).filter(|_| is_sound(model)) else { return };
+    if profile.cpu_offload == CpuOffload::None {
+        return;
+    }
+    let without = ProfileSpec { cpu_offload: CpuOffload::None, ..profile.clone() };
+    let fit = fit::fit(model, &without, instance, count);
+    if fit.verdict == Verdict::Fits {
+        let pointer = format!("{at}/cpu_offload");
+        findings.push(
+            found("offload-not-needed", &pointer)
+                .says(format!(
+                    "without offload it needs {:.0} GiB of {:.0} a GPU: offload only slows it down",
+                    fit.accelerator_gib,
+                    fit.accelerator_capacity_gib.unwrap_or_default()
+                ))
+                .patch(vec![Operation::set(&pointer, "none")]),
+        );
+    }
+}
+
+/// The global batch that the workload asks for.
+fn as_asked(
+    workload: &WorkloadSpec,
+    candidate: &CandidateSpec,
+    profile: &ProfileSpec,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let here = profile.global_batch(candidate.accelerators());
+    let Some(wanted) = workload.global_batch.filter(|wanted| *wanted != here) else { return };
+    let fix = comparison::batch_fix(profile, candidate.accelerators(), wanted);
+    findings.push(
+        found("global-batch-not-as-asked", at)
+            .says(format!("{} makes {here} sequences a step, and the workload asks for {wanted}", candidate.name))
+            .fix(fix),
+    );
+}
+
+/// A trial that cannot end in its time, by the prediction's fast end.
+fn runtime(
     spec: &ExperimentSpec,
     candidate: &CandidateSpec,
     profile: &ProfileSpec,
@@ -143,23 +297,86 @@ fn memory(
     findings: &mut Vec<Finding>,
 ) {
     let Some(workload) = filled(spec) else { return };
-    let fit = fit::fit(&workload.model, profile, instance, candidate.instance_count);
-    let needs = format!(
-        "{:.0} GiB a GPU of {:.0} and {:.0} GiB of host memory of {:.0}, estimated",
-        fit.accelerator_gib,
-        fit.accelerator_capacity_gib.unwrap_or_default(),
-        fit.host_gib,
-        fit.host_capacity_gib.unwrap_or_default()
-    );
-    let finding = match fit.verdict {
-        Verdict::DoesNotFit => refuse("does-not-fit", at)
-            .says(format!("out of memory: it needs {needs}"))
-            .fix("lower micro_batch_per_gpu and raise accumulation, recompute activations, shard more (ZeRO), or train LoRA adapters"),
-        Verdict::Uncertain => Finding::new("fit-uncertain", Severity::Info, format!("{at}/profile"))
-            .says(format!("it may or may not fit: it needs {needs}"))
-            .fix("the trial will tell; a lower micro_batch_per_gpu is safer"),
-        Verdict::Fits | Verdict::Unknown => return,
+    let Some(hardware) = predict::hardware(instance, workload.precision) else { return };
+    let (setting, extra) = predict::setting(&workload.model, profile, candidate.accelerators());
+    let kind = instance.accelerator.as_deref().unwrap_or_default();
+    let calibration = Calibration::shipped();
+    let [_, expected, fastest] = calibration
+        .speed(kind, predict::type_sd(kind), (&hardware, &setting), extra)
+        .map(|each| each * f64::from(candidate.accelerators()));
+    let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
+    if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
+        findings.push(
+            found("runtime-too-short", format!("{at}/instance_type"))
+                .says(format!(
+                    "its {} tokens need {:.1} h at the {expected:.0} tokens/s predicted for {} × {}, and max_runtime_seconds allows {:.1} h",
+                    workload.trial_tokens,
+                    seconds(expected) / 3600.0,
+                    candidate.instance_count,
+                    candidate.instance_type,
+                    f64::from(spec.max_runtime_seconds) / 3600.0
+                ))
+                .fix(format!(
+                    "set max_runtime_seconds to {:.0} or train fewer trial_tokens",
+                    (seconds(expected) * 1.3 + 600.0).ceil()
+                )),
+        );
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "tokens of a training")]
+fn tokens(count: u64) -> f64 {
+    count as f64
+}
+
+/// What SageMaker itself would refuse of the request that is sent: whatever no rule above has named.
+pub(super) fn rendered(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
+    let at = format!("/candidates/{index}");
+    let stands = |finding: &Finding| {
+        finding.severity >= Severity::Refused
+            && (!finding.pointer.starts_with("/candidates/") || finding.pointer.starts_with(&format!("{at}/")))
     };
-    findings
-        .push(finding.source("ZeRO (arXiv 1910.02054), Korthikanti et al. (arXiv 2205.05198), DeepSpeed's estimator"));
+    if findings.iter().any(stands) {
+        return;
+    }
+    let (Some(candidate), Some(workload)) = (spec.candidates.get(index), filled(spec)) else { return };
+    let Some(profile) = &candidate.profile else { return };
+    for option in &candidate.purchase_options {
+        let template = request::template(spec, (workload, candidate, profile), *option, 1);
+        let request = request::for_attempt(&template, LONGEST_NAME, LONGEST_MARKER, LONGEST_MARKER);
+        let mut refused = Vec::new();
+        shape::check(&body::body(&request), &mut refused);
+        for mut finding in refused.into_iter().filter(|finding| finding.severity >= Severity::Refused) {
+            finding.message = format!("SageMaker refuses {} of this request: {}", finding.pointer, finding.message);
+            finding.pointer = origin(&finding.pointer, &at);
+            finding.patch = Vec::new();
+            findings.push(finding);
+        }
+    }
+}
+
+/// As long as the names that attempts get.
+const LONGEST_NAME: &str = "bakeoff-00000000-00000000000000000000000000000000";
+const LONGEST_MARKER: &str = "att_00000000000000000000000000";
+
+/// Where in an experiment a member of the request comes from.
+fn origin(member: &str, at: &str) -> String {
+    let first = member.split('/').nth(1).unwrap_or_default();
+    match first {
+        "HyperParameters" => "/workload/hyperparameters".to_owned(),
+        "AlgorithmSpecification" if member.contains("Metric") => "/workload/metrics".to_owned(),
+        "AlgorithmSpecification" => "/workload/image".to_owned(),
+        "InputDataConfig" => "/workload/channels".to_owned(),
+        "OutputDataConfig" => "/workload/output_s3_uri".to_owned(),
+        "RoleArn" => "/workload/role_arn".to_owned(),
+        "CheckpointConfig" => "/checkpoint".to_owned(),
+        "StoppingCondition" => "/max_runtime_seconds".to_owned(),
+        "RetryStrategy" => "/workload/techniques/retry_attempts".to_owned(),
+        "DebugHookConfig" | "DebugRuleConfigurations" => "/workload/techniques/debugger".to_owned(),
+        "ProfilerConfig" | "ProfilerRuleConfigurations" => "/workload/techniques/profiler".to_owned(),
+        "ResourceConfig" if member.ends_with("VolumeSizeInGB") => format!("{at}/profile/volume_size_gb"),
+        "ResourceConfig" => format!("{at}/instance_type"),
+        "Environment" => format!("{at}/profile/environment"),
+        _ => format!("{at}/profile"),
+    }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use rust_decimal::Decimal;
 
-use crate::finding::{Finding, Severity};
-use crate::plan::RESERVED_HYPERPARAMETERS;
+use super::rules::found;
+use crate::finding::{Finding, Operation};
 use crate::pool::KEEP_ALIVE_SECONDS_MAX;
+use crate::request::RESERVED_HYPERPARAMETERS;
 use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
 
 /// 28 days, StoppingCondition.MaxRuntimeInSeconds.
@@ -22,19 +23,13 @@ const NAME_CHARS_MAX: usize = 100;
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
 /// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100 each); we add our own.
 const USER_ENTRIES_MAX: usize = 80;
-const API: &str = "CreateTrainingJob API reference (botocore 1.44.5)";
-const OURS: &str = "Bakeoff";
-
-fn error(rule: &str, pointer: impl Into<String>) -> Finding {
-    Finding::new(rule, Severity::Error, pointer).source(OURS)
-}
 
 fn is_name(name: &str) -> bool {
     !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX
 }
 
 fn name_length(pointer: &str) -> Finding {
-    error("name-length", pointer)
+    found("name-length", pointer)
         .says("the name is empty or too long")
         .fix(format!("give it 1 to {NAME_CHARS_MAX} characters"))
 }
@@ -45,7 +40,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
     if spec.candidates.is_empty() || spec.candidates.len() > CANDIDATES_MAX {
         findings.push(
-            error("candidate-count", "/candidates")
+            found("candidate-count", "/candidates")
                 .says(format!("{} candidates", spec.candidates.len()))
                 .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
         );
@@ -53,7 +48,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     let trials: u64 = spec.candidates.iter().map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64).sum();
     if trials > TRIALS_MAX {
         findings.push(
-            error("trial-count", "/candidates")
+            found("trial-count", "/candidates")
                 .says(format!("candidates × purchase options × repeats make {trials} trials"))
                 .fix(format!("keep it at {TRIALS_MAX} or fewer")),
         );
@@ -64,14 +59,14 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         }
         if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
             findings.push(
-                error("repeats", format!("/candidates/{index}/repeats"))
+                found("repeats", format!("/candidates/{index}/repeats"))
                     .says(format!("{} repeats", candidate.repeats))
                     .fix(format!("choose 1 to {REPEATS_MAX}")),
             );
         }
         if spec.candidates.iter().take(index).any(|earlier| earlier.name == candidate.name) {
             findings.push(
-                error("candidate-name-twice", format!("/candidates/{index}/name"))
+                found("candidate-name-twice", format!("/candidates/{index}/name"))
                     .says(format!("two candidates are called {}", candidate.name))
                     .fix("give each its own name"),
             );
@@ -79,20 +74,20 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         let options = &candidate.purchase_options;
         if options.is_empty() || options.iter().enumerate().any(|(i, o)| options.iter().take(i).any(|e| e == o)) {
             findings.push(
-                error("purchase-options", format!("/candidates/{index}/purchase_options"))
+                found("purchase-options", format!("/candidates/{index}/purchase_options"))
                     .says("the list is empty or names an option twice")
                     .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
             );
         }
         match (&candidate.profile, candidate.profile_id) {
-            (Some(profile), None) => profile_bounds(profile, index, findings),
+            (Some(profile), None) => profile_bounds(profile, &format!("/candidates/{index}/profile"), findings),
             (Some(_), Some(_)) => findings.push(
-                error("profile-twice", format!("/candidates/{index}/profile"))
+                found("profile-twice", format!("/candidates/{index}/profile"))
                     .says("both profile and profile_id are given")
                     .fix("keep one of them"),
             ),
             (None, _) => findings.push(
-                error("profile-missing", format!("/candidates/{index}/profile"))
+                found("profile-missing", format!("/candidates/{index}/profile"))
                     .says("this candidate has no profile, or its profile_id is not one of this project's")
                     .fix(
                         "give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
@@ -106,7 +101,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
     for key in entries.keys().filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str())) {
         findings.push(
-            error("reserved-hyperparameter", format!("{pointer}/{key}"))
+            found("reserved-hyperparameter", format!("{pointer}/{key}"))
                 .says(format!(
                     "{key} follows from the model and the profile; set here, the job would train something else"
                 ))
@@ -115,7 +110,7 @@ fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Ve
     }
 }
 
-fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Finding>) {
+pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     let counts = [
         ("micro_batch_per_gpu", profile.micro_batch_per_gpu),
         ("gradient_accumulation_steps", profile.gradient_accumulation_steps),
@@ -125,28 +120,26 @@ fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Findin
     for (field, value) in counts {
         if !(1..=65_536).contains(&value) {
             findings.push(
-                error("profile-count", format!("/candidates/{index}/profile/{field}"))
+                found("profile-count", format!("{at}/{field}"))
                     .says(format!("{field} is {value}"))
                     .fix("use a whole number from 1 to 65536"),
             );
         }
     }
-    reserved(&profile.hyperparameters, &format!("/candidates/{index}/profile/hyperparameters"), findings);
+    reserved(&profile.hyperparameters, &format!("{at}/hyperparameters"), findings);
     if profile.zero_stage > 3 {
         findings.push(
-            error("zero-stage", format!("/candidates/{index}/profile/zero_stage"))
+            found("zero-stage", format!("{at}/zero_stage"))
                 .says(format!("ZeRO has no stage {}", profile.zero_stage))
-                .fix("use 0, 1, 2 or 3")
-                .source("Rajbhandari et al., arXiv 1910.02054"),
+                .fix("use 0, 1, 2 or 3"),
         );
     }
     for (field, entries) in [("environment", &profile.environment), ("hyperparameters", &profile.hyperparameters)] {
         if entries.len() > USER_ENTRIES_MAX {
             findings.push(
-                error("too-many-entries", format!("/candidates/{index}/profile/{field}"))
+                found("too-many-entries", format!("{at}/{field}"))
                     .says(format!("{} entries", entries.len()))
-                    .fix(format!("keep it at {USER_ENTRIES_MAX}"))
-                    .source(API),
+                    .fix(format!("keep it at {USER_ENTRIES_MAX}")),
             );
         }
     }
@@ -155,7 +148,7 @@ fn profile_bounds(profile: &ProfileSpec, index: usize, findings: &mut Vec<Findin
 pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if spec.budget_usd.0 <= Decimal::ZERO || spec.budget_usd.0 > Decimal::from(BUDGET_USD_MAX) {
         findings.push(
-            error("budget", "/budget_usd")
+            found("budget", "/budget_usd")
                 .says(format!("the budget is {}", spec.budget_usd))
                 .fix(format!(
                     "give a positive amount in US dollars, at most {BUDGET_USD_MAX}: it is a hard cap on what the experiment may spend"
@@ -164,23 +157,22 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
     if spec.max_runtime_seconds == 0 || spec.max_runtime_seconds > MAX_RUNTIME_SECONDS {
         findings.push(
-            error("max-runtime", "/max_runtime_seconds")
+            found("max-runtime", "/max_runtime_seconds")
                 .says(format!("{} seconds", spec.max_runtime_seconds))
-                .fix(format!("choose 1 to {MAX_RUNTIME_SECONDS} (28 days)"))
-                .source(API),
+                .fix(format!("choose 1 to {MAX_RUNTIME_SECONDS} (28 days)")),
         );
     }
     let objective = &spec.objective;
     if objective.full_run_budget_usd.is_some_and(|budget| budget.0 <= Decimal::ZERO) {
         findings.push(
-            error("full-run-budget", "/objective/full_run_budget_usd")
+            found("full-run-budget", "/objective/full_run_budget_usd")
                 .says("it is not positive")
                 .fix("raise it, or leave it out"),
         );
     }
     if objective.full_run_deadline_hours.is_some_and(|hours| !(hours.is_finite() && hours > 0.0)) {
         findings.push(
-            error("full-run-deadline", "/objective/full_run_deadline_hours")
+            found("full-run-deadline", "/objective/full_run_deadline_hours")
                 .says("it is not positive")
                 .fix("raise it, or leave it out"),
         );
@@ -191,38 +183,36 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     let wants_spot = spec.candidates.iter().any(|c| c.purchase_options.contains(&PurchaseOption::Spot));
     match (wants_spot, spec.max_wait_seconds) {
         (true, Some(wait)) if wait < spec.max_runtime_seconds => findings.push(
-            error("spot-max-wait-below-max-runtime", "/max_wait_seconds")
+            found("spot-max-wait-below-max-runtime", "/max_wait_seconds")
                 .says(format!(
                     "a spot trial may wait and train {wait} s in all, but is allowed {} s of training: it could never finish",
                     spec.max_runtime_seconds
                 ))
                 .fix(format!("set max_wait_seconds to at least {}", spec.max_runtime_seconds))
-                .source("StoppingCondition: MaxWaitTimeInSeconds must be equal to or greater than MaxRuntimeInSeconds"),
+                .patch(vec![Operation::set("/max_wait_seconds", u64::from(spec.max_runtime_seconds) * 2)]),
         ),
         (true, None) => findings.push(
-            error("spot-needs-max-wait", "/max_wait_seconds")
+            found("spot-needs-max-wait", "/max_wait_seconds")
                 .says("a candidate uses spot, and max_wait_seconds is missing")
                 .fix(format!("set max_wait_seconds, for example {}", u64::from(spec.max_runtime_seconds) * 2))
-                .source(API),
+                .patch(vec![Operation::set("/max_wait_seconds", u64::from(spec.max_runtime_seconds) * 2)]),
         ),
         (false, Some(_)) => findings.push(
-            error("max-wait-without-spot", "/max_wait_seconds")
+            found("max-wait-without-spot", "/max_wait_seconds")
                 .says("no candidate uses spot; SageMaker refuses a maximum wait without it")
-                .fix("leave max_wait_seconds out, or add \"spot\" to a candidate's purchase_options")
-                .source("\"Invalid MaxWaitTimeInSeconds. It is only supported when EnableManagedSpotTraining is set to true\""),
+                .fix("leave max_wait_seconds out, or add \"spot\" to a candidate's purchase_options"),
         ),
         _ => {}
     }
     if wants_spot && spec.checkpoint.is_none() && spec.max_runtime_seconds > SPOT_WITHOUT_CHECKPOINT_SECONDS {
         findings.push(
-            error("spot-needs-checkpoint", "/checkpoint")
+            found("spot-needs-checkpoint", "/checkpoint")
                 .says(format!(
                     "a spot trial without checkpoints starts over at every interruption; beyond {} minutes that is not a gamble \
                      but a loss",
                     SPOT_WITHOUT_CHECKPOINT_SECONDS / 60
                 ))
-                .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself")
-                .source("SageMaker developer guide, managed spot training: only the S3 sync is automatic"),
+                .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself"),
         );
     }
     if let Some(checkpoint) = &spec.checkpoint
@@ -236,14 +226,14 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&spec.priority) {
         findings.push(
-            error("priority", "/priority")
+            found("priority", "/priority")
                 .says(format!("the priority is {}", spec.priority))
                 .fix(format!("choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual")),
         );
     }
     if spec.checkpoint.as_ref().is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds)) {
         findings.push(
-            error("checkpoint-interval", "/checkpoint/interval_seconds")
+            found("checkpoint-interval", "/checkpoint/interval_seconds")
                 .says("the script cannot save that often, or that rarely")
                 .fix("give the seconds between two checkpoints, 60 to 86400"),
         );
@@ -251,25 +241,23 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else { return };
     if seconds > KEEP_ALIVE_SECONDS_MAX {
         findings.push(
-            error("keep-alive", "/keep_alive_seconds")
+            found("keep-alive", "/keep_alive_seconds")
                 .says(format!("instances would be kept warm for {seconds} s"))
-                .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)"))
-                .source(API),
+                .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)")),
         );
     }
     let has = |option| spec.candidates.iter().any(|candidate| candidate.purchase_options.contains(&option));
     if !has(PurchaseOption::OnDemand) {
         findings.push(
-            error("keep-alive-with-spot", "/keep_alive_seconds")
+            found("keep-alive-with-spot", "/keep_alive_seconds")
                 .says("every trial runs on spot, and SageMaker keeps no warm pool of spot instances")
-                .fix("leave keep_alive_seconds out, or add \"on_demand\" to a candidate's purchase_options")
-                .source("SageMaker developer guide, managed warm pools: not with managed spot training"),
+                .fix("leave keep_alive_seconds out, or add \"on_demand\" to a candidate's purchase_options"),
         );
     }
 }
 
 pub(super) fn workload_missing() -> Finding {
-    error("workload-missing", "/workload")
+    found("workload-missing", "/workload")
         .says("there is no workload, or its workload_id is not one of this project's")
         .fix("give an inline workload, or the workload_id of a stored one")
 }
@@ -282,26 +270,21 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     let role = Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$");
     if role.is_ok_and(|pattern| !pattern.is_match(&workload.role_arn)) {
         findings.push(
-            error("role-arn", "/workload/role_arn")
+            found("role-arn", "/workload/role_arn")
                 .says(format!("`{}` is not the ARN of an IAM role", workload.role_arn))
-                .fix("use arn:aws:iam::<12 digits>:role/<name>, the role that the training jobs assume")
-                .source(API),
+                .fix("use arn:aws:iam::<12 digits>:role/<name>, the role that the training jobs assume"),
         );
     }
     if workload.image.is_empty() || workload.image.len() > 255 {
         findings.push(
-            error("image", "/workload/image")
-                .says("the image is empty or longer than 255")
-                .fix("give its ECR URI")
-                .source(API),
+            found("image", "/workload/image").says("the image is empty or longer than 255").fix("give its ECR URI"),
         );
     }
     if workload.channels.is_empty() || workload.channels.len() > 20 {
         findings.push(
-            error("channels", "/workload/channels")
+            found("channels", "/workload/channels")
                 .says(format!("{} channels", workload.channels.len()))
-                .fix("give 1 to 20 input channels")
-                .source(API),
+                .fix("give 1 to 20 input channels"),
         );
     }
     for (index, channel) in workload.channels.iter().enumerate() {
@@ -314,7 +297,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
     if workload.trial_tokens == 0 || workload.trial_tokens > workload.total_tokens {
         findings.push(
-            error("trial-tokens", "/workload/trial_tokens")
+            found("trial-tokens", "/workload/trial_tokens")
                 .says(format!("a trial trains {} of {} tokens", workload.trial_tokens, workload.total_tokens))
                 .fix("choose at least one token and no more than total_tokens"),
         );
@@ -329,49 +312,74 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     ] {
         if value == 0 {
             findings.push(
-                error("model-shape", format!("/workload/model/{field}"))
+                found("model-shape", format!("/workload/model/{field}"))
                     .says(format!("{field} is 0"))
                     .fix("give the model's own figure"),
             );
         }
     }
+    techniques(workload, findings);
     metric_definitions(workload, findings);
+}
+
+/// Script mode, retries, and hyperparameters that the plan leaves to the script.
+fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    if let Some(script) = &workload.script {
+        if script.entry_point.is_empty() || script.entry_point.len() > 256 {
+            findings.push(
+                found("script", "/workload/script/entry_point").says("the script's name is empty or longer than 256"),
+            );
+        }
+        if !is_s3(&script.source_s3_uri) {
+            findings.push(not_s3("/workload/script/source_s3_uri", &script.source_s3_uri));
+        }
+    }
+    if let Some(attempts) = workload.techniques.retry_attempts.filter(|attempts| !(1..=30).contains(attempts)) {
+        findings.push(
+            found("retry-attempts", "/workload/techniques/retry_attempts")
+                .says(format!("{attempts} attempts; 1 to 30 are taken"))
+                .patch(vec![Operation::set("/workload/techniques/retry_attempts", attempts.clamp(1, 30))]),
+        );
+    }
+    if workload.omit_plan_hyperparameters {
+        findings.push(found("plan-hyperparameters-omitted", "/workload/omit_plan_hyperparameters"));
+    }
+    if workload.global_batch == Some(0) {
+        findings.push(found("model-shape", "/workload/global_batch").says("global_batch is 0"));
+    }
 }
 
 fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     use crate::metric::Meaning;
     if workload.metrics.len() > 40 {
         findings.push(
-            error("metric-count", "/workload/metrics")
+            found("metric-count", "/workload/metrics")
                 .says(format!("{} metric definitions", workload.metrics.len()))
-                .fix("SageMaker takes at most 40")
-                .source(API),
+                .fix("SageMaker takes at most 40"),
         );
         return;
     }
     for (index, metric) in workload.metrics.iter().enumerate() {
         if metric.name.is_empty() || metric.name.len() > 255 {
             findings.push(
-                error("metric-name", format!("/workload/metrics/{index}/name"))
+                found("metric-name", format!("/workload/metrics/{index}/name"))
                     .says("the name is empty or longer than 255")
-                    .fix("name it as your dashboards do, train:loss")
-                    .source(API),
+                    .fix("name it as your dashboards do, train:loss"),
             );
         }
         let is_short = metric.regex.len() <= 500;
         let groups = is_short.then(|| Regex::new(&metric.regex).map(|regex| regex.captures_len()));
         if !matches!(groups, Some(Ok(2..))) {
             findings.push(
-                error("metric-regex", format!("/workload/metrics/{index}/regex"))
+                found("metric-regex", format!("/workload/metrics/{index}/regex"))
                     .says(format!("`{}` is not a regular expression with one group around the number", metric.regex))
-                    .fix(r"write something like tokens_per_second=([0-9.]+)")
-                    .source(API),
+                    .fix(r"write something like tokens_per_second=([0-9.]+)"),
             );
         }
     }
     if !workload.metrics.iter().any(|metric| metric.meaning == Meaning::TokensPerSecond) {
         findings.push(
-            error("no-speed-metric", "/workload/metrics")
+            found("no-speed-metric", "/workload/metrics")
                 .says("no metric means tokens_per_second: nothing could be ranked")
                 .fix("add a definition with \"meaning\": \"tokens_per_second\""),
         );
@@ -383,5 +391,5 @@ fn is_s3(uri: &str) -> bool {
 }
 
 fn not_s3(pointer: &str, uri: &str) -> Finding {
-    error("s3-uri", pointer).says(format!("`{uri}` is not an S3 URI")).fix("write s3://bucket/prefix").source(API)
+    found("s3-uri", pointer).says(format!("`{uri}` is not an S3 URI")).fix("write s3://bucket/prefix")
 }

@@ -1,4 +1,4 @@
-//! The linter on the documents' own mistakes.
+//! The linter on the documents' own mistakes, and every rule on its own examples.
 
 use serde_json::json;
 
@@ -65,7 +65,7 @@ fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
     let found = lint(&document, &prices());
     let refused: Vec<&str> =
         found.iter().filter(|f| f.severity == Severity::Refused).map(|f| f.rule.as_str()).collect();
-    assert_eq!(refused, ["parallelism-exceeds-gpus", "library-not-on-type", "two-engines"]);
+    assert_eq!(refused, ["parallelism-exceeds-gpus", "two-engines", "does-not-fit", "library-not-on-type"]);
 }
 
 /// Document 000 without the split: 18 bytes a parameter × 1.5 is 191.6 GiB of host memory, and the host has 128.
@@ -157,4 +157,113 @@ fn refused_candidates_do_not_decide_what_is_usual() {
         }
     });
     assert!(!rules(&mixed, Severity::Warning).contains(&"global-batch-differs".to_owned()));
+}
+
+/// A sound document of a kind, changed.
+fn changed(kind: Kind, change: &Value) -> Value {
+    let mut document = rules::example(kind);
+    if !change.is_null() {
+        json_patch::merge(&mut document, change);
+    }
+    document
+}
+
+fn read(kind: Kind, document: &Value) -> Document {
+    fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> Box<T> {
+        Box::new(serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}")))
+    }
+    match kind {
+        Kind::Experiment => Document::Experiment(parse(document)),
+        Kind::Workload => Document::Workload(parse(document)),
+        Kind::InstanceProfile => Document::InstanceProfile {
+            instance_type: document["instance_type"].as_str().map(str::to_owned),
+            spec: parse(&document["spec"]),
+            at: "/spec",
+        },
+        Kind::TrainingJob => Document::TrainingJob(document.clone()),
+        Kind::Estimator => Document::Estimator(document.clone()),
+        Kind::Run => Document::Run(parse(document)),
+    }
+}
+
+fn found_in(kind: Kind, value: &Value) -> Vec<Finding> {
+    document(&read(kind, value), &prices())
+}
+
+#[test]
+fn the_example_documents_are_sound_and_know_their_kind() {
+    for kind in Kind::ALL {
+        let example = rules::example(kind);
+        assert_eq!(Kind::of(&example), Some(kind));
+        assert_eq!(found_in(kind, &example), vec![], "{kind:?}");
+    }
+}
+
+#[test]
+fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
+    let mut wrong = Vec::new();
+    for rule in rules::all() {
+        let Some(example) = &rule.example else {
+            assert_eq!(rule.id, "region-not-allowed", "only what depends on the installation has no example");
+            continue;
+        };
+        let holds = |change: &Value| {
+            found_in(example.document, &changed(example.document, change)).iter().all(|found| found.rule != rule.id)
+        };
+        if holds(&example.fails) {
+            wrong.push(format!("{}: its example does not break it", rule.id));
+        }
+        if !holds(&example.passes) {
+            wrong.push(format!("{}: what passes breaks it", rule.id));
+        }
+        if !rule.documents.contains(&example.document) {
+            wrong.push(format!("{}: the example is of another kind", rule.id));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// A patch mends what it was offered for, and breaks nothing that was whole.
+#[test]
+fn patches_mend_what_they_are_offered_for() {
+    let mut wrong = Vec::new();
+    let mut mended = 0;
+    for (rule, example) in rules::all().iter().filter_map(|rule| Some((rule, rule.example.as_ref()?))) {
+        let mut value = changed(example.document, &example.fails);
+        let before = found_in(example.document, &value);
+        let Some(finding) = before.iter().find(|found| found.rule == rule.id && !found.patch.is_empty()) else {
+            continue;
+        };
+        let patch: json_patch::Patch = serde_json::from_value(serde_json::to_value(&finding.patch).unwrap()).unwrap();
+        if let Err(error) = json_patch::patch(&mut value, &patch) {
+            wrong.push(format!("{}: {error}", rule.id));
+            continue;
+        }
+        let after = found_in(example.document, &value);
+        mended += 1;
+        if after.iter().any(|found| found.rule == rule.id) {
+            wrong.push(format!("{}: it is still broken", rule.id));
+        }
+        let errors = |all: &[Finding]| all.iter().filter(|found| found.severity >= Severity::Refused).count();
+        if errors(&after) > errors(&before) {
+            wrong.push(format!("{}: {after:?}", rule.id));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(mended > 30, "{mended}");
+}
+
+/// No finding names a rule that the register does not have.
+#[test]
+fn every_finding_is_of_a_registered_rule() {
+    let known: Vec<&str> = rules::all().iter().map(|rule| rule.id.as_str()).collect();
+    for example in rules::all().iter().filter_map(|rule| rule.example.as_ref()) {
+        for finding in found_in(example.document, &changed(example.document, &example.fails)) {
+            assert!(known.contains(&finding.rule.as_str()), "{finding:?}");
+            assert!(
+                !finding.message.is_empty() && !finding.fix.is_empty() && !finding.source.is_empty(),
+                "{finding:?}"
+            );
+        }
+    }
 }

@@ -1,0 +1,298 @@
+//! Rules on the arguments of the SageMaker SDK's estimators, as a notebook passes them to `PyTorch(…)`, and their reading into a
+//! [`Job`]. What the SDK would send for them is in [`crate::estimator`].
+
+use serde_json::{Map, Value, json};
+
+use super::job::{At, Group, Job, blank_estimator, escaped};
+use super::rules::found;
+use super::training;
+use crate::estimator;
+use crate::finding::{Finding, Operation, nearest};
+use crate::sdk;
+use crate::spec::ParallelLibrary;
+
+/// Arguments of the framework estimators (sagemaker 2.257.7), and ours: `sdk_class`, `region`, `inputs`, `job_name`, `claims`.
+const ARGUMENTS: [&str; 50] = [
+    "sdk_class",
+    "region",
+    "inputs",
+    "job_name",
+    "claims",
+    "notes",
+    "entry_point",
+    "source_dir",
+    "code_location",
+    "role",
+    "framework_version",
+    "pytorch_version",
+    "tensorflow_version",
+    "transformers_version",
+    "py_version",
+    "image_uri",
+    "instance_type",
+    "instance_count",
+    "instance_groups",
+    "volume_size",
+    "volume_kms_key",
+    "max_run",
+    "max_wait",
+    "use_spot_instances",
+    "keep_alive_period_in_seconds",
+    "checkpoint_s3_uri",
+    "checkpoint_local_path",
+    "hyperparameters",
+    "environment",
+    "distribution",
+    "compiler_config",
+    "rules",
+    "debugger_hook_config",
+    "profiler_config",
+    "disable_profiler",
+    "max_retry_attempts",
+    "enable_infra_check",
+    "output_path",
+    "output_kms_key",
+    "metric_definitions",
+    "enable_sagemaker_metrics",
+    "base_job_name",
+    "tags",
+    "subnets",
+    "security_group_ids",
+    "encrypt_inter_container_traffic",
+    "enable_network_isolation",
+    "input_mode",
+    "dependencies",
+    "container_log_level",
+];
+/// Keys of `distribution` (sagemaker 2.257.7).
+const DISTRIBUTIONS: [&str; 8] = [
+    "smdistributed",
+    "torch_distributed",
+    "pytorchddp",
+    "mpi",
+    "parameter_server",
+    "multi_worker_mirrored_strategy",
+    "pytorchxla",
+    "instance_groups",
+];
+const CLASSES: [&str; 4] = [
+    "sagemaker.pytorch.PyTorch",
+    "sagemaker.tensorflow.TensorFlow",
+    "sagemaker.huggingface.HuggingFace",
+    "sagemaker.estimator.Estimator",
+];
+
+pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
+    let Some(arguments) = document.as_object() else { return };
+    class(arguments, findings);
+    for key in arguments.keys().filter(|key| !ARGUMENTS.contains(&key.as_str())) {
+        findings.push(unknown_argument(key, arguments));
+    }
+    if arguments.get("compiler_config").is_some_and(Value::is_object) {
+        findings.push(found("compiler-config-class", "/compiler_config"));
+    }
+    let has_type = arguments.contains_key("instance_type") || arguments.contains_key("instance_groups");
+    for (missing, is_there) in [("instance_type", has_type), ("role", arguments.contains_key("role"))] {
+        if !is_there {
+            findings.push(found("argument-missing", format!("/{missing}")).says(format!("{missing} is missing")));
+        }
+    }
+    if arguments.contains_key("instance_type") && arguments.contains_key("instance_groups") {
+        findings.push(found("groups-or-type", "/instance_groups").patch(vec![Operation::remove("/instance_type")]));
+    }
+    if let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) {
+        self::distribution(distribution, findings);
+    }
+    if let Some(name) = arguments.get("job_name").and_then(Value::as_str) {
+        training::fixed_name(name, "/job_name", findings);
+    }
+}
+
+fn class(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
+    let Some(class) = arguments.get("sdk_class").and_then(Value::as_str) else { return };
+    if CLASSES.contains(&class) {
+        return;
+    }
+    if class.to_lowercase().contains("horovod") {
+        let mut patch = vec![Operation::set("/sdk_class", "sagemaker.pytorch.PyTorch")];
+        if !arguments.contains_key("distribution") {
+            patch.push(Operation::set("/distribution", json!({"mpi": {"enabled": true}})));
+        }
+        findings.push(found("horovod-estimator", "/sdk_class").patch(patch));
+        return;
+    }
+    let near = nearest(class, CLASSES.into_iter(), 2);
+    let listed = if near.is_empty() { CLASSES.join(", ") } else { near.join(" or ") };
+    findings.push(
+        found("estimator-class", "/sdk_class")
+            .says(format!("there is no estimator `{class}`"))
+            .fix(format!("use {listed}")),
+    );
+}
+
+fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
+    let pointer = format!("/{}", escaped(key));
+    let finding = found("unknown-argument", &pointer).says(format!("no estimator has an argument `{key}`"));
+    if key == "deepspeed_config" {
+        let Some(value) = arguments.get(key).cloned() else { return finding };
+        let mut all = arguments.get("hyperparameters").cloned().unwrap_or_else(|| json!({}));
+        if let Value::Object(entries) = &mut all {
+            entries.insert("deepspeed".to_owned(), value);
+        }
+        let patch = vec![Operation::remove(&pointer), Operation::set("/hyperparameters", all)];
+        return finding
+            .says("DeepSpeed's configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
+            .fix("pass it in hyperparameters, and ship the file with the sources")
+            .patch(patch);
+    }
+    let known: Vec<&str> = ARGUMENTS.into_iter().filter(|known| !arguments.contains_key(*known)).collect();
+    match nearest(key, known.into_iter(), 1).as_slice() {
+        [near] => {
+            let value = arguments.get(key).cloned().unwrap_or_default();
+            let patch = vec![Operation::remove(&pointer), Operation::set(&format!("/{near}"), value)];
+            finding.fix(format!("did you mean {near}?")).patch(patch)
+        }
+        _ => finding.fix("remove it, or pass it to the script in hyperparameters"),
+    }
+}
+
+fn distribution(distribution: &Map<String, Value>, findings: &mut Vec<Finding>) {
+    for (key, value) in distribution {
+        let pointer = format!("/distribution/{}", escaped(key));
+        let finding = || found("distribution-key", &pointer).says(format!("the SDK knows no distribution `{key}`"));
+        let inner = key.strip_prefix("smdistributed_").or_else(|| key.strip_prefix("smdistributed."));
+        match (key.as_str(), inner) {
+            (known, _) if DISTRIBUTIONS.contains(&known) => {}
+            (_, Some(library @ ("dataparallel" | "modelparallel"))) => {
+                let patch = vec![
+                    Operation::remove(&pointer),
+                    Operation::set("/distribution/smdistributed", json!({ library: value })),
+                ];
+                let fix = format!("write {{\"smdistributed\": {{\"{library}\": …}}}}");
+                findings.push(finding().fix(fix).patch(patch));
+            }
+            ("pytorchx" | "pytorch_ddp" | "ddp" | "torchrun" | "torch", _) => {
+                let patch = vec![
+                    Operation::remove(&pointer),
+                    Operation::set("/distribution/torch_distributed", json!({"enabled": true})),
+                ];
+                let fix = "use torch_distributed, which starts the script with torchrun; pytorchddp is what the SDK has for native DDP, \
+                           and turns into SageMaker's data parallel library";
+                findings.push(finding().fix(fix).patch(patch));
+            }
+            ("horovod", _) => {
+                let patch =
+                    vec![Operation::remove(&pointer), Operation::set("/distribution/mpi", json!({"enabled": true}))];
+                findings.push(finding().fix("Horovod is started through mpi").patch(patch));
+            }
+            _ => {
+                let near = nearest(key, DISTRIBUTIONS.into_iter(), 2);
+                findings.push(finding().fix(format!(
+                    "use one of {}",
+                    if near.is_empty() { DISTRIBUTIONS.join(", ") } else { near.join(", ") }
+                )));
+            }
+        }
+    }
+    if distribution.contains_key("pytorchddp") {
+        let finding = found("pytorchddp-is-smddp", "/distribution/pytorchddp");
+        findings.push(finding.patch(vec![
+            Operation::remove("/distribution/pytorchddp"),
+            Operation::set("/distribution/torch_distributed", json!({"enabled": true})),
+        ]));
+        if distribution.contains_key("smdistributed") {
+            findings.push(found("two-libraries", "/distribution/smdistributed"));
+        }
+    }
+}
+
+/// Reads the arguments into a job.
+pub(super) fn job(document: &Value) -> Job {
+    let mut job = blank_estimator();
+    let Some(arguments) = document.as_object() else { return job };
+    let text = |key: &str| arguments.get(key).and_then(Value::as_str);
+    let number = |key: &str| arguments.get(key).and_then(Value::as_u64).map(|value| At::new(value, format!("/{key}")));
+    let flag = |key: &str| arguments.get(key).and_then(Value::as_bool).unwrap_or(false);
+    if let Some(groups) = arguments.get("instance_groups").and_then(Value::as_array) {
+        job.is_mixed = true;
+        for (index, group) in groups.iter().enumerate() {
+            let kind = group.get("instance_type").and_then(Value::as_str);
+            let count = group.get("instance_count").and_then(Value::as_u64);
+            let Some((kind, count)) = kind.zip(count) else { continue };
+            let place = format!("/instance_groups/{index}");
+            job.groups.push(Group {
+                instance_type: At::new(kind.to_owned(), format!("{place}/instance_type")),
+                count: At::new(count, format!("{place}/instance_count")),
+            });
+        }
+    } else if let Some(kind) = text("instance_type") {
+        let count = number("instance_count").unwrap_or(At::new(1, "/instance_count"));
+        job.groups = vec![Group { instance_type: At::new(kind.to_owned(), "/instance_type"), count }];
+    }
+    job.is_spot = flag("use_spot_instances");
+    job.max_runtime = number("max_run");
+    job.max_wait = number("max_wait");
+    job.keep_alive = number("keep_alive_period_in_seconds").filter(|seconds| seconds.value > 0);
+    job.has_checkpoint = text("checkpoint_s3_uri").is_some();
+    job.volume_gb = number("volume_size");
+    job.volume_key = text("volume_kms_key").map(|_| "/volume_kms_key".to_owned());
+    let place = if arguments.contains_key("image_uri") { "/image_uri" } else { "/framework_version" };
+    job.image = estimator::image(arguments).and_then(|uri| sdk::image(&uri)).map(|image| At::new(image, place));
+    job.compiler = arguments.get("compiler_config").map(|_| "/compiler_config".to_owned());
+    job.has_debugger = arguments.get("debugger_hook_config").is_some_and(|value| *value != json!(false));
+    job.has_profiler = arguments.contains_key("profiler_config") && !flag("disable_profiler");
+    job.profiler_disabled = flag("disable_profiler").then(|| "/disable_profiler".to_owned());
+    job.profiler_interval = arguments
+        .get("profiler_config")
+        .and_then(|config| config.get("system_monitor_interval_millis"))
+        .and_then(Value::as_u64)
+        .map(|ms| At::new(ms, "/profiler_config/system_monitor_interval_millis"));
+    rules(arguments, &mut job);
+    job.retries = arguments.contains_key("max_retry_attempts");
+    job.checks_infrastructure = flag("enable_infra_check");
+    job.entry_point = text("entry_point").map(|script| At::new(script.to_owned(), "/entry_point"));
+    for key in ["sdk_class", "base_job_name", "job_name"] {
+        job.words.extend(text(key).map(|word| At::new(word.to_owned(), format!("/{key}"))));
+    }
+    job.words.extend(job.entry_point.clone());
+    let hyper = arguments.get("hyperparameters").and_then(Value::as_object).into_iter().flatten();
+    job.hyperparameters =
+        hyper.map(|(key, _)| At::new(key.clone(), format!("/hyperparameters/{}", escaped(key)))).collect();
+    libraries(arguments, &mut job);
+    job
+}
+
+/// `rules`: `{"profiler_rule": "ProfilerReport"}` for ProfilerRule.sagemaker, `{"rule": "VanishingGradient"}` for Rule.sagemaker.
+fn rules(arguments: &Map<String, Value>, job: &mut Job) {
+    for (index, rule) in arguments.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let named = |key: &str| {
+            rule.get(key).and_then(Value::as_str).map(|name| At::new(name.to_owned(), format!("/rules/{index}/{key}")))
+        };
+        job.profiler_rules.extend(named("profiler_rule"));
+        job.debug_rules.extend(named("rule"));
+    }
+}
+
+fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
+    for (library, pointer) in estimator::libraries(arguments) {
+        job.libraries.push(At::new(library, pointer));
+    }
+    let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else { return };
+    let is_on = |key: &str| estimator::is_enabled(distribution.get(key));
+    job.has_mpi = is_on("mpi");
+    job.has_torch_distributed = is_on("torch_distributed");
+    job.processes_per_host = distribution
+        .get("mpi")
+        .and_then(|mpi| mpi.get("processes_per_host"))
+        .and_then(Value::as_u64)
+        .map(|count| At::new(count, "/distribution/mpi/processes_per_host"));
+    let is_smp =
+        job.libraries.iter().find(|found| matches!(found.value, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2));
+    let Some(library) = is_smp else { return };
+    let parameters = distribution
+        .values()
+        .chain(distribution.get("smdistributed").and_then(|inner| inner.get("modelparallel")))
+        .find_map(|value| value.get("parameters")?.as_object().cloned());
+    let place = format!("{}/parameters", library.pointer);
+    job.smp = Some(At::new(parameters.unwrap_or_default(), place));
+}

@@ -1,0 +1,509 @@
+//! How fast a training should run, before it has: time per micro-step from the catalog's physics (matrix products, attention, memory
+//! traffic, communication), with ten coefficients fitted to measured runs and shipped with their provenance and their uncertainty.
+//! Every answer is an interval. A measured run moves the coefficients, and so rescales what was predicted for its type and, less
+//! surely, for others. What has not been in the fitted data (offload, tensor and pipeline parallel, LoRA) is physics only, and wider.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::catalog::InstanceType;
+use crate::model::ModelShape;
+use crate::spec::{CpuOffload, Precision, ProfileSpec};
+
+/// Number of fitted coefficients.
+pub const COUNT: usize = 10;
+/// Their names, in the order of the fit.
+pub const NAMES: [&str; COUNT] = [
+    "gemm",
+    "gemm_peak_exponent",
+    "attention",
+    "attention_peak_exponent",
+    "element_bytes",
+    "logit_bytes",
+    "recompute",
+    "fp8_gain",
+    "communication",
+    "straggle",
+];
+
+/// Logarithms of the coefficients, and their covariance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    pub theta: [f64; COUNT],
+    pub covariance: [[f64; COUNT]; COUNT],
+}
+
+#[derive(Deserialize)]
+struct ShippedFile {
+    throughput: ShippedModel,
+}
+
+#[derive(Deserialize)]
+struct ShippedModel {
+    coefficients: std::collections::BTreeMap<String, f64>,
+    covariance: [[f64; COUNT]; COUNT],
+    source: String,
+}
+
+static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
+    let neutral = Model { theta: [0.0; COUNT], covariance: [[0.0; COUNT]; COUNT] };
+    // A file that does not parse is a fault of the build: a test reads it.
+    let Ok(file) = serde_json::from_str::<ShippedFile>(include_str!("../data/coefficients.json")) else {
+        return (neutral, String::new());
+    };
+    let value = |name: &str| file.throughput.coefficients.get(name).copied().unwrap_or(1.0).ln();
+    (Model { theta: NAMES.map(value), covariance: file.throughput.covariance }, file.throughput.source)
+});
+
+impl Model {
+    /// What the product ships.
+    pub fn shipped() -> &'static Self {
+        &SHIPPED.0
+    }
+}
+
+/// Where the shipped coefficients come from.
+pub fn source() -> &'static str {
+    &SHIPPED.1
+}
+
+/// One accelerator and how it reaches the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hardware {
+    /// Dense 16-bit FLOP/s.
+    pub peak: f64,
+    /// Bytes/s of its memory.
+    pub bandwidth: f64,
+    /// Bytes/s to the other accelerators of the instance, both ways together.
+    pub link: f64,
+    /// Bytes/s of network, its share of the instance's, one way.
+    pub network: f64,
+    pub per_instance: f64,
+}
+
+/// What is trained, as far as speed depends on it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setting {
+    pub parameters: f64,
+    /// Parameters of the matrices of one layer.
+    pub layer_parameters: f64,
+    pub layers: f64,
+    pub hidden: f64,
+    pub vocabulary: f64,
+    pub sequence_length: f64,
+    pub accelerators: f64,
+    /// Sequences of one accelerator in one micro-step.
+    pub micro_batch: f64,
+    pub accumulation: f64,
+    /// Times that 2 bytes a parameter cross the wire in each micro-step.
+    pub collectives: f64,
+    pub recomputes: bool,
+    pub is_fp8: bool,
+    /// Share of the full matrix products that are done: 4 of 6 where the weights are frozen.
+    pub products: f64,
+    /// Accelerators that share one micro-batch: tensor × pipeline.
+    pub split: f64,
+    pub tensor: f64,
+    pub pipeline: f64,
+    /// Seconds of each micro-step, and of each optimiser step, that wait for the host.
+    pub host_per_micro_step: f64,
+    pub host_per_step: f64,
+}
+
+/// Kernel launches: seconds a layer and micro-step.
+const LAUNCH: f64 = 3e-4;
+/// Latency of a ring across instances: seconds an accelerator, layer and collective.
+const HOP: f64 = 1e-6;
+/// Seconds of an optimiser step beside its memory traffic.
+const STEP: f64 = 5e-3;
+/// Share of the network that collectives reach.
+const NETWORK_EFFICIENCY: f64 = 0.8;
+/// How sharply the slower of computing and network decides.
+const OVERLAP: f64 = 4.0;
+/// An A100's, the chip whose efficiency is the yardstick.
+const YARDSTICK_PEAK: f64 = 312e12;
+/// Host to accelerator, PCIe 4.0 x16, bytes/s (physics, not fitted).
+const PCIE: f64 = 25e9;
+/// What an optimiser on the host's processors reaches, bytes/s (physics, not fitted).
+const HOST_MEMORY: f64 = 100e9;
+
+/// Seconds of one micro-step on each accelerator, by what they are spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Seconds {
+    pub matrix_products: f64,
+    pub attention: f64,
+    /// Elementwise operations and logits: memory traffic.
+    pub memory: f64,
+    /// Within the instance, not hidden by computing.
+    pub communication: f64,
+    /// Between instances, before it is hidden behind computing.
+    pub network: f64,
+    pub latency: f64,
+    pub optimiser: f64,
+    /// Waiting for the host (offload) and for other stages (pipeline).
+    pub waiting: f64,
+    /// What all of it takes together.
+    pub total: f64,
+}
+
+/// Time of one micro-step with these (logarithmic) coefficients.
+pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Seconds {
+    let [gemm, gemm_peak, attention, attention_peak, element, logit, recompute, fp8, communication, straggle] =
+        theta.map(f64::exp);
+    let Setting { layers, hidden, vocabulary, accelerators: n, collectives, parameters, .. } = *setting;
+    let tokens = setting.micro_batch * setting.sequence_length;
+    let nodes = (n / hardware.per_instance).ceil();
+    let crosses = if nodes > 1.0 { 1.0 } else { 0.0 };
+    let again = if setting.recomputes { 1.0 + recompute / 3.0 } else { 1.0 };
+    let big = (hardware.peak / YARDSTICK_PEAK).max(1.0);
+    let fp8_gain = if setting.is_fp8 { fp8 } else { 1.0 };
+    let gemm_peak = hardware.peak * big.powf(-gemm_peak.min(0.95)) * fp8_gain;
+    let attention_peak = hardware.peak * big.powf(-attention_peak.min(0.95));
+    let wide = setting.layer_parameters / (12.0 * hidden * hidden);
+    let share = 1.0 / setting.split;
+    let body = 6.0 * setting.layer_parameters * layers * again + 6.0 * vocabulary * hidden;
+    let matrix_products = gemm * setting.products * body * tokens / gemm_peak * share;
+    let attention =
+        attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens / attention_peak * share;
+    let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens / hardware.bandwidth * share;
+    let bytes = collectives * 2.0 * parameters * share;
+    let network = crosses * bytes / (NETWORK_EFFICIENCY * hardware.per_instance * hardware.network);
+    let computing = matrix_products + attention + memory;
+    let both = (computing.powf(OVERLAP) + network.powf(OVERLAP)).powf(1.0 / OVERLAP);
+    let both = both * (1.0 + straggle * nodes.log2());
+    // Tensor parallel: four all-reduces of the layer's activations, six with recomputation.
+    let reduces = if setting.recomputes { 6.0 } else { 4.0 };
+    let of_tensor =
+        reduces * 2.0 * 2.0 * tokens * hidden * layers / setting.pipeline * (setting.tensor - 1.0) / setting.tensor;
+    let communication = communication * (bytes * (n - 1.0) / n + of_tensor) / hardware.link;
+    let latency = LAUNCH * layers / setting.pipeline + crosses * HOP * layers * collectives * n;
+    let optimiser = (16.0 * parameters / n / hardware.bandwidth + STEP) / setting.accumulation;
+    let host = setting.host_per_micro_step + setting.host_per_step / setting.accumulation;
+    let busy = both + communication + latency;
+    // The pipeline fills and drains once a step.
+    let bubble = busy * (setting.pipeline - 1.0) / setting.accumulation;
+    let total = busy + bubble + optimiser + host;
+    Seconds {
+        matrix_products,
+        attention,
+        memory,
+        communication,
+        network,
+        latency,
+        optimiser,
+        waiting: bubble + host,
+        total,
+    }
+}
+
+/// Logarithm of tokens/s of each accelerator.
+pub fn log_speed(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> f64 {
+    let tokens = setting.micro_batch * setting.sequence_length / setting.split;
+    (tokens / seconds(theta, hardware, setting).total).ln()
+}
+
+/// Its derivatives by the coefficients' logarithms, by central differences.
+pub fn gradient(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> [f64; COUNT] {
+    const STEP: f64 = 1e-5;
+    let mut all = [0.0; COUNT];
+    for (index, slope) in all.iter_mut().enumerate() {
+        let moved = |by: f64| {
+            let mut theta = *theta;
+            if let Some(value) = theta.get_mut(index) {
+                *value += by;
+            }
+            log_speed(&theta, hardware, setting)
+        };
+        *slope = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+    }
+    all
+}
+
+/// Half widths are so many standard deviations: the 90 % quantile of grouped cross-validation.
+const QUANTILE: f64 = 1.65;
+/// Scatter of measured runs about any smooth law, in logarithms.
+const NOISE: f64 = 0.025;
+/// Of a measurement that is given, in logarithms.
+const MEASURED: f64 = 0.03;
+const MEASURED_FP8: f64 = 0.06;
+/// How far one type's speed can be from the law that fits the others, where it is of the same kind as the fitted ones.
+pub const TYPE: f64 = 0.05;
+/// The same of a type that is among the fitted ones.
+const KNOWN_TYPE: f64 = 0.03;
+/// How far somebody's code can be from the code that was measured, in the same setting (an assumption).
+pub const IMPLEMENTATION: f64 = 0.10;
+/// How far coefficients may differ between types: attention, elements, logits, communication.
+const DRIFT: [(usize, f64); 4] = [(2, 0.10), (4, 0.10), (5, 0.10), (8, 0.30)];
+
+/// The law with what has been measured since: coefficients, a factor of the code, and one of each measured type, jointly Gaussian in
+/// logarithms.
+#[derive(Debug, Clone)]
+pub struct Calibration {
+    theta: [f64; COUNT],
+    /// Logarithm of the factor that all types have in common: another code than the one that was measured.
+    code: f64,
+    /// Measured kinds of accelerator, with the logarithm of their factor.
+    kinds: Vec<(String, f64)>,
+    /// Of the coefficients, the code's factor, the types' factors.
+    covariance: Vec<Vec<f64>>,
+}
+
+impl Calibration {
+    /// What the product predicts with before anything is measured.
+    pub fn shipped() -> Self {
+        Self::new(Model::shipped(), IMPLEMENTATION)
+    }
+
+    /// Nothing measured yet. `code_sd`: how far the code may be from the one that the law was fitted to, in logarithms.
+    pub fn new(model: &Model, code_sd: f64) -> Self {
+        let mut covariance: Vec<Vec<f64>> =
+            model.covariance.iter().map(|row| row.iter().copied().chain([0.0]).collect()).collect();
+        covariance.push([0.0; COUNT].into_iter().chain([code_sd * code_sd]).collect());
+        Self { theta: model.theta, code: 0.0, kinds: Vec::new(), covariance }
+    }
+
+    /// Derivatives of the logarithm of the speed by everything that is uncertain.
+    fn slopes(&self, kind: &str, hardware: &Hardware, setting: &Setting) -> Vec<f64> {
+        let own = self.kinds.iter().map(|(name, _)| if name == kind { 1.0 } else { 0.0 });
+        gradient(&self.theta, hardware, setting).into_iter().chain([1.0]).chain(own).collect()
+    }
+
+    /// Takes in one measured run: one step of a Kalman filter.
+    pub fn measure(
+        &mut self,
+        kind: &str,
+        type_sd: f64,
+        (hardware, setting): (&Hardware, &Setting),
+        tokens_per_second_each: f64,
+    ) {
+        let is_new = type_sd > 0.0;
+        if is_new && self.kinds.is_empty() {
+            for (index, sd) in DRIFT {
+                self.add_variance(index, sd * sd);
+            }
+        }
+        if !self.kinds.iter().any(|(name, _)| name == kind) {
+            self.kinds.push((kind.to_owned(), 0.0));
+            self.covariance.iter_mut().for_each(|row| row.push(0.0));
+            self.covariance.push(vec![0.0; self.covariance.len() + 1]);
+            self.add_variance(self.covariance.len() - 1, if is_new { type_sd.max(TYPE) } else { KNOWN_TYPE }.powi(2));
+        }
+        let noise = if setting.is_fp8 { MEASURED_FP8 } else { MEASURED };
+        let slopes = self.slopes(kind, hardware, setting);
+        let surprise = tokens_per_second_each.ln() - self.log_speed(kind, hardware, setting);
+        let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &slopes)).collect();
+        let total = dot(&spread, &slopes) + noise * noise;
+        let gain: Vec<f64> = spread.iter().map(|value| value / total).collect();
+        let factors = self.kinds.iter_mut().map(|(_, factor)| factor);
+        for (value, gain) in self.theta.iter_mut().chain([&mut self.code]).chain(factors).zip(&gain) {
+            *value += gain * surprise;
+        }
+        for (row, gain) in self.covariance.iter_mut().zip(&gain) {
+            for (value, spread) in row.iter_mut().zip(&spread) {
+                *value -= gain * spread;
+            }
+        }
+    }
+
+    fn add_variance(&mut self, index: usize, variance: f64) {
+        if let Some(value) = self.covariance.get_mut(index).and_then(|row| row.get_mut(index)) {
+            *value += variance;
+        }
+    }
+
+    fn factor(&self, kind: &str) -> Option<f64> {
+        self.kinds.iter().find(|(name, _)| name == kind).map(|(_, factor)| *factor)
+    }
+
+    fn log_speed(&self, kind: &str, hardware: &Hardware, setting: &Setting) -> f64 {
+        log_speed(&self.theta, hardware, setting) + self.code + self.factor(kind).unwrap_or(0.0)
+    }
+
+    /// Tokens/s of each accelerator with its 90 % interval: low, expected, high. `extra` is the standard deviation of what the
+    /// law does not know, in logarithms.
+    pub fn speed(&self, kind: &str, type_sd: f64, (hardware, setting): (&Hardware, &Setting), extra: f64) -> [f64; 3] {
+        let slopes = self.slopes(kind, hardware, setting);
+        let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &slopes)).collect();
+        let of_type = if self.factor(kind).is_some() { 0.0 } else { type_sd };
+        let variance = NOISE * NOISE + dot(&spread, &slopes).max(0.0) + of_type * of_type + extra * extra;
+        let half = QUANTILE * variance.sqrt();
+        let middle = self.log_speed(kind, hardware, setting);
+        [(middle - half).exp(), middle.exp(), (middle + half).exp()]
+    }
+
+    /// Time of one micro-step as it is believed now.
+    pub fn seconds(&self, hardware: &Hardware, setting: &Setting) -> Seconds {
+        seconds(&self.theta, hardware, setting)
+    }
+}
+
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(a, b)| a * b).sum()
+}
+
+/// Uncertainty of a chip that is not among the fitted ones (A100, H100), in logarithms: small for their nearest kin.
+pub fn type_sd(accelerator: &str) -> f64 {
+    let is = |name: &str| accelerator.contains(name);
+    match () {
+        () if is("A100") || is("H100") => 0.0,
+        () if is("H200") => TYPE,
+        () => 0.20,
+    }
+}
+
+/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends on.
+pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
+    let count = f64::from(instance.accelerator_count);
+    let peak = match precision {
+        Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
+        // Half the 16-bit rate where there is TF32, an eighth where not.
+        Precision::Fp32 => instance.bf16_tflops.map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
+    };
+    let is_trainium = instance.family().starts_with("trn");
+    let pcie = if instance.family() == "g4dn" { 32.0 } else { 64.0 };
+    let link = instance.accelerator_link_gb_s.unwrap_or(pcie);
+    (!is_trainium && count > 0.0).then_some(Hardware {
+        peak: peak * 1e12,
+        bandwidth: instance.accelerator_bandwidth_gb_s? * 1e9,
+        link: link * 1e9,
+        network: instance.network_gbps? * 1e9 / 8.0 / count,
+        per_instance: count,
+    })
+}
+
+/// The setting of a model under a profile, and how uncertain its unfitted parts are, in logarithms.
+pub fn setting(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> (Setting, f64) {
+    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
+    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
+    let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
+    let is_lora = model.lora_rank.is_some();
+    let n = f64::from(accelerators.max(1));
+    let (parameters, trained) = (model.parameters(), model.trainable_parameters());
+    let share = trained / parameters;
+    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded weights once a step.
+    let collectives = match profile.zero_stage {
+        0 | 1 => 2.0 * share / accumulation,
+        2 => share * (1.0 + 1.0 / accumulation),
+        _ => 2.0 + share,
+    };
+    let mut uncertain: f64 = 0.0;
+    let mut widen = |sd: f64| uncertain = uncertain.hypot(sd);
+    // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
+    let host_per_step = match profile.cpu_offload {
+        CpuOffload::None => 0.0,
+        _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
+    };
+    let host_per_micro_step = match profile.cpu_offload {
+        CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
+        _ => 0.0,
+    };
+    if profile.cpu_offload != CpuOffload::None {
+        widen(0.30);
+    }
+    if tensor * pipeline > 1.0 {
+        widen(0.20);
+    }
+    if is_lora {
+        widen(0.15);
+    }
+    if profile.activation_offload {
+        widen(0.15);
+    }
+    let setting = Setting {
+        parameters,
+        layer_parameters: model.layer_parameters(),
+        layers: f64::from(model.layers),
+        hidden: f64::from(model.hidden),
+        vocabulary: f64::from(model.vocabulary),
+        sequence_length: f64::from(model.sequence_length),
+        accelerators: n,
+        micro_batch: f64::from(profile.micro_batch_per_gpu.max(1)),
+        accumulation,
+        collectives,
+        recomputes: profile.activation_checkpointing,
+        is_fp8: false,
+        products: if is_lora { 4.0 / 6.0 } else { 1.0 },
+        split: tensor * pipeline,
+        tensor,
+        pipeline,
+        host_per_micro_step,
+        host_per_step,
+    };
+    (setting, uncertain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn mpt(profile: &serde_json::Value) -> (ModelShape, ProfileSpec) {
+        let model = serde_json::from_value(serde_json::json!({"layers": 32, "hidden": 4096, "heads": 32,
+            "vocabulary": 50368, "tied_embeddings": true, "sequence_length": 2048}));
+        (model.unwrap(), serde_json::from_value(profile.clone()).unwrap())
+    }
+
+    fn speed(calibration: &Calibration, kind: &str, profile: &serde_json::Value) -> [f64; 3] {
+        let (model, profile) = mpt(profile);
+        let instance = catalog::find(kind).unwrap();
+        let hardware = hardware(instance, Precision::Bf16).unwrap();
+        let (setting, extra) = setting(&model, &profile, instance.accelerator_count);
+        let name = instance.accelerator.as_deref().unwrap();
+        calibration.speed(name, type_sd(name), (&hardware, &setting), extra)
+    }
+
+    fn sharded(micro: u32) -> serde_json::Value {
+        serde_json::json!({"micro_batch_per_gpu": micro, "gradient_accumulation_steps": 1, "zero_stage": 3,
+            "activation_checkpointing": true})
+    }
+
+    #[test]
+    fn what_is_shipped_is_read() {
+        let shipped: ShippedFile = serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
+        assert_eq!(shipped.throughput.coefficients.len(), COUNT);
+        assert!(NAMES.iter().all(|name| shipped.throughput.coefficients.contains_key(*name)));
+        assert!(source().contains("llm-foundry"));
+    }
+
+    #[test]
+    fn a_measurement_moves_its_type_and_less_its_kin() {
+        let mut calibration = Calibration::shipped();
+        let before = ["ml.p4d.24xlarge", "ml.p5.48xlarge"].map(|kind| speed(&calibration, kind, &sharded(8)));
+        let (model, profile) = mpt(&sharded(8));
+        let instance = catalog::find("ml.p5.48xlarge").unwrap();
+        let hardware = hardware(instance, Precision::Bf16).unwrap();
+        let (setting, _) = setting(&model, &profile, 8);
+        calibration.measure("NVIDIA H100 SXM", 0.0, (&hardware, &setting), before[1][1] * 0.9);
+        let after = ["ml.p4d.24xlarge", "ml.p5.48xlarge"].map(|kind| speed(&calibration, kind, &sharded(8)));
+        let [p4d, p5] = [after[0][1] / before[0][1], after[1][1] / before[1][1]];
+        assert!((0.89..0.93).contains(&p5), "{p5}");
+        assert!((0.89..0.95).contains(&p4d) && p4d > p5, "{p4d}");
+        let width = |speed: [f64; 3]| (speed[2] / speed[0]).ln();
+        assert!(width(after[1]) < width(before[1]) * 0.7 && width(after[0]) < width(before[0]), "{after:?} {before:?}");
+    }
+
+    #[test]
+    fn unknown_chips_and_offload_widen_the_interval() {
+        let calibration = Calibration::shipped();
+        let width = |kind: &str, profile: &serde_json::Value| {
+            let [low, _, high] = speed(&calibration, kind, profile);
+            (high / low).ln()
+        };
+        let mut offloaded = sharded(4);
+        offloaded["cpu_offload"] = serde_json::json!("optimizer");
+        assert!(width("ml.g5.12xlarge", &sharded(4)) > 1.8 * width("ml.p4d.24xlarge", &sharded(4)));
+        assert!(width("ml.p4d.24xlarge", &offloaded) > 1.8 * width("ml.p4d.24xlarge", &sharded(4)));
+    }
+
+    /// More work at a time is never slower, and more accelerators never make each of them faster.
+    #[test]
+    fn speed_is_monotone() {
+        let calibration = Calibration::shipped();
+        for kind in ["ml.p4d.24xlarge", "ml.p5.48xlarge", "ml.g5.48xlarge", "ml.g6e.12xlarge"] {
+            let speeds: Vec<f64> = [1, 2, 4, 8, 16].map(|micro| speed(&calibration, kind, &sharded(micro))[1]).to_vec();
+            assert!(speeds.windows(2).all(|pair| pair[0] <= pair[1]), "{kind} {speeds:?}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! How a model should be split on an instance type: one accelerator, data parallel, sharded (ZeRO), offloaded, tensor parallel; the
+//! micro-batch and accumulation that keep the asked global batch; and what has to cross the wire for it. Memory is [`crate::fit`]'s
+//! and speed [`crate::predict`]'s; this file searches, and says why.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::catalog::InstanceType;
+use crate::deepspeed;
+use crate::fit::{self, Fit, Verdict};
+use crate::lint::runs_on;
+use crate::model::ModelShape;
+use crate::predict::{self, Calibration};
+use crate::spec::{CpuOffload, ParallelLibrary, Precision, ProfileSpec};
+
+/// How the work is split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    SingleAccelerator,
+    /// Every accelerator holds the whole model.
+    DataParallel,
+    /// ZeRO: optimiser, gradients or weights are shared out.
+    Sharded,
+    /// ZeRO with states in host memory.
+    Offloaded,
+    TensorParallel,
+}
+
+/// Bytes that one accelerator sends in an optimiser step, by collective operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Traffic {
+    /// `all_reduce`, `all_gather`, `reduce_scatter`.
+    pub collective: String,
+    /// What it carries.
+    pub of: String,
+    pub bytes_per_step: f64,
+}
+
+/// What to do on one instance type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Advice {
+    pub strategy: Strategy,
+    /// A profile for this type that keeps the global batch: it can be used as it is.
+    pub profile: ProfileSpec,
+    /// Its DeepSpeed configuration.
+    #[schema(value_type = Object)]
+    pub deepspeed_config: Map<String, Value>,
+    pub fit: Fit,
+    /// Tokens/s of all accelerators together, predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    pub traffic: Vec<Traffic>,
+    /// Why this one.
+    pub reasons: Vec<String>,
+}
+
+/// Two settings that differ by less are equally fast, and the simpler one is taken.
+const INDIFFERENT: f64 = 0.02;
+/// Sequences of one accelerator in one micro-step that are looked at.
+const MICRO_BATCH_MAX: u64 = 256;
+/// Ways to share out, simplest first.
+const STAGES: [u8; 4] = [0, 1, 2, 3];
+const OFFLOADS: [CpuOffload; 3] = [CpuOffload::None, CpuOffload::Optimizer, CpuOffload::OptimizerAndParameters];
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    pub model: &'a ModelShape,
+    pub precision: Precision,
+    /// Sequences a step, over all accelerators.
+    pub global_batch: u64,
+    pub instance: &'a InstanceType,
+    pub instance_count: u32,
+    pub calibration: &'a Calibration,
+}
+
+impl Question<'_> {
+    fn accelerators(&self) -> u32 {
+        self.instance.accelerator_count.max(1).saturating_mul(self.instance_count.max(1))
+    }
+
+    /// Tokens/s of all accelerators, as predicted.
+    fn speed(&self, profile: &ProfileSpec) -> Option<f64> {
+        let hardware = predict::hardware(self.instance, self.precision)?;
+        let (setting, extra) = predict::setting(self.model, profile, self.accelerators());
+        let kind = self.instance.accelerator.as_deref().unwrap_or_default();
+        let [_, expected, _] = self.calibration.speed(kind, predict::type_sd(kind), (&hardware, &setting), extra);
+        Some(expected * f64::from(self.accelerators()))
+    }
+}
+
+/// A profile that fits, with its speed; 0 where speed is not predicted.
+struct Found {
+    profile: ProfileSpec,
+    fit: Fit,
+    speed: f64,
+}
+
+/// The best way to run a model on an instance type; `Err` says why there is none.
+pub fn advise(question: Question<'_>) -> Result<Advice, String> {
+    let gpus = u64::from(question.accelerators());
+    if question.instance.accelerator_count == 0 {
+        return Err(format!("{} has no accelerator", question.instance.instance_type));
+    }
+    if question.global_batch == 0 || !question.global_batch.is_multiple_of(gpus) {
+        return Err(format!("a global batch of {} does not divide over {gpus} accelerators", question.global_batch));
+    }
+    let mut reasons = Vec::new();
+    for offload in OFFLOADS {
+        let found = search(&question, offload, 1);
+        if let Some(best) = best(found) {
+            why(&question, &best, offload, &mut reasons);
+            return Ok(advice(&question, best, reasons));
+        }
+        reasons.push(match offload {
+            CpuOffload::None => "no ZeRO stage fits in the accelerators' memory alone".to_owned(),
+            CpuOffload::Optimizer => "nor with the optimiser in host memory".to_owned(),
+            CpuOffload::OptimizerAndParameters => "nor with the weights in host memory".to_owned(),
+        });
+    }
+    for tensor in [2, 4, 8, 16] {
+        let can = tensor <= question.instance.accelerator_count && runs_on(ParallelLibrary::SmpV2, question.instance);
+        let found = if can { search(&question, CpuOffload::None, tensor) } else { Vec::new() };
+        if let Some(best) = best(found) {
+            reasons.push(format!("every layer is split over {tensor} accelerators of one instance"));
+            return Ok(advice(&question, best, reasons));
+        }
+    }
+    Err(format!(
+        "{} × {}: {}; take more instances, a type with more memory, or train LoRA adapters",
+        question.instance_count,
+        question.instance.instance_type,
+        reasons.join(", ")
+    ))
+}
+
+/// Everything that fits under one kind of offload and one degree of tensor parallelism.
+fn search(question: &Question<'_>, offload: CpuOffload, tensor: u32) -> Vec<Found> {
+    let replicas = u64::from(question.accelerators()) / u64::from(tensor);
+    let Some(each) = question.global_batch.checked_div(replicas) else { return Vec::new() };
+    let stages = STAGES.into_iter().filter(|stage| match offload {
+        // One replica has nothing to share.
+        CpuOffload::None if replicas == 1 => *stage == 0,
+        CpuOffload::None => tensor == 1 || *stage <= 1,
+        CpuOffload::Optimizer => *stage >= 2,
+        CpuOffload::OptimizerAndParameters => *stage == 3,
+    });
+    let mut all = Vec::new();
+    for stage in stages {
+        for recomputes in [false, true] {
+            for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro)) {
+                let profile = profile(question, (stage, offload, recomputes, tensor), micro, each / micro);
+                let fit = fit::fit(question.model, &profile, question.instance, question.instance_count);
+                if fit.verdict != Verdict::Fits {
+                    break; // a larger micro-batch needs more
+                }
+                let speed = question.speed(&profile).unwrap_or_default();
+                all.push(Found { profile, fit, speed });
+            }
+        }
+    }
+    all
+}
+
+fn profile(
+    question: &Question<'_>,
+    (stage, offload, recomputes, tensor): (u8, CpuOffload, bool, u32),
+    micro: u64,
+    accumulation: u64,
+) -> ProfileSpec {
+    let library = match (tensor > 1, stage) {
+        (true, _) => ParallelLibrary::SmpV2,
+        (false, 0) if runs_on(ParallelLibrary::Torchrun, question.instance) => ParallelLibrary::Torchrun,
+        (false, _) => ParallelLibrary::Deepspeed,
+    };
+    let mut smp_parameters = Map::new();
+    if tensor > 1 {
+        smp_parameters.insert("tensor_parallel_degree".to_owned(), json!(tensor));
+    }
+    let count = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    ProfileSpec {
+        micro_batch_per_gpu: count(micro),
+        gradient_accumulation_steps: count(accumulation),
+        zero_stage: if tensor > 1 { 0 } else { stage },
+        cpu_offload: offload,
+        activation_checkpointing: recomputes,
+        tensor_parallel_degree: tensor,
+        library,
+        smp_parameters,
+        ..ProfileSpec::of_batch(question.global_batch, question.accelerators())
+    }
+}
+
+/// The fastest; of those that are as good as that, the one that shares out and recomputes least.
+fn best(found: Vec<Found>) -> Option<Found> {
+    let fastest = found.iter().map(|one| one.speed).fold(0.0, f64::max);
+    let equal = found.into_iter().filter(|one| one.speed >= fastest * (1.0 - INDIFFERENT));
+    let cost = |one: &Found| {
+        (one.profile.zero_stage, one.profile.activation_checkpointing, one.profile.gradient_accumulation_steps)
+    };
+    equal.min_by_key(cost)
+}
+
+fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut Vec<String>) {
+    let profile = &best.profile;
+    match (offload, profile.zero_stage) {
+        _ if question.accelerators() == 1 => {
+            reasons.push("one accelerator: nothing to share out, and nothing to send".to_owned());
+        }
+        (CpuOffload::None, 0) => reasons
+            .push("the whole model fits in each accelerator: data parallel, gradients are all that is sent".to_owned()),
+        (CpuOffload::None, stage) => {
+            let lower = ProfileSpec { zero_stage: stage - 1, ..profile.clone() };
+            let fit = fit::fit(question.model, &lower, question.instance, question.instance_count);
+            reasons.push(if fit.verdict == Verdict::Fits {
+                format!("ZeRO stage {stage} leaves room for a larger micro-batch, and is the fastest predicted")
+            } else {
+                format!(
+                    "ZeRO stage {stage} is the lowest that fits here: stage {} needs {:.0} GiB of {:.0}",
+                    stage - 1,
+                    fit.accelerator_gib,
+                    fit.accelerator_capacity_gib.unwrap_or_default()
+                )
+            });
+        }
+        (_, stage) => {
+            reasons.push(format!("ZeRO stage {stage} with states in host memory, which slows every step"));
+        }
+    }
+    reasons.push(if profile.activation_checkpointing {
+        "activations are recomputed: what that costs is won back by a larger micro-batch, or they do not fit otherwise"
+            .to_owned()
+    } else {
+        "activations fit, so nothing is recomputed".to_owned()
+    });
+    reasons.push(format!(
+        "micro-batch {} × accumulation {} × {} accelerators keeps the global batch of {}",
+        profile.micro_batch_per_gpu,
+        profile.gradient_accumulation_steps,
+        question.accelerators(),
+        question.global_batch
+    ));
+    if question.instance_count > 1 && runs_on(ParallelLibrary::Smddp, question.instance) {
+        reasons.push(
+            "between instances of this type, SageMaker's data parallel library speeds up AllReduce and AllGather"
+                .to_owned(),
+        );
+    }
+}
+
+fn advice(question: &Question<'_>, found: Found, reasons: Vec<String>) -> Advice {
+    let profile = found.profile;
+    let strategy = match (&profile, question.accelerators()) {
+        (profile, _) if profile.tensor_parallel_degree > 1 => Strategy::TensorParallel,
+        (profile, _) if profile.cpu_offload != CpuOffload::None => Strategy::Offloaded,
+        (_, 1) => Strategy::SingleAccelerator,
+        (profile, _) if profile.zero_stage > 0 => Strategy::Sharded,
+        _ => Strategy::DataParallel,
+    };
+    Advice {
+        strategy,
+        deepspeed_config: deepspeed::configuration(&profile, question.precision, question.global_batch),
+        traffic: traffic(question.model, &profile, question.accelerators()),
+        tokens_per_second: (found.speed > 0.0).then_some(found.speed),
+        fit: found.fit,
+        profile,
+        reasons,
+    }
+}
+
+/// What each accelerator sends in one optimiser step (ring algorithms, 16 bit).
+pub fn traffic(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> Vec<Traffic> {
+    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
+    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
+    let n = (f64::from(accelerators) / (tensor * pipeline)).max(1.0);
+    let steps = f64::from(profile.gradient_accumulation_steps.max(1));
+    let share = (n - 1.0) / n / (tensor * pipeline);
+    let weights = 2.0 * model.parameters() * share;
+    let gradients = 2.0 * model.trainable_parameters() * share;
+    let mut all = Vec::new();
+    let mut push = |collective: &str, of: &str, bytes: f64| {
+        if bytes > 0.0 {
+            all.push(Traffic { collective: collective.to_owned(), of: of.to_owned(), bytes_per_step: bytes.round() });
+        }
+    };
+    match profile.zero_stage {
+        0 => push("all_reduce", "gradients", 2.0 * gradients),
+        1 => {
+            push("reduce_scatter", "gradients", gradients);
+            push("all_gather", "weights", gradients);
+        }
+        2 => {
+            push("reduce_scatter", "gradients", gradients * steps);
+            push("all_gather", "weights", gradients);
+        }
+        _ => {
+            push("all_gather", "weights, forward and backward", 2.0 * weights * steps);
+            push("reduce_scatter", "gradients", gradients * steps);
+        }
+    }
+    let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu) * steps;
+    let of_layer = 2.0 * tokens * f64::from(model.hidden);
+    let reduces = if profile.activation_checkpointing { 6.0 } else { 4.0 };
+    let layers = f64::from(model.layers) / pipeline;
+    push("all_reduce", "activations, tensor parallel", reduces * 2.0 * of_layer * layers * (tensor - 1.0) / tensor);
+    push("send_receive", "activations, pipeline", if pipeline > 1.0 { 2.0 * of_layer / tensor } else { 0.0 });
+    all
+}
+
+/// A change of a profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Change {
+    pub text: String,
+    /// Members of the profile, and their new values.
+    #[schema(value_type = Object)]
+    pub settings: Map<String, Value>,
+}
+
+/// The change that costs least and makes a profile fit; nothing when no setting of the profile can.
+pub fn smallest_change(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    instance: &InstanceType,
+    count: u32,
+) -> Option<Change> {
+    let per_step = profile.micro_batch_per_gpu.saturating_mul(profile.gradient_accumulation_steps);
+    let micros: Vec<u32> =
+        (1..=profile.micro_batch_per_gpu).rev().filter(|micro| per_step.is_multiple_of(*micro)).take(64).collect();
+    let stages = profile.zero_stage..=3;
+    let mut tried = Vec::new();
+    // Cheapest first: accumulate more, recompute, share out more, and only then go through the host.
+    for offload in OFFLOADS.into_iter().filter(|offload| *offload as u8 >= profile.cpu_offload as u8) {
+        for recomputes in [profile.activation_checkpointing, true] {
+            for stage in stages.clone() {
+                let is_possible = match offload {
+                    CpuOffload::None => true,
+                    CpuOffload::Optimizer => stage >= 1,
+                    CpuOffload::OptimizerAndParameters => stage == 3,
+                };
+                if is_possible {
+                    tried.extend(micros.iter().map(|micro| ProfileSpec {
+                        micro_batch_per_gpu: *micro,
+                        gradient_accumulation_steps: per_step / micro,
+                        activation_checkpointing: recomputes,
+                        zero_stage: stage,
+                        cpu_offload: offload,
+                        ..profile.clone()
+                    }));
+                }
+            }
+        }
+    }
+    let fits = |wanted: &ProfileSpec| fit::fit(model, wanted, instance, count).verdict == Verdict::Fits;
+    tried.into_iter().find(fits).map(|found| difference(profile, &found))
+}
+
+fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {
+    let mut settings = Map::new();
+    let mut words = Vec::new();
+    let mut set = |name: &str, value: Value, text: String| {
+        settings.insert(name.to_owned(), value);
+        words.push(text);
+    };
+    if from.micro_batch_per_gpu != to.micro_batch_per_gpu {
+        let (micro, steps) = (to.micro_batch_per_gpu, to.gradient_accumulation_steps);
+        set("micro_batch_per_gpu", json!(micro), format!("micro_batch_per_gpu {micro}"));
+        set(
+            "gradient_accumulation_steps",
+            json!(steps),
+            format!("gradient_accumulation_steps {steps} (the same global batch)"),
+        );
+    }
+    if from.activation_checkpointing != to.activation_checkpointing {
+        set("activation_checkpointing", json!(true), "activation_checkpointing true".to_owned());
+    }
+    if from.zero_stage != to.zero_stage {
+        set("zero_stage", json!(to.zero_stage), format!("zero_stage {}", to.zero_stage));
+    }
+    if from.cpu_offload != to.cpu_offload {
+        let value = json!(to.cpu_offload);
+        let text = format!("cpu_offload {}", value.as_str().unwrap_or_default());
+        set("cpu_offload", value, text);
+    }
+    Change { text: format!("set {}", words.join(", ")), settings }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn qwen() -> ModelShape {
+        serde_json::from_value(json!({"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+            "vocabulary": 152_064, "sequence_length": 2048}))
+        .unwrap()
+    }
+
+    fn on(kind: &str, model: &ModelShape, global_batch: u64) -> Result<Advice, String> {
+        advise(Question {
+            model,
+            precision: Precision::Bf16,
+            global_batch,
+            instance: catalog::find(kind).unwrap(),
+            instance_count: 1,
+            calibration: &Calibration::shipped(),
+        })
+    }
+
+    /// What document 001 asks for, for every type: a profile that fits and keeps the global batch.
+    #[test]
+    fn every_type_gets_a_profile_that_fits_and_keeps_the_batch() {
+        for kind in ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.g6e.48xlarge"] {
+            let advice = on(kind, &qwen(), 64).unwrap();
+            assert_eq!(advice.profile.global_batch(8), 64, "{kind}");
+            assert_eq!(advice.fit.verdict, Verdict::Fits, "{kind}");
+            assert_eq!(advice.profile.cpu_offload, CpuOffload::None, "{kind}: {:?}", advice.reasons);
+            assert_eq!(advice.deepspeed_config["train_batch_size"], json!(64));
+        }
+        let small = on("ml.p4d.24xlarge", &qwen(), 64).unwrap();
+        let large = on("ml.p5en.48xlarge", &qwen(), 64).unwrap();
+        assert!(small.profile.zero_stage >= large.profile.zero_stage);
+    }
+
+    /// Document 003: 0.76 billion parameters on 8 × 80 GB need neither sharded weights nor offload.
+    #[test]
+    fn a_small_model_is_not_shared_out() {
+        let small: ModelShape = serde_json::from_value(json!({"layers": 24, "hidden": 1536, "heads": 24,
+            "vocabulary": 50000, "tied_embeddings": true, "sequence_length": 2048}))
+        .unwrap();
+        let advice = on("ml.p5.48xlarge", &small, 512).unwrap();
+        assert!(advice.profile.zero_stage <= 1, "{:?}", advice.profile);
+        assert_eq!(advice.profile.cpu_offload, CpuOffload::None);
+    }
+
+    /// Document 000: no setting puts full training of 7.6 billion parameters on one A10G with 128 GiB of host memory.
+    #[test]
+    fn what_cannot_fit_says_so() {
+        let refused = on("ml.g5.8xlarge", &qwen(), 16).unwrap_err();
+        assert!(refused.contains("LoRA"), "{refused}");
+        let lora = ModelShape { lora_rank: Some(16), ..qwen() };
+        assert_eq!(on("ml.g5.8xlarge", &lora, 16).unwrap().strategy, Strategy::SingleAccelerator);
+    }
+
+    #[test]
+    fn bytes_on_the_wire_by_collective() {
+        let model = qwen();
+        let profile = ProfileSpec { zero_stage: 3, ..ProfileSpec::of_batch(64, 8) };
+        let total: f64 = traffic(&model, &profile, 8).iter().map(|one| one.bytes_per_step).sum();
+        assert!((total / (3.0 * 2.0 * model.parameters() * 7.0 / 8.0) - 1.0).abs() < 1e-6);
+        assert!(traffic(&model, &ProfileSpec::of_batch(4, 1), 1).is_empty());
+    }
+
+    #[test]
+    fn the_smallest_change_is_the_cheapest_one_that_fits() {
+        let p4d = catalog::find("ml.p4d.24xlarge").unwrap();
+        let profile = ProfileSpec {
+            micro_batch_per_gpu: 16,
+            gradient_accumulation_steps: 1,
+            zero_stage: 3,
+            activation_checkpointing: true,
+            ..ProfileSpec::of_batch(64, 8)
+        };
+        assert_eq!(fit::fit(&qwen(), &profile, p4d, 1).verdict, Verdict::DoesNotFit);
+        let change = smallest_change(&qwen(), &profile, p4d, 1).unwrap();
+        assert!(change.settings.contains_key("micro_batch_per_gpu") && !change.settings.contains_key("cpu_offload"));
+    }
+}
