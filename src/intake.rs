@@ -5,6 +5,7 @@ use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lint::rules::found;
 use bakeoff_domain::plan::{TrialPlan, plan};
+use bakeoff_domain::preview::{self, Preview};
 use bakeoff_domain::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::{lint, money::Usd};
@@ -25,15 +26,19 @@ pub struct Prepared {
     pub trials: Vec<(TrialId, TrialPlan)>,
 }
 
-/// Fills, lints and plans. `Err` holds every finding that stands in the way, all of them at once.
-pub async fn prepare(
-    app: &App,
-    project: ProjectId,
+/// A spec with what it refers to, what the linter says of it, and its trials. Nothing is written.
+struct Checked {
     spec: ExperimentSpec,
-) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
+    findings: Vec<Finding>,
+    plans: Vec<TrialPlan>,
+}
+
+async fn check(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Checked, StoreError> {
     let now = app.clock.now();
     let spec = fill(&app.store, project, spec).await?;
-    let types: Vec<String> = spec.candidates.iter().map(|candidate| candidate.instance_type.clone()).collect();
+    let claimed = spec.claims.iter().flat_map(|claims| &claims.hardware).map(|claim| &claim.instance_type);
+    let types = spec.candidates.iter().map(|candidate| &candidate.instance_type).chain(claimed).cloned();
+    let types: Vec<String> = types.collect();
     // With those that begin later: a reservation looks ahead.
     let tariffs = app.store.tariffs(project, &spec.region, &types).await?;
     let in_force: Vec<Price> =
@@ -46,16 +51,38 @@ pub async fn prepare(
                 .fix(format!("use \"region\": \"{}\"", app.settings.region)),
         );
     }
+    // Beyond the limits of the request itself there is nothing to lay out: there might be millions of trials.
+    let is_bounded = !findings.iter().any(|finding| matches!(finding.rule.as_str(), "trial-count" | "candidate-count"));
+    let plans = if is_bounded {
+        plan(&spec, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now)
+    } else {
+        Vec::new()
+    };
+    Ok(Checked { spec, findings, plans })
+}
+
+/// Fills, lints and plans. `Err` holds every finding that stands in the way, all of them at once.
+pub async fn prepare(
+    app: &App,
+    project: ProjectId,
+    spec: ExperimentSpec,
+) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
+    let Checked { spec, findings, plans } = check(app, project, spec).await?;
     let stops = |finding: &&Finding| finding.severity == Severity::Error;
     if findings.iter().any(|finding| stops(&finding)) {
         return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
     }
-    let plans = plan(&spec, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now);
     if plans.iter().all(|trial| trial.refused) {
         return Ok(Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()));
     }
     let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
     Ok(Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials }))
+}
+
+/// What would happen, with nothing written.
+pub async fn preview(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Preview, StoreError> {
+    let Checked { spec, findings, plans } = check(app, project, spec).await?;
+    Ok(preview::preview(&spec, findings, plans, &app.settings.installation))
 }
 
 /// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so.

@@ -6,6 +6,7 @@ pub mod aws;
 pub mod cli;
 pub mod clock;
 pub mod crash;
+pub mod document;
 pub mod figures;
 pub mod http;
 pub mod ids;

@@ -3,6 +3,8 @@
 mod client;
 mod database;
 mod keys;
+mod lint;
+mod plan;
 mod report;
 mod run;
 mod secret;
@@ -30,6 +32,10 @@ enum Command {
     Openapi,
     /// Manage API keys, on the host.
     Keys(keys::KeysOptions),
+    /// Check documents before anything is started, offline.
+    Lint(lint::LintOptions),
+    /// Show what experiments would do and cost, offline.
+    Plan(plan::PlanOptions),
     /// Submit experiments over HTTP and follow them.
     Run(run::RunOptions),
     /// Exit with 0 when the service is ready.
@@ -49,6 +55,8 @@ impl Cli {
             }
             Command::Openapi => println!("{}", crate::http::openapi().to_pretty_json()?),
             Command::Keys(options) => keys::run(options).await?,
+            Command::Lint(options) => return lint::run(&options),
+            Command::Plan(options) => return plan::run(&options),
             Command::Run(options) => return run::run(options).await,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
         }

@@ -1,5 +1,9 @@
 //! What the command line shows of an experiment: the plan, the table, the recommendation with its reasons.
 
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::fit::Verdict;
+use bakeoff_domain::forecast::Interval;
+use bakeoff_domain::preview::{CandidatePreview, Preview};
 use bakeoff_domain::recommend::{Conclusion, Ranked};
 use bakeoff_domain::spec::PurchaseOption;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
@@ -35,11 +39,181 @@ pub(super) fn created(experiment: &CreatedExperiment) {
         experiment.trials.len(),
         experiment.worst_case_usd
     );
-    for finding in &experiment.findings {
-        println!("  {:?} {}: {}", finding.severity, finding.rule, finding.message);
-        println!("      to mend it: {}", finding.fix);
-    }
+    findings(&experiment.findings);
     println!();
+}
+
+/// `2 errors, 1 warning`.
+pub(super) fn counted(findings: &[Finding]) -> String {
+    let kinds = [
+        (Severity::Error, "error", "errors"),
+        (Severity::Refused, "refusal", "refusals"),
+        (Severity::Warning, "warning", "warnings"),
+        (Severity::Info, "note", "notes"),
+    ];
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let words = kinds.into_iter().filter_map(|(severity, one, many)| match count(severity) {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        number => Some(format!("{number} {many}")),
+    });
+    words.collect::<Vec<String>>().join(", ")
+}
+
+/// Findings, worst first.
+pub(super) fn findings(findings: &[Finding]) {
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    for finding in sorted {
+        let mark = match finding.severity {
+            Severity::Error | Severity::Refused => "✘",
+            Severity::Warning => "!",
+            Severity::Info => "·",
+        };
+        let place = if finding.pointer.is_empty() { "the document" } else { &finding.pointer };
+        println!("  {mark} {place}  [{}]", finding.rule);
+        println!("      {}", finding.message);
+        let machine = if finding.patch.is_empty() { "" } else { " (--fix does it)" };
+        println!("      to mend it: {}{machine}", finding.fix);
+        println!("      source: {}", finding.source);
+    }
+}
+
+/// What an experiment would do and cost.
+pub(super) fn preview(preview: &Preview) {
+    let mark = if preview.would_start { "✔" } else { "✘" };
+    println!("{mark} {} in {}: predicted, nothing is started\n", preview.name, preview.region);
+    let mut rows = table(&[
+        "candidate",
+        "instance",
+        "bought",
+        "fits",
+        "GiB a GPU",
+        "tokens/s (90 %)",
+        "full run h",
+        "full run $",
+        "a trial at most $",
+        "$/h",
+    ]);
+    for candidate in &preview.candidates {
+        rows.add_row(candidate_row(candidate));
+    }
+    println!("{rows}");
+    println!("all trials together reserve at most {} of a budget of {}", preview.worst_case_usd, preview.budget_usd);
+    for candidate in &preview.candidates {
+        if let Some(reason) = &candidate.cannot_win {
+            println!(
+                "  ✘ {} {} cannot win: {reason}",
+                candidate.plan.candidate,
+                purchase(candidate.plan.purchase_option)
+            );
+        }
+    }
+    advice(preview);
+    if !preview.findings.is_empty() {
+        println!("\n{}", counted(&preview.findings));
+        findings(&preview.findings);
+    }
+    let basis: std::collections::BTreeSet<&String> =
+        preview.candidates.iter().filter_map(|one| one.plan.forecast.as_ref()).flat_map(|one| &one.basis).collect();
+    println!("\nwhat this rests on:");
+    for line in basis {
+        println!("  {line}");
+    }
+    println!("  prices as shipped, each with its source: bakeoff plan --json, GET /v1/prices\n");
+}
+
+fn candidate_row(candidate: &CandidatePreview) -> Vec<Cell> {
+    let plan = &candidate.plan;
+    let count = if plan.instance_count > 1 { format!("{} × ", plan.instance_count) } else { String::new() };
+    let verdict = plan.fit.as_ref().map_or(("unknown", Color::Reset), |fit| match fit.verdict {
+        Verdict::Fits => ("fits", Color::Green),
+        Verdict::Uncertain => ("uncertain", Color::Yellow),
+        Verdict::DoesNotFit => ("does not fit", Color::Red),
+        Verdict::Unknown => ("unknown", Color::Reset),
+    });
+    let memory = plan.fit.as_ref().map_or_else(unknown, |fit| {
+        let capacity = fit.accelerator_capacity_gib.map_or_else(unknown, |gib| format!("{gib:.0}"));
+        format!("{:.0} of {capacity}", fit.accelerator_gib)
+    });
+    let forecast = plan.forecast.as_ref();
+    let speed = forecast.map_or_else(unknown, |one| {
+        let Interval { low, expected, high } = one.tokens_per_second;
+        format!("{expected:.0} ({low:.0}–{high:.0})")
+    });
+    let hours = forecast.map_or_else(unknown, |one| {
+        let Interval { low, expected, high } = one.full_run_hours;
+        format!("{expected:.1} ({low:.1}–{high:.1})")
+    });
+    let dollars = forecast.and_then(|one| one.full_run_usd).map_or_else(unknown, |usd| match usd.expected {
+        Some(expected) => format!("{:.0} ({:.0}–{:.0})", expected.0, usd.low.0, usd.high.0),
+        None => format!("{:.0}–{:.0}", usd.low.0, usd.high.0),
+    });
+    let worst = plan.worst_case.map_or_else(unknown, |worst| format!("{:.2}", worst.total_usd.0));
+    let price =
+        plan.price.as_ref().map_or_else(unknown, |price| price.usd_per_hour.0.round_dp(4).normalize().to_string());
+    vec![
+        Cell::new(if candidate.repeats > 1 {
+            format!("{} × {}", plan.candidate, candidate.repeats)
+        } else {
+            plan.candidate.clone()
+        }),
+        Cell::new(format!("{count}{}", plan.instance_type)),
+        Cell::new(purchase(plan.purchase_option)),
+        Cell::new(verdict.0).fg(verdict.1),
+        right(memory),
+        right(speed),
+        right(hours),
+        right(dollars),
+        right(worst),
+        right(price),
+    ]
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// What the adviser would do on each type, once.
+fn advice(preview: &Preview) {
+    let mut seen: Vec<(&str, u32)> = Vec::new();
+    for candidate in &preview.candidates {
+        let kind = (candidate.plan.instance_type.as_str(), candidate.plan.instance_count);
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        if seen.len() == 1 {
+            println!("\nadvice, by instance type:");
+        }
+        match (&candidate.advice, &candidate.no_advice) {
+            (Some(advice), _) => {
+                let profile = &advice.profile;
+                let speed = advice
+                    .tokens_per_second
+                    .map(|speed| format!(", {speed:.0} tokens/s predicted"))
+                    .unwrap_or_default();
+                let recomputes = if profile.activation_checkpointing { ", recomputing activations" } else { "" };
+                println!(
+                    "  {}: ZeRO {}, micro-batch {} × accumulation {}{recomputes}{speed}",
+                    kind.0, profile.zero_stage, profile.micro_batch_per_gpu, profile.gradient_accumulation_steps
+                );
+                for reason in &advice.reasons {
+                    println!("      · {reason}");
+                }
+                for traffic in &advice.traffic {
+                    println!(
+                        "      · {} of {}: {:.2} GB a step from each accelerator",
+                        traffic.collective,
+                        traffic.of,
+                        traffic.bytes_per_step / 1e9
+                    );
+                }
+            }
+            (None, Some(reason)) => println!("  {}: {reason}", kind.0),
+            (None, None) => {}
+        }
+    }
 }
 
 pub(super) fn ended(ended: &Ended) {

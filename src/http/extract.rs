@@ -1,16 +1,15 @@
 //! Extractors that answer with problems: strict query parameters, strict JSON bodies, typed ids in paths.
 
 use std::str::FromStr;
-use std::sync::LazyLock;
 
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use bakeoff_domain::finding::nearest;
+use bakeoff_domain::finding::Finding;
 use serde::de::DeserializeOwned;
-use serde_ignored::Path as Ignored;
 
 use super::problem::{FieldError, Problem};
+use crate::document;
 
 /// The largest body of a request.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -40,59 +39,23 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Strict<T> {
     }
 }
 
-/// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+/// Reads JSON of any shape.
+pub(super) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
     // Postgres keeps no NUL, neither in text nor in JSON.
     if bytes.windows(6).any(|window| window == b"\\u0000") {
         return Err(Problem::malformed("a string contains the character NUL (\\u0000)"));
     }
-    let json: serde_json::Value =
-        serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))?;
-    let mut unknown = Vec::new();
-    let mut track = serde_path_to_error::Track::new();
-    let deserializer = serde_path_to_error::Deserializer::new(&json, &mut track);
-    let parsed = serde_ignored::deserialize(deserializer, |path| unknown.push(unknown_field(&path)));
-    match parsed {
-        Ok(value) => Ok((value, unknown)),
-        Err(error) => {
-            let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
-                let text = segment.to_string();
-                let name = text.trim_start_matches('[').trim_end_matches(']');
-                if name == "?" { pointer } else { format!("{pointer}/{name}") }
-            });
-            let detail = error.to_string();
-            unknown.push(FieldError { pointer, detail, fix: String::new(), rule: "type".to_owned() });
-            Err(Problem::invalid(unknown))
-        }
-    }
+    serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))
 }
 
-fn pointer(path: &Ignored<'_>) -> String {
-    match path {
-        Ignored::Root => String::new(),
-        Ignored::Seq { parent, index } => format!("{}/{index}", pointer(parent)),
-        Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), key.replace('~', "~0").replace('/', "~1")),
-        Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
-            pointer(parent)
-        }
+/// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+    let (value, unknown) = document::read(&json(bytes)?);
+    let errors = |findings: &[Finding]| findings.iter().map(FieldError::from).collect::<Vec<FieldError>>();
+    match value {
+        Ok(value) => Ok((value, errors(&unknown))),
+        Err(error) => Err(Problem::invalid(errors(&[unknown, vec![error]].concat()))),
     }
-}
-
-/// Every property name that the API knows: for "did you mean".
-static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let document = serde_json::to_value(super::openapi()).unwrap_or_default();
-    let schemas =
-        document.pointer("/components/schemas").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
-    let names = schemas.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
-    names.map(|(name, _)| name.clone()).collect()
-});
-
-fn unknown_field(path: &Ignored<'_>) -> FieldError {
-    let pointer = pointer(path);
-    let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-    let near = nearest(&name, FIELDS.iter().map(String::as_str), 2);
-    let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
-    FieldError { pointer, detail: format!("there is no field `{name}` here"), fix, rule: "unknown-field".to_owned() }
 }
 
 /// Query parameters; the type denies unknown fields, so that a typo never widens a list silently.

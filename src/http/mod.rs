@@ -12,6 +12,7 @@ mod experiments;
 mod extract;
 mod ops;
 mod page;
+mod plans;
 mod problem;
 mod projects;
 mod request_id;
@@ -53,6 +54,7 @@ pub use problem::{FieldError, Problem};
     security(("api_key" = [])),
     tags(
         (name = "experiments", description = "Start, follow, compare, decide"),
+        (name = "plans", description = "Before a dollar is spent: plans and the linter"),
         (name = "trials", description = "One candidate of an experiment"),
         (name = "runs", description = "Training that SageMaker never saw"),
         (name = "metrics", description = "Measured series: sent in, and read back"),
@@ -110,6 +112,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(catalog::rates))
         .routes(routes!(catalog::refresh_prices))
         .routes(routes!(catalog::put_price))
+        .routes(routes!(plans::plan))
+        .routes(routes!(plans::lint))
+        .routes(routes!(plans::rules))
         .routes(routes!(projects::current))
         .routes(routes!(projects::put_budget))
         .routes(routes!(projects::put_limits))

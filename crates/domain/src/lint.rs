@@ -177,6 +177,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     request::limits(spec, &mut findings);
     request::spot(spec, &mut findings);
     request::queueing(spec, &mut findings);
+    request::measurements(spec, &mut findings);
     match &spec.workload {
         None => findings.push(request::workload_missing()),
         Some(workload) => request::workload(workload, &mut findings),

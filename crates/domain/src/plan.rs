@@ -10,9 +10,11 @@ use crate::catalog;
 use crate::cost;
 use crate::finding::{Finding, Severity};
 use crate::fit::{self, Fit};
+use crate::forecast::{self, Forecast};
 use crate::job::TrainingJobRequest;
 use crate::metric::HOST_METRICS;
 use crate::money::Usd;
+use crate::predict::Calibration;
 use crate::price::{self, Price, Rate};
 use crate::request;
 use crate::spec::{CandidateSpec, ExperimentSpec, PurchaseOption};
@@ -40,6 +42,9 @@ pub struct TrialPlan {
     pub price: Option<Price>,
     /// The most one attempt can cost; empty when its price is unknown.
     pub worst_case: Option<WorstCase>,
+    /// Speed, hours and dollars before it has run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
     /// The request without name, marker and checkpoint folder: each attempt adds its own.
     pub request: Option<TrainingJobRequest>,
 }
@@ -73,21 +78,16 @@ pub fn plan(
     now: DateTime<Utc>,
 ) -> Vec<TrialPlan> {
     let incomparable = crate::lint::comparability(spec, findings);
+    let calibration = forecast::calibrated(spec);
     let mut trials = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
         let at = format!("/candidates/{index}/");
         let own: Vec<Finding> = findings.iter().filter(|f| f.pointer.starts_with(&at)).cloned().collect();
         let odd = incomparable.get(index).cloned().flatten();
         for option in &candidate.purchase_options {
-            for repeat in 1..=candidate.repeats {
-                let base = trial(spec, candidate, *option, tariff, metrics_interval, now);
-                trials.push(TrialPlan {
-                    repeat,
-                    findings: own.clone(),
-                    incomparable: odd.clone(),
-                    ..base.marked(&own)
-                });
-            }
+            let base = trial(spec, (candidate, *option), tariff, metrics_interval, &calibration, now);
+            let base = TrialPlan { findings: own.clone(), incomparable: odd.clone(), ..base.marked(&own) };
+            trials.extend((1..=candidate.repeats).map(|repeat| TrialPlan { repeat, ..base.clone() }));
         }
     }
     trials
@@ -102,10 +102,10 @@ impl TrialPlan {
 
 fn trial(
     spec: &ExperimentSpec,
-    candidate: &CandidateSpec,
-    purchase_option: PurchaseOption,
+    (candidate, purchase_option): (&CandidateSpec, PurchaseOption),
     tariff: Tariff<'_>,
     metrics_interval: TimeDelta,
+    calibration: &Calibration,
     now: DateTime<Utc>,
 ) -> TrialPlan {
     let instance = catalog::find(&candidate.instance_type);
@@ -139,6 +139,10 @@ fn trial(
         findings: Vec::new(),
         refused: false,
         incomparable: None,
+        forecast: workload.zip(profile).and_then(|(workload, profile)| {
+            let whole = (workload, candidate, profile);
+            forecast::forecast(spec, whole, purchase_option, price.as_ref(), calibration)
+        }),
         price,
         worst_case,
         request,

@@ -264,6 +264,20 @@ impl Calibration {
         Self { theta: model.theta, code: 0.0, kinds: Vec::new(), covariance }
     }
 
+    /// For comparisons between types: what the code does to all of them alike is taken out.
+    #[must_use]
+    pub fn relative(&self) -> Self {
+        let mut relative = self.clone();
+        for (place, row) in relative.covariance.iter_mut().enumerate() {
+            for (other, value) in row.iter_mut().enumerate() {
+                if place == COUNT || other == COUNT {
+                    *value = 0.0;
+                }
+            }
+        }
+        relative
+    }
+
     /// Derivatives of the logarithm of the speed by everything that is uncertain.
     fn slopes(&self, kind: &str, hardware: &Hardware, setting: &Setting) -> Vec<f64> {
         let own = self.kinds.iter().map(|(name, _)| if name == kind { 1.0 } else { 0.0 });

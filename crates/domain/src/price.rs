@@ -212,6 +212,39 @@ pub fn catalog() -> &'static [NewPrice] {
     &CATALOG
 }
 
+/// The shipped prices and rates as they stand in a database that has no others; their ids name nothing.
+pub fn shipped() -> (Vec<Price>, Vec<Rate>) {
+    let id = PriceId(uuid::Uuid::nil());
+    let price = |row: &NewPrice| {
+        Some(Price {
+            id,
+            instance_type: row.instance_type.clone()?,
+            region: row.region.clone(),
+            usd_per_hour: Usd(row.usd),
+            usd_per_hour_max: row.usd_max.map(Usd),
+            effective_from: row.effective_from,
+            source: row.source.clone(),
+            status: row.status,
+            note: row.note.clone(),
+            confirmed_at: None,
+        })
+    };
+    let rate = |row: &NewPrice| {
+        row.instance_type.is_none().then(|| Rate {
+            id,
+            component: row.component,
+            region: row.region.clone(),
+            usd: Usd(row.usd),
+            usd_max: row.usd_max.map(Usd),
+            effective_from: row.effective_from,
+            confirmed_at: row.confirmed_at,
+            source: row.source.clone(),
+            status: row.status,
+        })
+    };
+    (catalog().iter().filter_map(price).collect(), catalog().iter().filter_map(rate).collect())
+}
+
 /// The price in force at a moment, of those that have begun. A negotiated one goes before any other, and of those the latest begun.
 /// Of the others it is the one whose source was seen last: what AWS lists today holds since the day it names, against whatever
 /// was taken for true of that day before.

@@ -97,7 +97,7 @@ fn hyperparameters(
     all.extend(sdk::launch(Launch {
         library: profile.library,
         instance_type: &candidate.instance_type,
-        smp_parameters: &profile.smp_parameters,
+        smp_parameters: &profile.smp(),
         processes_per_host: profile.processes_per_host,
         mpi_options: &profile.mpi_options,
     }));

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::catalog;
 use crate::claim::Claims;
+use crate::forecast::Measurement;
 use crate::ids::{ProfileId, WorkloadId};
 use crate::metric::MetricDefinition;
 use crate::model::ModelShape;
@@ -289,6 +290,9 @@ pub struct ExperimentSpec {
     /// What somebody expects, shown beside what is measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
+    /// Speeds of this workload that were measured before: they move the predictions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measurements: Vec<Measurement>,
     /// What the question takes for true of hardware, prices, sizes and speeds: checked by the linter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
@@ -327,6 +331,25 @@ impl ProfileSpec {
             environment: BTreeMap::new(),
             hyperparameters: BTreeMap::new(),
         }
+    }
+
+    /// Parameters of SageMaker's model parallel library: the user's, and the degrees that the profile sets.
+    pub fn smp(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut all = self.smp_parameters.clone();
+        let mut set = |key: &str, value: serde_json::Value| {
+            all.entry(key).or_insert(value);
+        };
+        if self.pipeline_parallel_degree > 1 && !self.smp_parameters.contains_key("partitions") {
+            set("pipeline_parallel_degree", self.pipeline_parallel_degree.into());
+        }
+        if self.tensor_parallel_degree > 1 {
+            set("tensor_parallel_degree", self.tensor_parallel_degree.into());
+            // Version 1 splits layers only where it also runs the data parallelism.
+            if self.library == ParallelLibrary::SmpV1 {
+                set("ddp", true.into());
+            }
+        }
+        all
     }
 
     /// Sequences per optimiser step: micro-batch × accumulation × data-parallel accelerators.

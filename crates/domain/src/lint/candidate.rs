@@ -69,6 +69,10 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     }
     as_asked(workload, candidate, profile, &place, findings);
     runtime(spec, candidate, profile, instance, &at, findings);
+    let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
+    if split > candidate.accelerators() {
+        return; // there is no such layout, and no need to be estimated
+    }
     memory(&workload.model, candidate, profile, instance, &place, findings);
     needless(&workload.model, profile, &candidate.instance_type, candidate.instance_count, &place, findings);
 }
@@ -108,7 +112,14 @@ fn parallelism(
     findings: &mut Vec<Finding>,
 ) {
     let gpus = candidate.accelerators();
-    let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
+    let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
+    let smp = if is_smp { profile.smp() } else { serde_json::Map::new() };
+    let degree = |keys: &[&str], own: u32| {
+        let asked = keys.iter().find_map(|key| smp.get(*key)?.as_u64());
+        asked.map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX)).max(1)
+    };
+    let split = degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree)
+        .saturating_mul(degree(&["pipeline_parallel_degree", "partitions"], profile.pipeline_parallel_degree));
     if split > gpus {
         let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
         findings.push(

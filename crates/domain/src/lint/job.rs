@@ -314,7 +314,7 @@ pub(super) fn of_candidate(
         job.libraries.push(At::new(profile.library, format!("{place}/profile")));
     }
     let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
-    job.smp = is_smp.then(|| At::new(profile.smp_parameters.clone(), format!("{place}/profile/smp_parameters")));
+    job.smp = is_smp.then(|| At::new(profile.smp(), format!("{place}/profile/smp_parameters")));
     // The request is rendered with what each library needs.
     job.has_mpi = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::Horovod);
     job.has_torch_distributed = profile.library == ParallelLibrary::SmpV2;

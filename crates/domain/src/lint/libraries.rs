@@ -305,7 +305,9 @@ fn smp_unknown(key: &str, pointer: &str, known: &[&str], origin: Origin) -> Find
 fn smp_split(job: &Job, split: u64, pointer: &str, findings: &mut Vec<Finding>) {
     let known: Option<Vec<&InstanceType>> =
         job.groups.iter().map(|group| catalog::find(&group.instance_type.value)).collect();
-    let Some(kinds) = known.filter(|_| !job.is_mixed) else { return };
+    // Of a candidate it is checked with its profile.
+    let is_checked = job.is_mixed || matches!(job.origin, Origin::Candidate(_));
+    let Some(kinds) = known.filter(|_| !is_checked) else { return };
     let each = kinds.iter().map(|kind| u64::from(kind.accelerator_count)).sum::<u64>();
     let all = each.saturating_mul(job.instances());
     if split > all && all > 0 {

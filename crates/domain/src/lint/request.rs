@@ -256,6 +256,20 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Speeds that were measured before.
+pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    for (index, measurement) in spec.measurements.iter().enumerate() {
+        let at = format!("/measurements/{index}");
+        if crate::catalog::find(&measurement.instance_type).is_none() {
+            findings.push(super::training::unknown_type(&measurement.instance_type, &format!("{at}/instance_type")));
+        }
+        if !(measurement.tokens_per_second.is_finite() && measurement.tokens_per_second > 0.0) {
+            findings.push(found("measured-speed", format!("{at}/tokens_per_second")));
+        }
+        profile_bounds(&measurement.profile, &format!("{at}/profile"), findings);
+    }
+}
+
 pub(super) fn workload_missing() -> Finding {
     found("workload-missing", "/workload")
         .says("there is no workload, or its workload_id is not one of this project's")

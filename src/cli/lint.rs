@@ -1,0 +1,102 @@
+//! `bakeoff lint FILE…`: checks documents of any kind, without a service, at the shipped prices; `--fix` mends what can be mended.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::lint::Kind;
+use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::{body, estimator};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::report;
+use crate::clock::real_now;
+use crate::document;
+
+#[derive(Debug, Args)]
+pub(super) struct LintOptions {
+    /// Experiments, workloads, profiles, external runs, CreateTrainingJob bodies, or arguments of the SDK's estimators, as JSON.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// What they are, where their members do not say: experiment, workload, instance_profile, training_job, estimator, run.
+    #[arg(long, value_parser = kind)]
+    kind: Option<Kind>,
+    /// Write every file back with what can be mended by machine.
+    #[arg(long)]
+    fix: bool,
+    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, and check nothing.
+    #[arg(long, conflicts_with = "fix")]
+    request: bool,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| format!("use one of {}", known.join(", ")))
+}
+
+/// The shipped prices in force now, in a region.
+pub(super) fn shipped_prices(region: &str) -> Vec<Price> {
+    let (all, _) = price::shipped();
+    let now = real_now();
+    let types: std::collections::BTreeSet<String> = all.iter().map(|price| price.instance_type.clone()).collect();
+    types.iter().filter_map(|kind| price::in_force(&all, kind, region, now)).collect()
+}
+
+pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is not JSON", path.display()))
+}
+
+pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
+    let mut reports = Vec::new();
+    let mut is_sound = true;
+    for file in &options.files {
+        let mut value = read(file)?;
+        if options.request {
+            let request = estimator::request(&value).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+            println!("{}", serde_json::to_string_pretty(&body::body(&request))?);
+            continue;
+        }
+        let region = value.get("region").and_then(Value::as_str).unwrap_or("us-east-1").to_owned();
+        let prices = shipped_prices(&region);
+        let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
+            bail!("{}: nothing says what this document is; name it with --kind", file.display());
+        };
+        let before = findings.len();
+        if options.fix {
+            let mended = document::mend(&value, kind, &prices);
+            if mended != value {
+                std::fs::write(file, serde_json::to_string_pretty(&mended)? + "\n")?;
+                value = mended;
+                findings = document::check(&value, Some(kind), &prices).map_or_else(Vec::new, |(_, left)| left);
+            }
+        }
+        is_sound &= findings.iter().all(|finding| finding.severity < Severity::Refused);
+        if options.json {
+            reports.push(json!({"file": file, "kind": kind, "findings": findings}));
+        } else {
+            show(file, kind, &findings, before);
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    }
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(file: &Path, kind: Kind, findings: &[Finding], before: usize) {
+    let kind = kind.as_str().replace('_', " ");
+    let mended = before.saturating_sub(findings.len());
+    let mended = if mended > 0 { format!(", {mended} mended") } else { String::new() };
+    if findings.is_empty() {
+        println!("✔ {} ({kind}): nothing to say{mended}", file.display());
+        return;
+    }
+    println!("{} ({kind}): {}{mended}", file.display(), report::counted(findings));
+    report::findings(findings);
+}

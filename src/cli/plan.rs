@@ -1,0 +1,71 @@
+//! `bakeoff plan FILE…`: what an experiment would do and cost, without a service, at the shipped prices.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use bakeoff_domain::finding::Finding;
+use bakeoff_domain::plan::{Tariff, plan};
+use bakeoff_domain::preview::{Preview, preview};
+use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::{lint, price};
+use chrono::TimeDelta;
+use clap::Args;
+
+use super::{lint as linter, report};
+use crate::clock::real_now;
+use crate::document;
+
+/// Stands for the installation's own part of job names.
+const INSTALLATION: &str = "offline";
+
+#[derive(Debug, Args)]
+pub(super) struct PlanOptions {
+    /// Experiments, as JSON, with workload and profiles inline.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Print the whole plan as JSON: requests, advice, terms of memory.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
+    let mut previews = Vec::new();
+    for file in &options.files {
+        let value = linter::read(file)?;
+        let (spec, unknown) = document::read::<ExperimentSpec>(&value);
+        let spec = match spec {
+            Ok(spec) if unknown.is_empty() => spec,
+            Ok(_) => bail!("{}: {}", file.display(), lines(&unknown)),
+            Err(error) => bail!("{}: {}", file.display(), lines(&[unknown, vec![error]].concat())),
+        };
+        let preview = planned(&spec);
+        if !options.json {
+            report::preview(&preview);
+        }
+        previews.push(preview);
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&previews)?);
+    }
+    let all_would = previews.iter().all(|preview| preview.would_start);
+    Ok(if all_would { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn lines(findings: &[Finding]) -> String {
+    let one = |finding: &Finding| format!("{}: {} {}", finding.pointer, finding.message, finding.fix);
+    findings.iter().map(one).collect::<Vec<String>>().join("\n")
+}
+
+fn planned(spec: &ExperimentSpec) -> Preview {
+    let (prices, rates) = price::shipped();
+    let findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
+    let is_bounded = !findings.iter().any(|finding| matches!(finding.rule.as_str(), "trial-count" | "candidate-count"));
+    let plans = if is_bounded {
+        let tariff = Tariff { prices: &prices, rates: &rates };
+        plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now())
+    } else {
+        Vec::new()
+    };
+    preview(spec, findings, plans, INSTALLATION)
+}

@@ -1,0 +1,115 @@
+//! Reading documents: JSON into a type, with everything that does not fit as findings with pointers. Used by handlers and by the
+//! command line; what is wrong with the values themselves is the linter's business.
+
+use std::sync::LazyLock;
+
+use bakeoff_domain::finding::{Finding, Severity, nearest};
+use bakeoff_domain::lint::{self, Document, Kind};
+use bakeoff_domain::price::Price;
+use serde::de::DeserializeOwned;
+use serde_ignored::Path as Ignored;
+use serde_json::Value;
+
+/// The value, or what keeps it from being read; and the fields that there are not.
+pub fn read<T: DeserializeOwned>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
+    let mut unknown = Vec::new();
+    let mut track = serde_path_to_error::Track::new();
+    let deserializer = serde_path_to_error::Deserializer::new(json, &mut track);
+    let parsed = serde_ignored::deserialize(deserializer, |path| unknown.push(unknown_field(&path)));
+    let parsed = parsed.map_err(|error: serde_json::Error| {
+        let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
+            let text = segment.to_string();
+            let name = text.trim_start_matches('[').trim_end_matches(']');
+            if name == "?" { pointer } else { format!("{pointer}/{name}") }
+        });
+        Finding::new("type", Severity::Error, pointer).says(error.to_string()).source(SCHEMA)
+    });
+    (parsed, unknown)
+}
+
+const SCHEMA: &str = "the API's schema, /openapi.json";
+
+fn pointer(path: &Ignored<'_>) -> String {
+    match path {
+        Ignored::Root => String::new(),
+        Ignored::Seq { parent, index } => format!("{}/{index}", pointer(parent)),
+        Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), key.replace('~', "~0").replace('/', "~1")),
+        Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
+            pointer(parent)
+        }
+    }
+}
+
+/// Every property name that the API knows: for "did you mean".
+static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let document = serde_json::to_value(crate::http::openapi()).unwrap_or_default();
+    let schemas =
+        document.pointer("/components/schemas").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
+    let names = schemas.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
+    names.map(|(name, _)| name.clone()).collect()
+});
+
+fn unknown_field(path: &Ignored<'_>) -> Finding {
+    let pointer = pointer(path);
+    let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
+    let near = nearest(&name, FIELDS.iter().map(String::as_str), 2);
+    let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
+    let patch = vec![bakeoff_domain::finding::Operation::remove(&pointer)];
+    let finding = Finding::new("unknown-field", Severity::Error, pointer);
+    let patch = if near.is_empty() { patch } else { Vec::new() };
+    finding.says(format!("there is no field `{name}` here")).fix(fix).source(SCHEMA).patch(patch)
+}
+
+/// A document of any kind, checked: what it was taken for, and everything that is wrong with it. `None`: nobody can tell what it is.
+pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind, Vec<Finding>)> {
+    let kind = kind.or_else(|| Kind::of(json))?;
+    fn typed<T: DeserializeOwned>(json: &Value, wrap: impl Fn(Box<T>) -> Document) -> (Option<Document>, Vec<Finding>) {
+        let (value, mut findings) = read::<T>(json);
+        match value {
+            Ok(value) => (Some(wrap(Box::new(value))), findings),
+            Err(error) => {
+                findings.push(error);
+                (None, findings)
+            }
+        }
+    }
+    let (document, mut findings) = match kind {
+        Kind::Experiment => typed(json, Document::Experiment),
+        Kind::Workload => typed(json, Document::Workload),
+        Kind::Run => typed(json, Document::Run),
+        Kind::TrainingJob => (Some(Document::TrainingJob(json.clone())), Vec::new()),
+        Kind::Estimator => (Some(Document::Estimator(json.clone())), Vec::new()),
+        Kind::InstanceProfile => {
+            let instance_type = json.get("instance_type").and_then(Value::as_str).map(str::to_owned);
+            let inner = json.get("spec");
+            let at = if inner.is_some() { "/spec" } else { "" };
+            let wrap = |spec| Document::InstanceProfile { instance_type: instance_type.clone(), spec, at };
+            let (document, mut findings) = typed(inner.unwrap_or(json), wrap);
+            findings.iter_mut().for_each(|finding| finding.pointer.insert_str(0, at));
+            (document, findings)
+        }
+    };
+    if let Some(document) = &document {
+        findings.extend(lint::document(document, prices));
+    }
+    Some((kind, findings))
+}
+
+/// The document with every patch that was offered, again and again until none is left or nothing changes.
+pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
+    const ROUNDS: usize = 20;
+    let mut document = json.clone();
+    for _ in 0..ROUNDS {
+        let findings = check(&document, Some(kind), prices).map_or_else(Vec::new, |(_, findings)| findings);
+        // One at a time: a patch may move what the next one points at.
+        let applied = findings.iter().filter(|finding| !finding.patch.is_empty()).find_map(|finding| {
+            let patch: json_patch::Patch = serde_json::from_value(serde_json::to_value(&finding.patch).ok()?).ok()?;
+            let mut tried = document.clone();
+            json_patch::patch(&mut tried, &patch).ok()?;
+            (tried != document).then_some(tried)
+        });
+        let Some(next) = applied else { break };
+        document = next;
+    }
+    document
+}
