@@ -41,10 +41,7 @@ fn kind(text: &str) -> Result<Kind, String> {
 
 /// The shipped prices in force now, in a region.
 pub(super) fn shipped_prices(region: &str) -> Vec<Price> {
-    let (all, _) = price::shipped();
-    let now = real_now();
-    let types: std::collections::BTreeSet<String> = all.iter().map(|price| price.instance_type.clone()).collect();
-    types.iter().filter_map(|kind| price::in_force(&all, kind, region, now)).collect()
+    price::all_in_force(&price::shipped().0, region, real_now())
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {

@@ -6,7 +6,7 @@ use bakeoff_domain::catalog;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::lint::{Kind, rules};
 use bakeoff_domain::preview::Preview;
-use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::price;
 use bakeoff_domain::spec::ExperimentSpec;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -74,9 +74,7 @@ pub(super) async fn lint(
     let region = json.get("region").and_then(serde_json::Value::as_str).unwrap_or(&app.settings.region).to_owned();
     let types: Vec<String> = catalog::all().iter().map(|kind| kind.instance_type.clone()).collect();
     let tariffs = app.store.tariffs(caller.project, &region, &types).await?;
-    let now = app.clock.now();
-    let prices: Vec<Price> =
-        types.iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &region, now)).collect();
+    let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
     let found = document::check(&json, params.kind, &prices);
     let (kind, findings) = found.ok_or_else(|| {
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();

@@ -72,6 +72,13 @@ impl Region {
         let text = |key: &str| addresses[key].as_str().expect("an address").to_owned();
         Self { child, url: text("api"), s3_url: text("s3"), folder }
     }
+
+    /// An object in a bucket of the region.
+    pub(crate) fn put_object(&self, bucket: &str, key: &str) {
+        let path = self.folder.join(bucket).join(key);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, "x").expect("an object");
+    }
 }
 
 /// When a test begins.

@@ -261,6 +261,14 @@ pub fn in_force(prices: &[Price], instance_type: &str, region: &str, at: DateTim
         .cloned()
 }
 
+/// The prices in force in a region, one of each type.
+pub fn all_in_force(prices: &[Price], region: &str, at: DateTime<Utc>) -> Vec<Price> {
+    let mut types: Vec<&str> = prices.iter().map(|price| price.instance_type.as_str()).collect();
+    types.sort_unstable();
+    types.dedup();
+    types.into_iter().filter_map(|kind| in_force(prices, kind, region, at)).collect()
+}
+
 /// The same of rates.
 pub fn rate_in_force<'a>(rates: &'a [Rate], component: Component, region: &str, at: DateTime<Utc>) -> Option<&'a Rate> {
     rates

@@ -8,6 +8,7 @@
 
 mod billing;
 mod checkpoints;
+mod constraints;
 mod events;
 mod faults;
 mod metrics;

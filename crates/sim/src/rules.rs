@@ -2,10 +2,10 @@
 
 use bakeoff_domain::catalog;
 use chrono::{DateTime, Utc};
-use regex::Regex;
 use serde_json::Value;
 
 use crate::Region;
+use crate::constraints;
 use crate::world::World;
 
 /// An error on the wire: SageMaker's code and message.
@@ -18,9 +18,6 @@ pub(crate) struct Refusal {
 pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal { code: "ValidationException", message: message.into() }
 }
-
-const NAME_PATTERN: &str = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}";
-const ROLE_PATTERN: &str = r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+";
 
 /// Everything CreateTrainingJob refuses, in the service's order: shape, cross-field rules, name, quota, inputs.
 pub(crate) fn check_create(region: &Region, world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
@@ -40,34 +37,54 @@ pub(crate) fn check_create(region: &Region, world: &World, body: &Value, now: Da
     inputs(region, body)
 }
 
+/// Type and count of each kind of instance that a request asks for.
+pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
+    let read = |group: &Value| Some((group["InstanceType"].as_str()?.to_owned(), group["InstanceCount"].as_u64()?));
+    let resources = &body["ResourceConfig"];
+    match resources["InstanceGroups"].as_array() {
+        Some(groups) => groups.iter().filter_map(read).collect(),
+        None => read(resources).into_iter().collect(),
+    }
+}
+
 fn shape(body: &Value) -> Result<(), Refusal> {
-    pattern(body, "TrainingJobName", "trainingJobName", NAME_PATTERN)?;
-    pattern(body, "RoleArn", "roleArn", ROLE_PATTERN)?;
-    if !body["OutputDataConfig"]["S3OutputPath"].is_string() {
-        return Err(missing("outputDataConfig.s3OutputPath"));
+    constraints::check(body)?;
+    let resources = &body["ResourceConfig"];
+    let groups = groups(body);
+    if let Some(all) = resources["InstanceGroups"].as_array() {
+        if resources["InstanceType"].is_string() || resources["InstanceCount"].is_u64() {
+            return Err(invalid("InstanceGroups cannot be combined with InstanceType and InstanceCount"));
+        }
+        if all.len() != groups.len() || all.iter().any(|group| !group["InstanceGroupName"].is_string()) {
+            return Err(invalid("Each instance group needs InstanceGroupName, InstanceType and InstanceCount"));
+        }
     }
-    let kind = body["ResourceConfig"]["InstanceType"].as_str().unwrap_or_default();
-    if catalog::find(kind).is_none() {
-        return Err(invalid(format!(
-            "1 validation error detected: Value '{kind}' at 'resourceConfig.instanceType' failed to satisfy constraint: Member must satisfy enum value set: [{}]",
-            catalog::all().iter().map(|known| known.instance_type.as_str()).collect::<Vec<_>>().join(", ")
-        )));
+    if resources["InstancePreferences"].is_array() {
+        return Err(invalid("This region knows no InstancePreferences"));
     }
-    let count = body["ResourceConfig"]["InstanceCount"].as_u64().unwrap_or(0);
-    if count == 0 || count > 1000 {
-        return Err(invalid("InstanceCount must be at least 1"));
+    if groups.is_empty() {
+        return Err(missing("resourceConfig.instanceType"));
     }
-    let hyper = body["HyperParameters"].as_object();
-    if hyper.is_some_and(|entries| entries.len() > 100) {
-        return Err(too_long("hyperParameters", 100));
+    for (kind, count) in &groups {
+        let Some(instance) = catalog::find(kind) else {
+            return Err(invalid(format!(
+                "1 validation error detected: Value '{kind}' at 'resourceConfig.instanceType' failed to satisfy constraint: Member must satisfy enum value set: [{}]",
+                catalog::all().iter().map(|known| known.instance_type.as_str()).collect::<Vec<_>>().join(", ")
+            )));
+        };
+        if *count == 0 || *count > 1000 {
+            return Err(invalid("InstanceCount must be at least 1"));
+        }
+        if instance.nvme_gb == 0 && resources["VolumeSizeInGB"].as_u64().is_none_or(|gb| gb == 0) {
+            return Err(invalid(format!("VolumeSizeInGB is required for {kind}")));
+        }
+        if instance.nvme_gb > 0 && resources["VolumeKmsKeyId"].is_string() {
+            return Err(invalid(format!("VolumeKmsKeyId is not supported for {kind}, which has local storage")));
+        }
     }
-    let is_long = |value: &Value| value.as_str().is_some_and(|text| text.len() > 2500);
-    if hyper.is_some_and(|entries| entries.values().any(is_long)) {
-        return Err(too_long("hyperParameters", 2500));
-    }
-    let environment = body["Environment"].as_object();
-    if environment.is_some_and(|entries| entries.len() > 100) {
-        return Err(too_long("environment", 100));
+    let algorithm = &body["AlgorithmSpecification"];
+    if algorithm["TrainingImage"].is_string() == algorithm["AlgorithmName"].is_string() {
+        return Err(invalid("Exactly one of TrainingImage and AlgorithmName must be given"));
     }
     Ok(())
 }
@@ -78,23 +95,6 @@ fn missing(path: &str) -> Refusal {
     ))
 }
 
-fn too_long(path: &str, most: usize) -> Refusal {
-    invalid(format!(
-        "1 validation error detected: Value at '{path}' failed to satisfy constraint: Member must have length less than or equal to {most}"
-    ))
-}
-
-fn pattern(body: &Value, field: &str, path: &str, pattern: &str) -> Result<(), Refusal> {
-    let Some(value) = body[field].as_str() else { return Err(missing(path)) };
-    let matches = Regex::new(&format!("^(?:{pattern})$")).is_ok_and(|regex| regex.is_match(value));
-    if matches && value.len() <= 2048 {
-        return Ok(());
-    }
-    Err(invalid(format!(
-        "1 validation error detected: Value '{value}' at '{path}' failed to satisfy constraint: Member must satisfy regular expression pattern: {pattern}"
-    )))
-}
-
 fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
     let is_spot = body["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
     let runtime = body["StoppingCondition"]["MaxRuntimeInSeconds"].as_u64();
@@ -102,11 +102,9 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
     if runtime.is_some_and(|seconds| seconds == 0 || seconds > 28 * 86_400) {
         return Err(invalid("MaxRuntimeInSeconds must be between 1 second and 28 days"));
     }
-    let keep_alive = body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_i64();
-    if keep_alive.is_some_and(|seconds| !(0..=21_600).contains(&seconds)) {
-        return Err(invalid(
-            "1 validation error detected: Value at 'resourceConfig.keepAlivePeriodInSeconds' failed to satisfy constraint: Member must have value less than or equal to 21600",
-        ));
+    let keep_alive = body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_u64().unwrap_or(0);
+    if keep_alive > 0 && body["ResourceConfig"]["InstanceGroups"].is_array() {
+        return Err(invalid("KeepAlivePeriodInSeconds cannot be combined with heterogeneous clusters"));
     }
     match (is_spot, wait) {
         (false, Some(_)) => Err(invalid(
@@ -116,7 +114,7 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
         (true, Some(wait)) if wait < runtime.unwrap_or(86_400) => {
             Err(invalid("Invalid MaxWaitTimeInSeconds. It must be equal to or greater than MaxRuntimeInSeconds"))
         }
-        (true, Some(_)) if body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_u64().unwrap_or(0) > 0 => {
+        (true, Some(_)) if keep_alive > 0 => {
             Err(invalid("KeepAlivePeriodInSeconds cannot be combined with managed spot training"))
         }
         _ => Ok(()),
@@ -124,22 +122,23 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
 }
 
 fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
-    let kind = body["ResourceConfig"]["InstanceType"].as_str().unwrap_or_default();
     let is_spot = body["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
-    let wanted = u32::try_from(body["ResourceConfig"]["InstanceCount"].as_u64().unwrap_or(0)).unwrap_or(u32::MAX);
-    let used = world.in_use(kind, is_spot, now);
-    let most = world.quotas.of(kind);
-    // The instances of a pool that it takes over are counted already.
-    if used.saturating_add(wanted) <= most || world.pool_for(body, now).is_some() {
-        return Ok(());
+    for (kind, count) in groups(body) {
+        let wanted = u32::try_from(count).unwrap_or(u32::MAX);
+        let used = world.in_use(&kind, is_spot, now);
+        let most = world.quotas.of(&kind);
+        // The instances of a pool that it takes over are counted already.
+        if used.saturating_add(wanted) > most && world.pool_for(body, now).is_none() {
+            let usage = if is_spot { "spot training job" } else { "training job" };
+            return Err(Refusal {
+                code: "ResourceLimitExceeded",
+                message: format!(
+                    "The account-level service limit '{kind} for {usage} usage' is {most} Instances, with current utilization of {used} Instances and a request delta of {wanted} Instances. Please contact AWS support to request an increase for this limit."
+                ),
+            });
+        }
     }
-    let usage = if is_spot { "spot training job" } else { "training job" };
-    Err(Refusal {
-        code: "ResourceLimitExceeded",
-        message: format!(
-            "The account-level service limit '{kind} for {usage} usage' is {most} Instances, with current utilization of {used} Instances and a request delta of {wanted} Instances. Please contact AWS support to request an increase for this limit."
-        ),
-    })
+    Ok(())
 }
 
 fn inputs(region: &Region, body: &Value) -> Result<(), Refusal> {

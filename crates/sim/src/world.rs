@@ -15,6 +15,7 @@ use crate::faults::{CallFault, Faults};
 use crate::physics::{self, Training};
 use crate::pools::PoolEnd;
 use crate::quotas::{self, Calls, InstanceQuotas};
+use crate::rules;
 use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
 /// What a job that is no language model sleeps for.
@@ -30,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) instance: &'static InstanceType,
     pub(crate) count: u32,
+    /// The other groups of a heterogeneous cluster.
+    pub(crate) helpers: Vec<(&'static InstanceType, u32)>,
     pub(crate) is_spot: bool,
     pub(crate) training: Option<Training>,
     pub(crate) timeline: Timeline,
@@ -171,12 +174,12 @@ impl World {
 
     /// Instances of a type that count against a quota: jobs that are not over, and on demand idle warm pools too.
     pub(crate) fn in_use(&self, instance_type: &str, is_spot: bool, now: DateTime<Utc>) -> u32 {
-        let counts = |job: &&Job| {
-            job.instance.instance_type == instance_type
-                && job.is_spot == is_spot
-                && (!job.timeline.is_over(now) || job.has_idle_pool(now))
+        let is_there = |job: &&Job| job.is_spot == is_spot && (!job.timeline.is_over(now) || job.has_idle_pool(now));
+        let of_type = |job: &Job| -> u32 {
+            let groups = [(job.instance, job.count)].into_iter().chain(job.helpers.iter().copied());
+            groups.filter(|(kind, _)| kind.instance_type == instance_type).map(|(_, count)| count).sum()
         };
-        self.jobs.iter().filter(counts).map(|job| job.count).sum()
+        self.jobs.iter().filter(is_there).map(of_type).sum()
     }
 
     /// The idle pool that a request would take over.
@@ -192,8 +195,11 @@ impl World {
     /// Creates a job whose request has passed the rules; its life is drawn here and now.
     pub(crate) fn create(&mut self, request: Value, now: DateTime<Utc>) -> Option<&Job> {
         let name = request["TrainingJobName"].as_str()?.to_owned();
-        let instance = catalog::find(request["ResourceConfig"]["InstanceType"].as_str()?)?;
-        let count = u32::try_from(request["ResourceConfig"]["InstanceCount"].as_u64()?).ok()?;
+        let groups = rules::groups(&request);
+        let mut groups =
+            groups.iter().filter_map(|(kind, count)| Some((catalog::find(kind)?, u32::try_from(*count).ok()?)));
+        let (instance, count) = groups.next()?;
+        let helpers: Vec<(&'static InstanceType, u32)> = groups.collect();
         let hyper = strings(&request["HyperParameters"]);
         let training = physics::training(&hyper, instance, count);
         let is_spot = request["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
@@ -236,6 +242,7 @@ impl World {
             created_at: now,
             instance,
             count,
+            helpers,
             is_spot,
             training,
             timeline: timeline::draw(&life),
@@ -296,8 +303,9 @@ impl World {
     fn record_of(&self, job: &Job, now: DateTime<Utc>) -> Value {
         let billable = job.billable_seconds(now);
         let pool: Vec<Span> = job.retained(now).into_iter().collect();
-        let bill = |spans: &[Span], percent: i64| {
-            self.rates.bill(&job.instance.instance_type, i64::from(job.count), spans, percent)
+        let bill = |spans: &[Span], percent: i64| -> Option<i64> {
+            let groups = [(job.instance, job.count)].into_iter().chain(job.helpers.iter().copied());
+            groups.map(|(kind, count)| self.rates.bill(&kind.instance_type, i64::from(count), spans, percent)).sum()
         };
         json!({
             "name": job.name,

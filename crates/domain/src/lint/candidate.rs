@@ -261,21 +261,30 @@ pub(super) fn needless(
     findings: &mut Vec<Finding>,
 ) {
     let Some(instance) = catalog::find(kind).filter(|_| is_sound(model)) else { return };
-    if profile.cpu_offload == CpuOffload::None {
-        return;
-    }
     let without = ProfileSpec { cpu_offload: CpuOffload::None, ..profile.clone() };
     let fit = fit::fit(model, &without, instance, count);
-    if fit.verdict == Verdict::Fits {
+    let room = |fit: &fit::Fit| {
+        format!("{:.0} GiB of {:.0} a GPU", fit.accelerator_gib, fit.accelerator_capacity_gib.unwrap_or_default())
+    };
+    if profile.cpu_offload != CpuOffload::None && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/cpu_offload");
         findings.push(
             found("offload-not-needed", &pointer)
-                .says(format!(
-                    "without offload it needs {:.0} GiB of {:.0} a GPU: offload only slows it down",
-                    fit.accelerator_gib,
-                    fit.accelerator_capacity_gib.unwrap_or_default()
-                ))
+                .says(format!("without offload it needs {}: offload only slows it down", room(&fit)))
                 .patch(vec![Operation::set(&pointer, "none")]),
+        );
+    }
+    let lower = ProfileSpec { zero_stage: 1, ..without };
+    let fit = fit::fit(model, &lower, instance, count);
+    if profile.zero_stage == 3 && fit.verdict == Verdict::Fits {
+        let pointer = format!("{at}/zero_stage");
+        findings.push(
+            found("sharding-not-needed", &pointer)
+                .says(format!(
+                    "with stage 1 it needs {}: stage 3 gathers every weight in every micro-step, forward and backward",
+                    room(&fit)
+                ))
+                .patch(vec![Operation::set(&format!("{at}/cpu_offload"), "none"), Operation::set(&pointer, 1)]),
         );
     }
 }

@@ -103,6 +103,15 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     if let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) {
         self::distribution(distribution, findings);
     }
+    let has_deepspeed = ["deepspeed", "deepspeed_config"]
+        .iter()
+        .any(|key| document.pointer(&format!("/hyperparameters/{key}")).is_some());
+    let smp = [ParallelLibrary::SmpV1, ParallelLibrary::SmpV2];
+    if has_deepspeed
+        && let Some((_, pointer)) = estimator::libraries(arguments).iter().find(|(one, _)| smp.contains(one))
+    {
+        findings.push(found("two-engines", pointer));
+    }
     if let Some(name) = arguments.get("job_name").and_then(Value::as_str) {
         training::fixed_name(name, "/job_name", findings);
     }

@@ -27,7 +27,8 @@ fn spec(change: impl FnOnce(&mut serde_json::Value)) -> ExperimentSpec {
 }
 
 fn prices() -> Vec<Price> {
-    crate::price::shipped().0
+    let at = "2026-11-20T00:00:00Z".parse().unwrap();
+    crate::price::all_in_force(&crate::price::shipped().0, "us-east-1", at)
 }
 
 fn rules(spec: &ExperimentSpec, least: Severity) -> Vec<String> {

@@ -135,6 +135,10 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
     let is_profiler = |name: &str| sdk::profiler_rules().any(|known| known == name);
     let is_debugger = |name: &str| sdk::debug_rules().any(|known| known == name);
     let near = |name: &str, all: Vec<&'static str>| {
+        if name.contains("Utilization") {
+            return "use the profiler's LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them"
+                .to_owned();
+        }
         let close = nearest(name, all.iter().copied(), 2);
         let listed = if close.is_empty() { all } else { close };
         format!("use {}", listed.join(", "))

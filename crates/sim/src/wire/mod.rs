@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -33,6 +33,7 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
         .route("/BatchGetMetrics", post(iterations))
         .route("/_sim/record", get(record))
+        .route("/_sim/requests/{name}", get(request))
         .route("/_sim/prices", post(change_price))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
@@ -45,6 +46,13 @@ pub(crate) fn router(region: Region) -> Router {
 async fn record(State(region): State<Region>) -> Response {
     let now = region.now();
     axum::Json(region.with(|world| world.record(now))).into_response()
+}
+
+/// The CreateTrainingJob body of a job, as it came over the wire.
+async fn request(State(region): State<Region>, Path(name): Path<String>) -> Response {
+    region
+        .with(|world| world.job(&name).map(|job| job.request.clone()))
+        .map_or_else(|| StatusCode::NOT_FOUND.into_response(), |body| axum::Json(body).into_response())
 }
 
 #[derive(Deserialize)]
