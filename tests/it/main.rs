@@ -14,6 +14,7 @@ mod fuzz;
 mod ledger;
 mod metrics;
 mod plans;
+mod preview;
 mod prices;
 mod scheduler;
 mod sdk_requests;

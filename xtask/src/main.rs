@@ -8,11 +8,13 @@ mod chaos;
 mod demo;
 mod deploy;
 mod durability;
+mod eval;
 mod mutants;
 mod openapi;
 mod process;
 mod python;
 mod queries;
+mod rules;
 mod stack;
 mod storm;
 mod test;
@@ -37,13 +39,18 @@ cargo xtask COMMAND
        --kills N      so many kills, in turn (100)
        --json         print the result for machines
   bench               what watching jobs and keeping metrics costs, in CPU, time, room and calls to AWS; about 50 minutes
-       --only NAME    scheduler_1k, scheduler_10k, aws, data, or a part of data: storage, ingest, history_100k, get_trial,
+       --only NAME    scheduler_1k, scheduler_10k, aws, plans, data, or a part of data: storage, ingest, history_100k, get_trial,
                       comparison_100_of_10k
        --json         print the result for machines
+  eval                how good the predictions are on reference tables; `--data DIR` (../shared/data)
+       --data DIR     where they lie
+       --json         print the result for machines
+  fit [--data DIR]    fit the coefficients that the product ships, crates/domain/data/coefficients.json
   mutants [--check]   put classic mistakes into the sources: each must be caught by the test named for it
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
+  rules [--check]     write (or check) docs/lint-rules.md, the page of lint rules
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters
 ";
@@ -55,6 +62,9 @@ fn main() -> ExitCode {
         Some("demo") => demo::run(&flags),
         Some("bench") => bench::run(&flags),
         Some("durability") => durability::run(&flags),
+        Some("eval") => eval::eval(&flags),
+        Some("fit") => eval::fit(&flags),
+        Some("rules") => rules::run(&flags),
         Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
         Some("test") => test::run(),

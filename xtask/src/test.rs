@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 
 use crate::process::{Scratch, cargo, program, run as run_program};
-use crate::{deploy, mutants, openapi, python, queries, storm};
+use crate::{deploy, mutants, openapi, python, queries, rules, storm};
 
 pub(crate) fn run() -> Result<(), String> {
     let started = Instant::now();
@@ -19,6 +19,8 @@ pub(crate) fn run() -> Result<(), String> {
     step("committed OpenAPI document");
     openapi::run(&["--check"])?;
     openapi::lint()?;
+    step("committed page of lint rules");
+    rules::run(&["--check"])?;
     let scratch = Scratch::new("test")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;

@@ -1,11 +1,13 @@
 //! `bakeoff-eval`: judges the product's predictions on reference tables (`eval`), and fits the coefficients that it ships (`fit`).
-//! It runs the domain's own code and feeds it rows; `cargo xtask eval` and `cargo xtask fit` call it.
+//! It runs the domain's own code and feeds it rows; `cargo xtask eval` and `cargo xtask fit` call it. `plans` measures what a plan
+//! costs in CPU.
 
 #![expect(clippy::indexing_slicing, reason = "indices come from the same table, and matrices are of fixed size")]
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "row counts")]
 
 mod least_squares;
 mod memory;
+mod plans;
 mod table;
 mod throughput;
 
@@ -24,8 +26,12 @@ fn main() -> ExitCode {
         let place = arguments.iter().position(|argument| argument == name)?;
         arguments.get(place + 1).map(PathBuf::from)
     };
+    if arguments.first().map(String::as_str) == Some("plans") {
+        println!("{}", serde_json::to_string_pretty(&plans::measure()).unwrap_or_default());
+        return ExitCode::SUCCESS;
+    }
     let Some(data) = value("--data") else {
-        eprintln!("bakeoff-eval eval|fit --data DIR [--json] [--out FILE]");
+        eprintln!("bakeoff-eval eval|fit --data DIR [--json] [--out FILE], or bakeoff-eval plans");
         return ExitCode::from(2);
     };
     let outcome = match arguments.first().map(String::as_str) {

@@ -1,0 +1,150 @@
+//! Before a dollar is spent: plans and the linter, over HTTP and on the command line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use bakeoff::http::Role;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use super::support::{TestApp, spec};
+
+fn document(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents").join(name)
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_plan_shows_what_a_start_would_reserve_and_writes_nothing(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let viewer = test.key(test.project, Role::Viewer).await;
+    let (status, plan) = test.send(test.request(Method::POST, "/v1/plans", &viewer).json(&spec())).await;
+    assert_eq!((status, &plan["would_start"]), (StatusCode::OK, &json!(true)), "{plan:#}");
+    let written: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments").fetch_one(&pool).await.unwrap();
+    assert_eq!(written, 0);
+    for candidate in plan["candidates"].as_array().unwrap() {
+        let figures = |pointer: &str| candidate.pointer(pointer).and_then(Value::as_f64).unwrap();
+        assert!(figures("/forecast/tokens_per_second/low") < figures("/forecast/tokens_per_second/expected"));
+        assert!(figures("/forecast/full_run_usd/low") < figures("/forecast/full_run_usd/high"));
+        assert_eq!(candidate["fit"]["verdict"], json!("fits"));
+        assert_eq!(candidate["advice"]["fit"]["verdict"], json!("fits"));
+        assert_eq!(candidate["create_training_job"]["ResourceConfig"]["InstanceType"], candidate["instance_type"]);
+        assert!(candidate["price"]["source"].is_string());
+    }
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
+    assert_eq!(experiment["reserved_usd"], plan["worst_case_usd"]);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_plan_of_something_wrong_says_what_and_is_no_error(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut wrong = spec();
+    wrong["budget_usd"] = json!(0);
+    wrong["region"] = json!("eu-west-1");
+    let (status, plan) = test.post("/v1/plans", &wrong).await;
+    assert_eq!((status, &plan["would_start"]), (StatusCode::OK, &json!(false)));
+    let rules: Vec<&str> = plan["findings"].as_array().unwrap().iter().filter_map(|one| one["rule"].as_str()).collect();
+    assert!(rules.contains(&"budget") && rules.contains(&"region-not-allowed"), "{rules:?}");
+    wrong["budget_us"] = json!(1);
+    let (status, problem) = test.post("/v1/plans", &wrong).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("/budget_us")));
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let profile = json!({"micro_batch_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_stage": 2,
+        "activation_checkpointing": true});
+    let mut asked = spec();
+    let candidate = |name: &str, kind: &str| json!({"name": name, "instance_type": kind, "profile": profile});
+    asked["candidates"] = json!([candidate("p4de", "ml.p4de.24xlarge"), candidate("p5", "ml.p5.48xlarge")]);
+    asked["objective"] = json!({"minimize": "time"});
+    let speeds = |plan: &Value| -> Vec<f64> {
+        let all = plan["candidates"].as_array().unwrap().iter();
+        all.map(|one| one.pointer("/forecast/tokens_per_second/expected").and_then(Value::as_f64).unwrap()).collect()
+    };
+    let (_, before) = test.post("/v1/plans", &asked).await;
+    let reason = before["candidates"][0]["cannot_win"].as_str().unwrap();
+    assert!(reason.contains("p5 at most"), "{reason}");
+    assert_eq!(before["candidates"][1]["cannot_win"], Value::Null);
+    let half = speeds(&before)[0] * 0.8;
+    asked["measurements"] = json!([{"instance_type": "ml.p4de.24xlarge", "profile": profile, "tokens_per_second": half,
+        "source": "a trial of last week"}]);
+    let (_, after) = test.post("/v1/plans", &asked).await;
+    let moved: Vec<f64> = speeds(&after).iter().zip(speeds(&before)).map(|(now, then)| now / then).collect();
+    assert!((0.78..0.86).contains(&moved[0]), "the measured type: {moved:?}");
+    assert!((0.78..0.90).contains(&moved[1]), "the other: {moved:?}");
+    assert_eq!(after["candidates"][0]["forecast"]["is_rescaled"], json!(true));
+    let width = |plan: &Value, place: usize| {
+        let of = |name: &str| plan["candidates"][place]["forecast"]["tokens_per_second"][name].as_f64().unwrap();
+        of("high") / of("low")
+    };
+    assert!(width(&after, 0) < width(&before, 0) && width(&after, 1) < width(&before, 1));
+}
+
+#[sqlx::test(migrations = false)]
+async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    for (name, kind) in [
+        ("000-experiment.json", "experiment"),
+        ("000-estimator.json", "estimator"),
+        ("001-data-preparation.json", "training_job"),
+        ("003-run.json", "run"),
+    ] {
+        let (status, answer) = test.post("/v1/lint", &read(&document(name))).await;
+        assert_eq!((status, &answer["kind"]), (StatusCode::OK, &json!(kind)), "{name}");
+        assert_eq!(answer["passed"], json!(kind == "run"), "{name}");
+        assert!(
+            answer["findings"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|one| one["source"].as_str().is_some_and(|s| !s.is_empty()))
+        );
+    }
+    let spotty = read(&document("002-warm-pool.json"));
+    let (_, answer) = test.post("/v1/lint?fix=true", &spotty).await;
+    assert_eq!(answer["mended"]["ResourceConfig"].get("KeepAlivePeriodInSeconds"), None);
+    let profile = json!({"micro_batch_per_gpu": 0, "gradient_accumulation_steps": 1});
+    let (_, answer) = test.post("/v1/lint?kind=instance_profile", &profile).await;
+    assert_eq!(answer["findings"][0]["pointer"], json!("/micro_batch_per_gpu"));
+    let (status, problem) = test.post("/v1/lint", &json!({"what": "is this"})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(problem["detail"].as_str().unwrap().contains("training_job"), "{problem}");
+    let rules = test.get("/v1/lint/rules").await;
+    assert!(rules["items"].as_array().unwrap().len() > 150);
+}
+
+fn bakeoff(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
+    // Neither needs a database, a service or AWS.
+    command.args(arguments).env_clear().output().unwrap()
+}
+
+#[test]
+fn the_command_line_checks_mends_and_plans_without_a_service() {
+    let wrong = document("002-smddp.json");
+    let output = bakeoff(&["lint", wrong.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success() && text.contains("[distribution-key]"), "{text}");
+    let copy = std::env::temp_dir().join(format!("bakeoff-lint-{}.json", std::process::id()));
+    std::fs::copy(&wrong, &copy).unwrap();
+    let output = bakeoff(&["lint", "--fix", copy.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("nothing to say, 1 mended"), "{text}");
+    assert_eq!(read(&copy), read(&document("002-smddp.corrected.json")));
+    std::fs::remove_file(&copy).unwrap();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/hebrew-p4-p5.json");
+    let output = bakeoff(&["plan", "--json", example.to_str().unwrap()]);
+    let plans: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.success(), &plans[0]["would_start"]), (true, &json!(true)));
+    let output = bakeoff(&["plan", example.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("cannot win") && text.contains("advice, by instance type"), "{text}");
+}
