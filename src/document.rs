@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use bakeoff_domain::finding::{Finding, Severity, nearest};
+use bakeoff_domain::finding::{Finding, Operation, Severity, nearest};
 use bakeoff_domain::lint::{self, Document, Kind};
 use bakeoff_domain::price::Price;
 use serde::de::DeserializeOwned;
@@ -49,30 +49,31 @@ static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     names.map(|(name, _)| name.clone()).collect()
 });
 
-fn unknown_field(path: &Ignored<'_>) -> Finding {
-    let pointer = pointer(path);
+fn unknown_field(place: &Ignored<'_>) -> Finding {
+    let pointer = pointer(place);
     let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
     let near = nearest(&name, FIELDS.iter().map(String::as_str), 2);
     let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
-    let patch = vec![bakeoff_domain::finding::Operation::remove(&pointer)];
+    let patch = if near.is_empty() { vec![Operation::remove(&pointer)] } else { Vec::new() };
     let finding = Finding::new("unknown-field", Severity::Error, pointer);
-    let patch = if near.is_empty() { patch } else { Vec::new() };
     finding.says(format!("there is no field `{name}` here")).fix(fix).source(SCHEMA).patch(patch)
+}
+
+/// A document of one of our own types, as far as it can be read.
+fn typed<T: DeserializeOwned>(json: &Value, wrap: impl Fn(Box<T>) -> Document) -> (Option<Document>, Vec<Finding>) {
+    let (value, mut findings) = read::<T>(json);
+    match value {
+        Ok(value) => (Some(wrap(Box::new(value))), findings),
+        Err(error) => {
+            findings.push(error);
+            (None, findings)
+        }
+    }
 }
 
 /// A document of any kind, checked: what it was taken for, and everything that is wrong with it. `None`: nobody can tell what it is.
 pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind, Vec<Finding>)> {
     let kind = kind.or_else(|| Kind::of(json))?;
-    fn typed<T: DeserializeOwned>(json: &Value, wrap: impl Fn(Box<T>) -> Document) -> (Option<Document>, Vec<Finding>) {
-        let (value, mut findings) = read::<T>(json);
-        match value {
-            Ok(value) => (Some(wrap(Box::new(value))), findings),
-            Err(error) => {
-                findings.push(error);
-                (None, findings)
-            }
-        }
-    }
     let (document, mut findings) = match kind {
         Kind::Experiment => typed(json, Document::Experiment),
         Kind::Workload => typed(json, Document::Workload),
@@ -85,7 +86,10 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
             let at = if inner.is_some() { "/spec" } else { "" };
             let wrap = |spec| Document::InstanceProfile { instance_type: instance_type.clone(), spec, at };
             let (document, mut findings) = typed(inner.unwrap_or(json), wrap);
-            findings.iter_mut().for_each(|finding| finding.pointer.insert_str(0, at));
+            for finding in &mut findings {
+                finding.pointer.insert_str(0, at);
+                finding.patch.iter_mut().for_each(|operation| operation.path.insert_str(0, at));
+            }
             (document, findings)
         }
     };

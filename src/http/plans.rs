@@ -78,7 +78,7 @@ pub(super) async fn lint(
     let found = document::check(&json, params.kind, &prices);
     let (kind, findings) = found.ok_or_else(|| {
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-        page::parameter("kind", &format!("nothing says what this document is; name it: {}", kinds.join(", ")))
+        page::parameter("kind", format!("nothing says what this document is; name it: {}", kinds.join(", ")))
     })?;
     Ok(Json(LintView {
         kind,

@@ -99,7 +99,7 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     }
 }
 
-fn mutate(document: &mut Value, place: &Index, mutation: &Mutation) {
+fn mutate(document: &mut Value, place: Index, mutation: &Mutation) {
     let mut all = Vec::new();
     pointers(document, "", &mut all);
     let pointer = place.get(&all).clone();
@@ -214,7 +214,7 @@ async fn nothing_crashes_and_what_the_linter_passes_the_region_takes() {
         let (base, mutations) = strategy.new_tree(&mut runner).unwrap().current();
         let mut document = base.get(&bases).clone();
         for (place, mutation) in &mutations {
-            mutate(&mut document, place, mutation);
+            mutate(&mut document, *place, mutation);
         }
         look(&document, &mut fuzzed);
     }

@@ -31,7 +31,8 @@ fn page() -> Result<String, String> {
     );
     let severities = [("error", "Errors"), ("refused", "Refusals"), ("warning", "Warnings"), ("info", "Notes")];
     for (severity, title) in severities {
-        page += &format!("\n## {title}\n\n| rule | checks | way out | in | source |\n|---|---|---|---|---|\n");
+        let head = "| rule | checks | way out | in | source |\n|---|---|---|---|---|";
+        writeln!(page, "\n## {title}\n\n{head}").map_err(|error| error.to_string())?;
         for rule in rules.iter().filter(|rule| rule["severity"] == severity) {
             let cell = |key: &str| rule[key].as_str().unwrap_or_default().replace('|', "\\|");
             let kinds: Vec<String> = rule["documents"]

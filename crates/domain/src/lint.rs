@@ -97,7 +97,9 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
         Document::Experiment(spec) => return lint(spec, prices),
         Document::Workload(workload) => {
             request::workload(workload, &mut findings);
-            findings.iter_mut().for_each(|finding| moved(finding, "/workload", ""));
+            for finding in &mut findings {
+                moved(finding, "/workload", "");
+            }
         }
         Document::InstanceProfile { instance_type, spec, at } => {
             candidate::profile(instance_type.as_deref(), spec, at, &mut findings);
@@ -156,7 +158,9 @@ fn moved(finding: &mut Finding, from: &str, to: &str) {
         }
     };
     change(&mut finding.pointer);
-    finding.patch.iter_mut().for_each(|operation| change(&mut operation.path));
+    for operation in &mut finding.patch {
+        change(&mut operation.path);
+    }
 }
 
 /// Each finding once: candidates of one experiment share their workload.

@@ -14,7 +14,7 @@ use crate::metric::MetricDefinition;
 use crate::model::ModelShape;
 use crate::money::Usd;
 use crate::run::Expectation;
-use crate::technique::{ScriptSpec, Techniques, is_false};
+use crate::technique::{ScriptSpec, Techniques};
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -52,7 +52,7 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptSpec>,
     /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`, `zero_stage`, …): it knows them itself.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub omit_plan_hyperparameters: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     pub techniques: Techniques,
@@ -92,7 +92,7 @@ pub struct ProfileSpec {
     #[serde(default)]
     pub activation_checkpointing: bool,
     /// Checkpointed activations wait in host memory.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub activation_offload: bool,
     #[serde(default = "one")]
     pub tensor_parallel_degree: u32,

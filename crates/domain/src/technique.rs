@@ -24,14 +24,14 @@ pub struct Techniques {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_attempts: Option<u32>,
     /// InfraCheckConfig.EnableInfraCheck: the health of the instances and of their network is checked before the training.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub infra_check: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debugger: Option<DebuggerSpec>,
     /// SageMaker Training Compiler. No new versions are made of it, so it is refused, with the reason.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub training_compiler: bool,
 }
 
@@ -55,8 +55,4 @@ pub struct DebuggerSpec {
     /// Tensor collections to save, each with its parameters: `{"gradients": {"save_interval": "500"}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub collections: BTreeMap<String, BTreeMap<String, String>>,
-}
-
-pub(crate) fn is_false(value: &bool) -> bool {
-    !*value
 }

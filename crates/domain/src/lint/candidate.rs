@@ -179,7 +179,7 @@ fn precision(precision: Precision, instance: &InstanceType, pointer: &str, place
                 "{} ({}) has no bf16",
                 instance.instance_type,
                 instance.accelerator.as_deref().unwrap_or("unknown")
-            )))
+            )));
         }
         Precision::Fp16 if has_bf16 => findings.push(found("bf16-is-safer", pointer)),
         _ => {}
@@ -245,7 +245,7 @@ fn memory(
             });
         }
         Verdict::Uncertain => {
-            findings.push(found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")))
+            findings.push(found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")));
         }
         Verdict::Fits | Verdict::Unknown => {}
     }

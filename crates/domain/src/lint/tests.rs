@@ -156,20 +156,20 @@ fn changed(kind: Kind, change: &Value) -> Value {
 }
 
 fn read(kind: Kind, document: &Value) -> Document {
-    fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> Box<T> {
-        Box::new(serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}")))
+    fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+        serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
     }
     match kind {
-        Kind::Experiment => Document::Experiment(parse(document)),
-        Kind::Workload => Document::Workload(parse(document)),
+        Kind::Experiment => Document::Experiment(Box::new(parse(document))),
+        Kind::Workload => Document::Workload(Box::new(parse(document))),
         Kind::InstanceProfile => Document::InstanceProfile {
             instance_type: document["instance_type"].as_str().map(str::to_owned),
-            spec: parse(&document["spec"]),
+            spec: Box::new(parse(&document["spec"])),
             at: "/spec",
         },
         Kind::TrainingJob => Document::TrainingJob(document.clone()),
         Kind::Estimator => Document::Estimator(document.clone()),
-        Kind::Run => Document::Run(parse(document)),
+        Kind::Run => Document::Run(Box::new(parse(document))),
     }
 }
 

@@ -47,7 +47,7 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
                 .patch(job.origin.set(Member::MaxWait, runtime.saturating_mul(2))),
         ),
         (Some(wait), false) => {
-            findings.push(found("max-wait-without-spot", &wait.pointer).patch(vec![Operation::remove(&wait.pointer)]))
+            findings.push(found("max-wait-without-spot", &wait.pointer).patch(vec![Operation::remove(&wait.pointer)]));
         }
         _ => {}
     }
