@@ -107,6 +107,7 @@ fn normal_equations<const N: usize>(
 }
 
 /// Gaussian elimination with partial pivoting.
+#[expect(clippy::needless_range_loop, reason = "two rows of one matrix are read and written at once")]
 fn solve<const N: usize>(mut matrix: [[f64; N]; N], mut right: [f64; N]) -> [f64; N] {
     for column in 0..N {
         let pivot = (column..N).max_by(|a, b| matrix[*a][column].abs().total_cmp(&matrix[*b][column].abs()));
