@@ -3,7 +3,8 @@
 
 use std::sync::LazyLock;
 
-use bakeoff_domain::finding::{Finding, Operation, Severity, nearest};
+use bakeoff_domain::finding::{Finding, nearest};
+use bakeoff_domain::lint::rules::found;
 use bakeoff_domain::lint::{self, Document, Kind};
 use bakeoff_domain::price::Price;
 use serde::de::DeserializeOwned;
@@ -22,12 +23,10 @@ pub fn read<T: DeserializeOwned>(json: &Value) -> (Result<T, Finding>, Vec<Findi
             let name = text.trim_start_matches('[').trim_end_matches(']');
             if name == "?" { pointer } else { format!("{pointer}/{name}") }
         });
-        Finding::new("type", Severity::Error, pointer).says(error.to_string()).source(SCHEMA)
+        found("type", pointer).says(error.to_string())
     });
     (parsed, unknown)
 }
-
-const SCHEMA: &str = "the API's schema, /openapi.json";
 
 fn pointer(path: &Ignored<'_>) -> String {
     match path {
@@ -54,9 +53,7 @@ fn unknown_field(place: &Ignored<'_>) -> Finding {
     let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
     let near = nearest(&name, FIELDS.iter().map(String::as_str), 2);
     let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
-    let patch = if near.is_empty() { vec![Operation::remove(&pointer)] } else { Vec::new() };
-    let finding = Finding::new("unknown-field", Severity::Error, pointer);
-    finding.says(format!("there is no field `{name}` here")).fix(fix).source(SCHEMA).patch(patch)
+    found("unknown-field", pointer).says(format!("there is no field `{name}` here")).fix(fix)
 }
 
 /// A document of one of our own types, as far as it can be read.
@@ -88,7 +85,6 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
             let (document, mut findings) = typed(inner.unwrap_or(json), wrap);
             for finding in &mut findings {
                 finding.pointer.insert_str(0, at);
-                finding.patch.iter_mut().for_each(|operation| operation.path.insert_str(0, at));
             }
             (document, findings)
         }
@@ -101,7 +97,7 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
 
 /// The document with every patch that was offered, again and again until none is left or nothing changes.
 pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 500;
     let mut document = json.clone();
     for _ in 0..ROUNDS {
         let findings = check(&document, Some(kind), prices).map_or_else(Vec::new, |(_, findings)| findings);

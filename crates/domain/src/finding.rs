@@ -97,9 +97,16 @@ impl Finding {
     }
 }
 
+/// What is longer is no misspelt name.
+const WORD_MAX: usize = 100;
+
 /// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest first.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
-    let limit = (word.chars().count() / 3).max(2);
+    let length = word.chars().count();
+    if length > WORD_MAX {
+        return Vec::new();
+    }
+    let limit = (length / 3).max(2);
     let mut scored: Vec<(usize, &str)> =
         names.map(|name| (distance(word, name), name)).filter(|(edits, _)| *edits <= limit).collect();
     scored.sort_unstable();
@@ -108,7 +115,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize
 }
 
 /// Levenshtein distance, one row at a time.
-fn distance(left: &str, right: &str) -> usize {
+pub fn distance(left: &str, right: &str) -> usize {
     let mut row: Vec<usize> = (0..=right.chars().count()).collect();
     for (i, a) in left.chars().enumerate() {
         let mut diagonal = i;

@@ -64,7 +64,7 @@ pub fn preview(spec: &ExperimentSpec, findings: Vec<Finding>, plans: Vec<TrialPl
     let job_name = format!("bakeoff-{installation}-{ATTEMPT}");
     let kinds: Vec<TrialPlan> = plans.into_iter().filter(|plan| plan.repeat == 1).collect();
     let reasons = reasons(spec, &kinds);
-    let advice = advice(spec);
+    let advice = if kinds.is_empty() { Vec::new() } else { advice(spec) };
     let candidates = kinds.into_iter().zip(reasons).map(|(plan, cannot_win)| {
         let place = spec.candidates.iter().position(|candidate| candidate.name == plan.candidate);
         let of_candidate = place.and_then(|place| advice.get(place)).cloned();

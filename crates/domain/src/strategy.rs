@@ -327,7 +327,7 @@ pub fn smallest_change(
 ) -> Option<Change> {
     let per_step = profile.micro_batch_per_gpu.saturating_mul(profile.gradient_accumulation_steps);
     let micros: Vec<u32> =
-        (1..=profile.micro_batch_per_gpu).rev().filter(|micro| per_step.is_multiple_of(*micro)).take(64).collect();
+        divisors(per_step).into_iter().rev().filter(|micro| *micro <= profile.micro_batch_per_gpu).take(64).collect();
     let stages = profile.zero_stage..=3;
     let mut tried = Vec::new();
     // Cheapest first: accumulate more, recompute, share out more, and only then go through the host.
@@ -354,6 +354,13 @@ pub fn smallest_change(
     }
     let fits = |wanted: &ProfileSpec| fit::fit(model, wanted, instance, count).verdict == Verdict::Fits;
     tried.into_iter().find(fits).map(|found| difference(profile, &found))
+}
+
+/// Ascending.
+fn divisors(number: u32) -> Vec<u32> {
+    let small: Vec<u32> = (1..=number.isqrt()).filter(|divisor| number.is_multiple_of(*divisor)).collect();
+    let large = small.iter().rev().map(|divisor| number / divisor).filter(|large| !small.contains(large));
+    small.iter().copied().chain(large).collect()
 }
 
 fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {

@@ -9,7 +9,9 @@ use serde_json::Value;
 use crate::rules::{Refusal, invalid};
 
 /// A member: its path (`*` for every item), and the largest length of a text, list or map.
-const LENGTHS: [(&str, usize); 22] = [
+const LENGTHS: [(&str, usize); 24] = [
+    ("TrainingJobName", 63),
+    ("RoleArn", 2048),
     ("HyperParameters", 100),
     ("Environment", 100),
     ("AlgorithmSpecification.TrainingImage", 255),

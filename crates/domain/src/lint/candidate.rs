@@ -1,7 +1,7 @@
 //! Rules on one candidate: its type, whether its configuration can run on that hardware, whether its cost can be bounded.
 
 use super::libraries::runs_on;
-use super::request::profile_bounds;
+use super::request::{COUNT_MAX, profile_bounds};
 use super::rules::found;
 use super::shape;
 use super::training::unknown_type;
@@ -64,7 +64,14 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     if profile.library == ParallelLibrary::Deepspeed && !profile.deepspeed.is_empty() {
         deepspeed(spec, candidate, profile, &place, findings);
     }
-    if !is_sound(&workload.model) {
+    let counts = [
+        profile.micro_batch_per_gpu,
+        profile.gradient_accumulation_steps,
+        profile.tensor_parallel_degree,
+        profile.pipeline_parallel_degree,
+    ];
+    // Of what is out of bounds nothing can be computed, and that it is so is said elsewhere.
+    if !is_sound(&workload.model) || !counts.iter().all(|count| (1..=COUNT_MAX).contains(count)) {
         return;
     }
     as_asked(workload, candidate, profile, &place, findings);
@@ -142,10 +149,7 @@ fn parallelism(
 fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
     if is_smp && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
-        findings.push(found("two-engines", at).patch(vec![
-            Operation::set(&format!("{at}/zero_stage"), 0),
-            Operation::set(&format!("{at}/cpu_offload"), "none"),
-        ]));
+        findings.push(found("two-engines", at));
     }
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
         let pointer = format!("{at}/zero_stage");
@@ -377,7 +381,7 @@ pub(super) fn rendered(spec: &ExperimentSpec, index: usize, findings: &mut Vec<F
 
 /// As long as the names that attempts get.
 const LONGEST_NAME: &str = "bakeoff-00000000-00000000000000000000000000000000";
-const LONGEST_MARKER: &str = "att_00000000000000000000000000";
+const LONGEST_MARKER: &str = "att_00000000000000000000000000000000";
 
 /// Where in an experiment a member of the request comes from.
 fn origin(member: &str, at: &str) -> String {
@@ -390,6 +394,7 @@ fn origin(member: &str, at: &str) -> String {
         "OutputDataConfig" => "/workload/output_s3_uri".to_owned(),
         "RoleArn" => "/workload/role_arn".to_owned(),
         "CheckpointConfig" => "/checkpoint".to_owned(),
+        "StoppingCondition" if member.ends_with("MaxWaitTimeInSeconds") => "/max_wait_seconds".to_owned(),
         "StoppingCondition" => "/max_runtime_seconds".to_owned(),
         "RetryStrategy" => "/workload/techniques/retry_attempts".to_owned(),
         "DebugHookConfig" | "DebugRuleConfigurations" => "/workload/techniques/debugger".to_owned(),

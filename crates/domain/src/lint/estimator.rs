@@ -7,12 +7,12 @@ use super::job::{At, Group, Job, blank_estimator, escaped};
 use super::rules::found;
 use super::training;
 use crate::estimator;
-use crate::finding::{Finding, Operation, nearest};
+use crate::finding::{Finding, Operation, distance, nearest};
 use crate::sdk;
 use crate::spec::ParallelLibrary;
 
 /// Arguments of the framework estimators (sagemaker 2.257.7), and ours: `sdk_class`, `region`, `inputs`, `job_name`, `claims`.
-const ARGUMENTS: [&str; 50] = [
+const ARGUMENTS: [&str; 67] = [
     "sdk_class",
     "region",
     "inputs",
@@ -63,6 +63,23 @@ const ARGUMENTS: [&str; 50] = [
     "input_mode",
     "dependencies",
     "container_log_level",
+    "container_arguments",
+    "container_entry_point",
+    "disable_output_compression",
+    "enable_remote_debug",
+    "enable_session_tag_chaining",
+    "git_config",
+    "instance_placement_config",
+    "model_channel_name",
+    "model_dir",
+    "model_uri",
+    "recipe_overrides",
+    "sagemaker_session",
+    "tensorboard_output_config",
+    "training_plan",
+    "training_recipe",
+    "training_repository_access_mode",
+    "training_repository_credentials_provider_arn",
 ];
 /// Keys of `distribution` (sagemaker 2.257.7).
 const DISTRIBUTIONS: [&str; 8] = [
@@ -98,7 +115,7 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
         }
     }
     if arguments.contains_key("instance_type") && arguments.contains_key("instance_groups") {
-        findings.push(found("groups-or-type", "/instance_groups").patch(vec![Operation::remove("/instance_type")]));
+        findings.push(found("groups-or-type", "/instance_groups"));
     }
     if let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) {
         self::distribution(distribution, findings);
@@ -158,8 +175,10 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
     match nearest(key, known.into_iter(), 1).as_slice() {
         [near] => {
             let value = arguments.get(key).cloned().unwrap_or_default();
-            let patch = vec![Operation::remove(&pointer), Operation::set(&format!("/{near}"), value)];
-            finding.fix(format!("did you mean {near}?")).patch(patch)
+            let rename = vec![Operation::remove(&pointer), Operation::set(&format!("/{near}"), value)];
+            // A slip of the pen is mended; anything further is for a person.
+            let is_slip = distance(key, near) * 5 <= key.chars().count();
+            finding.fix(format!("did you mean {near}?")).patch(if is_slip { rename } else { Vec::new() })
         }
         _ => finding.fix("remove it, or pass it to the script in hyperparameters"),
     }
@@ -204,11 +223,7 @@ fn distribution(distribution: &Map<String, Value>, findings: &mut Vec<Finding>) 
         }
     }
     if distribution.contains_key("pytorchddp") {
-        let finding = found("pytorchddp-is-smddp", "/distribution/pytorchddp");
-        findings.push(finding.patch(vec![
-            Operation::remove("/distribution/pytorchddp"),
-            Operation::set("/distribution/torch_distributed", json!({"enabled": true})),
-        ]));
+        findings.push(found("pytorchddp-is-smddp", "/distribution/pytorchddp"));
         if distribution.contains_key("smdistributed") {
             findings.push(found("two-libraries", "/distribution/smdistributed"));
         }

@@ -82,6 +82,8 @@ pub(super) struct Job {
     pub(super) groups: Vec<Group>,
     /// More than one kind of instance.
     pub(super) is_mixed: bool,
+    /// One of the groups is taken, whichever can be had.
+    pub(super) is_either: bool,
     pub(super) is_spot: bool,
     pub(super) max_runtime: Option<At<u64>>,
     pub(super) max_wait: Option<At<u64>>,
@@ -117,6 +119,7 @@ impl Job {
             origin,
             groups: Vec::new(),
             is_mixed: false,
+            is_either: false,
             is_spot: false,
             max_runtime: None,
             max_wait: None,
@@ -150,7 +153,8 @@ impl Job {
     }
 
     pub(super) fn instances(&self) -> u64 {
-        self.groups.iter().map(|group| group.count.value).fold(0, u64::saturating_add)
+        let counts = self.groups.iter().map(|group| group.count.value);
+        if self.is_either { counts.max().unwrap_or(0) } else { counts.fold(0, u64::saturating_add) }
     }
 }
 
@@ -167,15 +171,21 @@ fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) ->
 pub(super) fn of_body(body: &Value) -> Job {
     let mut job = Job::new(Origin::Body);
     let read_group = |group: &Value, place: &str| {
+        let count = group.get("InstanceCount").and_then(Value::as_u64).unwrap_or(1);
         Some(Group {
             instance_type: At::new(text(group.get("InstanceType")?)?, format!("{place}/InstanceType")),
-            count: At::new(group.get("InstanceCount")?.as_u64()?, format!("{place}/InstanceCount")),
+            count: At::new(count, format!("{place}/InstanceCount")),
         })
     };
+    let preferred = body.pointer("/ResourceConfig/InstancePreferences").and_then(Value::as_array);
     if let Some(groups) = body.pointer("/ResourceConfig/InstanceGroups").and_then(Value::as_array) {
         job.is_mixed = true;
         let place = |index: usize| format!("/ResourceConfig/InstanceGroups/{index}");
         job.groups = groups.iter().enumerate().filter_map(|(i, group)| read_group(group, &place(i))).collect();
+    } else if let Some(preferences) = preferred {
+        job.is_either = true;
+        let place = |index: usize| format!("/ResourceConfig/InstancePreferences/{index}");
+        job.groups = preferences.iter().enumerate().filter_map(|(i, group)| read_group(group, &place(i))).collect();
     } else if let Some(resources) = body.get("ResourceConfig") {
         job.groups = read_group(resources, "/ResourceConfig").into_iter().collect();
     }

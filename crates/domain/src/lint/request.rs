@@ -6,6 +6,7 @@ use regex::Regex;
 use rust_decimal::Decimal;
 
 use super::rules::found;
+use super::training::wait_for;
 use crate::finding::{Finding, Operation};
 use crate::pool::KEEP_ALIVE_SECONDS_MAX;
 use crate::request::RESERVED_HYPERPARAMETERS;
@@ -17,9 +18,14 @@ const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u32 = 3600;
 const PRIORITY_MAX: i32 = 100;
 const CANDIDATES_MAX: usize = 50;
+const MEASUREMENTS_MAX: usize = 100;
 const REPEATS_MAX: u32 = 20;
 const TRIALS_MAX: u64 = 200;
+/// Micro-batch, accumulation, degrees of parallelism.
+pub(super) const COUNT_MAX: u32 = 65_536;
 const NAME_CHARS_MAX: usize = 100;
+const GLOBAL_BATCH_MAX: u64 = 1 << 24;
+const DIMENSION_MAX: u32 = 100_000_000;
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
 /// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100 each); we add our own.
 const USER_ENTRIES_MAX: usize = 80;
@@ -52,6 +58,9 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .says(format!("candidates × purchase options × repeats make {trials} trials"))
                 .fix(format!("keep it at {TRIALS_MAX} or fewer")),
         );
+    }
+    if findings.iter().any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count")) {
+        return;
     }
     for (index, candidate) in spec.candidates.iter().enumerate() {
         if !is_name(&candidate.name) {
@@ -118,7 +127,7 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
         ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
     ];
     for (field, value) in counts {
-        if !(1..=65_536).contains(&value) {
+        if !(1..=COUNT_MAX).contains(&value) {
             findings.push(
                 found("profile-count", format!("{at}/{field}"))
                     .says(format!("{field} is {value}"))
@@ -189,13 +198,13 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                     spec.max_runtime_seconds
                 ))
                 .fix(format!("set max_wait_seconds to at least {}", spec.max_runtime_seconds))
-                .patch(vec![Operation::set("/max_wait_seconds", u64::from(spec.max_runtime_seconds) * 2)]),
+                .patch(vec![Operation::set("/max_wait_seconds", wait_for(u64::from(spec.max_runtime_seconds)))]),
         ),
         (true, None) => findings.push(
             found("spot-needs-max-wait", "/max_wait_seconds")
                 .says("a candidate uses spot, and max_wait_seconds is missing")
-                .fix(format!("set max_wait_seconds, for example {}", u64::from(spec.max_runtime_seconds) * 2))
-                .patch(vec![Operation::set("/max_wait_seconds", u64::from(spec.max_runtime_seconds) * 2)]),
+                .fix(format!("set max_wait_seconds, for example {}", wait_for(u64::from(spec.max_runtime_seconds))))
+                .patch(vec![Operation::set("/max_wait_seconds", wait_for(u64::from(spec.max_runtime_seconds)))]),
         ),
         (false, Some(_)) => findings.push(
             found("max-wait-without-spot", "/max_wait_seconds")
@@ -258,12 +267,16 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 
 /// Speeds that were measured before.
 pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
-    for (index, measurement) in spec.measurements.iter().enumerate() {
+    if spec.measurements.len() > MEASUREMENTS_MAX {
+        findings
+            .push(found("measured-speed", "/measurements").says(format!("more than {MEASUREMENTS_MAX} measurements")));
+    }
+    for (index, measurement) in spec.measurements.iter().enumerate().take(MEASUREMENTS_MAX) {
         let at = format!("/measurements/{index}");
         if crate::catalog::find(&measurement.instance_type).is_none() {
             findings.push(super::training::unknown_type(&measurement.instance_type, &format!("{at}/instance_type")));
         }
-        if !(measurement.tokens_per_second.is_finite() && measurement.tokens_per_second > 0.0) {
+        if !(1.0..1e12).contains(&measurement.tokens_per_second) {
             findings.push(found("measured-speed", format!("{at}/tokens_per_second")));
         }
         profile_bounds(&measurement.profile, &format!("{at}/profile"), findings);
@@ -324,11 +337,25 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         ("vocabulary", shape.vocabulary),
         ("sequence_length", shape.sequence_length),
     ] {
-        if value == 0 {
+        if !(1..=DIMENSION_MAX).contains(&value) {
             findings.push(
                 found("model-shape", format!("/workload/model/{field}"))
-                    .says(format!("{field} is 0"))
+                    .says(format!("{field} is {value}"))
                     .fix("give the model's own figure"),
+            );
+        }
+    }
+    let own = [
+        ("kv_heads", shape.kv_heads, shape.heads),
+        ("intermediate", shape.intermediate, DIMENSION_MAX),
+        ("lora_rank", shape.lora_rank, shape.hidden),
+    ];
+    for (field, value, most) in own {
+        if value.is_some_and(|value| !(1..=most).contains(&value)) {
+            findings.push(
+                found("model-shape", format!("/workload/model/{field}"))
+                    .says(format!("{field} is not 1 to {most}"))
+                    .fix("give the model's own figure, or leave it out"),
             );
         }
     }
@@ -358,8 +385,9 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if workload.omit_plan_hyperparameters {
         findings.push(found("plan-hyperparameters-omitted", "/workload/omit_plan_hyperparameters"));
     }
-    if workload.global_batch == Some(0) {
-        findings.push(found("model-shape", "/workload/global_batch").says("global_batch is 0"));
+    if workload.global_batch.is_some_and(|batch| !(1..=GLOBAL_BATCH_MAX).contains(&batch)) {
+        findings
+            .push(found("model-shape", "/workload/global_batch").says(format!("it is not 1 to {GLOBAL_BATCH_MAX}")));
     }
 }
 

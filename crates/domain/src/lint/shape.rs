@@ -1,6 +1,7 @@
 //! The shape and the limits of a CreateTrainingJob body, member by member, after the API model (botocore 1.44.5). What members mean
 //! together is checked in [`super::training`] and [`super::libraries`].
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -14,8 +15,8 @@ use crate::finding::{Finding, Operation, nearest};
 enum Check {
     /// Text of so many characters.
     Text(usize, usize),
-    /// Text that matches the whole of a regular expression.
-    Pattern(&'static str),
+    /// Text that matches the whole of a regular expression, of at most so many characters.
+    Pattern(&'static str, usize),
     /// A whole number within these bounds.
     Range(u64, u64),
     /// A list of so many items.
@@ -25,17 +26,19 @@ enum Check {
     OneOf(&'static [&'static str]),
     /// Text of a tag: letters, digits, spaces and `_.:/=+-@`.
     Label(usize, usize),
+    /// true or false.
+    Truth,
 }
 
-use Check::{Entries, Items, Label, OneOf, Pattern, Range, Text};
+use Check::{Entries, Items, Label, OneOf, Pattern, Range, Text, Truth};
 
 /// Rule, path (`*` stands for every item), what must hold there.
-const LIMITS: [(&str, &str, Check); 47] = [
-    ("job-name", "/TrainingJobName", Pattern("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")),
-    ("role-arn", "/RoleArn", Pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")),
+const LIMITS: [(&str, &str, Check); 60] = [
+    ("job-name", "/TrainingJobName", Pattern("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", 63)),
+    ("role-arn", "/RoleArn", Pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+", 2048)),
     ("hyperparameter-limits", "/HyperParameters", Entries(100, 256, 2500)),
     ("environment-limits", "/Environment", Entries(100, 512, 512)),
-    ("s3-uri", "/CheckpointConfig/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)")),
+    ("s3-uri", "/CheckpointConfig/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
     ("image", "/AlgorithmSpecification/TrainingImage", Text(1, 255)),
     ("image", "/AlgorithmSpecification/AlgorithmName", Text(1, 170)),
     ("input-mode", "/AlgorithmSpecification/TrainingInputMode", OneOf(&["File", "Pipe", "FastFile"])),
@@ -47,9 +50,9 @@ const LIMITS: [(&str, &str, Check); 47] = [
     ("entrypoint-limits", "/AlgorithmSpecification/ContainerArguments", Items(1, 100)),
     ("entrypoint-limits", "/AlgorithmSpecification/ContainerArguments/*", Text(0, 256)),
     ("channels", "/InputDataConfig", Items(1, 20)),
-    ("channel-name", "/InputDataConfig/*/ChannelName", Pattern(r"[A-Za-z0-9.\-_]{1,64}")),
+    ("channel-name", "/InputDataConfig/*/ChannelName", Pattern(r"[A-Za-z0-9.\-_]{1,64}", 1024)),
     ("channel-compression", "/InputDataConfig/*/CompressionType", OneOf(&["None", "Gzip"])),
-    ("s3-uri", "/InputDataConfig/*/DataSource/S3DataSource/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)")),
+    ("s3-uri", "/InputDataConfig/*/DataSource/S3DataSource/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
     (
         "s3-data-type",
         "/InputDataConfig/*/DataSource/S3DataSource/S3DataType",
@@ -64,10 +67,10 @@ const LIMITS: [(&str, &str, Check); 47] = [
     ("channel-lists", "/InputDataConfig/*/DataSource/S3DataSource/InstanceGroupNames", Items(0, 5)),
     ("file-system", "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemType", OneOf(&["EFS", "FSxLustre"])),
     ("file-system", "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemAccessMode", OneOf(&["ro", "rw"])),
-    ("output-path", "/OutputDataConfig/S3OutputPath", Pattern(r"(https|s3)://([^/]+)/?(.*)")),
+    ("output-path", "/OutputDataConfig/S3OutputPath", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
     ("output-path", "/OutputDataConfig/CompressionType", OneOf(&["GZIP", "NONE"])),
     ("instance-count", "/ResourceConfig/InstanceCount", Range(1, 1000)),
-    ("volume-size", "/ResourceConfig/VolumeSizeInGB", Range(1, 16_384)),
+    ("volume-size", "/ResourceConfig/VolumeSizeInGB", Range(0, 16_384)),
     ("groups-count", "/ResourceConfig/InstanceGroups", Items(1, 5)),
     ("preferences-number", "/ResourceConfig/InstancePreferences", Items(1, 5)),
     ("training-plan", "/ResourceConfig/TrainingPlanArn", Text(50, 2048)),
@@ -75,6 +78,19 @@ const LIMITS: [(&str, &str, Check); 47] = [
     ("max-runtime", "/StoppingCondition/MaxRuntimeInSeconds", Range(1, 28 * 86_400)),
     ("max-wait", "/StoppingCondition/MaxWaitTimeInSeconds", Range(1, 30 * 86_400)),
     ("max-pending", "/StoppingCondition/MaxPendingTimeInSeconds", Range(1800, 2_419_200)),
+    ("keep-alive", "/ResourceConfig/KeepAlivePeriodInSeconds", Range(0, 21_600)),
+    ("profiler-interval", "/ProfilerConfig/ProfilingIntervalInMilliseconds", Range(100, 60_000)),
+    ("group-incomplete", "/ResourceConfig/InstanceGroups/*/InstanceGroupName", Text(1, 64)),
+    ("truth-value", "/EnableManagedSpotTraining", Truth),
+    ("truth-value", "/EnableNetworkIsolation", Truth),
+    ("truth-value", "/EnableInterContainerTrafficEncryption", Truth),
+    ("truth-value", "/ProfilerConfig/DisableProfiler", Truth),
+    ("truth-value", "/InfraCheckConfig/EnableInfraCheck", Truth),
+    ("rule-limits", "/DebugRuleConfigurations/*/RuleParameters", Entries(100, 256, 256)),
+    ("rule-limits", "/ProfilerRuleConfigurations/*/RuleParameters", Entries(100, 256, 256)),
+    ("experiment-names", "/ExperimentConfig/TrialName", Text(1, 120)),
+    ("experiment-names", "/ExperimentConfig/TrialComponentDisplayName", Text(1, 120)),
+    ("experiment-names", "/ExperimentConfig/RunName", Text(1, 120)),
     ("vpc", "/VpcConfig/SecurityGroupIds", Items(1, 5)),
     ("vpc", "/VpcConfig/Subnets", Items(1, 16)),
     ("tags", "/Tags", Items(0, 50)),
@@ -175,7 +191,7 @@ const MEMBERS: [(&str, &[&str]); 9] = [
 
 static PATTERNS: LazyLock<Vec<Option<Regex>>> = LazyLock::new(|| {
     let compile = |check: &Check| match check {
-        Pattern(pattern) => Regex::new(&format!("^(?:{pattern})$")).ok(),
+        Pattern(pattern, _) => Regex::new(&format!("^(?:{pattern})$")).ok(),
         _ => None,
     };
     LIMITS.iter().map(|(_, _, check)| compile(check)).collect()
@@ -200,6 +216,7 @@ pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
             );
         }
     }
+    instances(body, findings);
     image(body, findings);
     channels(body, findings);
     pending(body, findings);
@@ -244,9 +261,12 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
             (!value.as_str().is_some_and(is_good))
                 .then(|| format!("{} is not {least} to {most} letters, digits, spaces and _.:/=+-@", short(value)))
         }
-        Pattern(expected) => match value.as_str() {
+        Pattern(expected, most) => match value.as_str() {
             None => is_not("text"),
-            Some(text) if text.len() <= 2048 && pattern.is_some_and(|regex| regex.is_match(text)) => None,
+            Some(text) if text.chars().count() > *most => {
+                Some(format!("it has {} characters; {most} are taken", text.chars().count()))
+            }
+            Some(text) if pattern.is_some_and(|regex| regex.is_match(text)) => None,
             Some(_) => Some(format!("{} does not match {expected}", short(value))),
         },
         Range(least, most) => match value.as_u64() {
@@ -264,6 +284,8 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
             Some(_) => None,
         },
         Entries(most, key_max, value_max) => entries(value, *most, *key_max, *value_max),
+        Truth if value.is_boolean() => None,
+        Truth => is_not("true or false"),
         OneOf(allowed) => match value.as_str() {
             Some(text) if allowed.contains(&text) => None,
             _ => Some(format!("{} is not one of {}", short(value), allowed.join(", "))),
@@ -313,7 +335,7 @@ fn members(body: &Value, findings: &mut Vec<Finding>) {
                 found("not-api-shape", &pointer).says(format!("CreateTrainingJob has no member `{key}` here"));
             findings.push(match renamed(place, key, known) {
                 Some((target, name)) => {
-                    let patch = vec![Operation::remove(&pointer), Operation::set(&target, shaped(value))];
+                    let patch = vec![Operation::remove(&pointer), Operation::set(&target, shaped_member(name, value))];
                     let is_free = body.pointer(&target).is_none() && has_parent(body, &target);
                     finding.fix(format!("did you mean {name}?")).patch(if is_free { patch } else { Vec::new() })
                 }
@@ -350,12 +372,24 @@ fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'
 fn shaped(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
-            let renamed = entries.iter().map(|(key, value)| (camel(key), shaped(value)));
+            let renamed = entries.iter().map(|(key, value)| {
+                let name = camel(key);
+                let inner = shaped_member(&name, value);
+                (name, inner)
+            });
             Value::Object(renamed.collect::<Map<String, Value>>())
         }
         Value::Array(items) => items.iter().map(shaped).collect(),
         other => other.clone(),
     }
+}
+
+/// Members whose keys are the user's own.
+const MAPS: [&str; 5] = ["HyperParameters", "Environment", "RuleParameters", "CollectionParameters", "HookParameters"];
+
+/// The value of a member, with the API's names below it; what the user named keeps its names.
+fn shaped_member(name: &str, value: &Value) -> Value {
+    if MAPS.contains(&name) { value.clone() } else { shaped(value) }
 }
 
 /// `volume_size_in_gb` is `VolumeSizeInGB`, `s3_uri` is `S3Uri`.
@@ -392,6 +426,20 @@ fn required(body: &Value, findings: &mut Vec<Finding>) {
                     .patch(patch),
             );
         }
+    }
+}
+
+/// One type with its count, groups of them, or preferences.
+fn instances(body: &Value, findings: &mut Vec<Finding>) {
+    let Some(resources) = body.get("ResourceConfig").and_then(Value::as_object) else { return };
+    if ["InstanceGroups", "InstancePreferences"].iter().any(|other| resources.contains_key(*other)) {
+        return;
+    }
+    for member in ["InstanceType", "InstanceCount"].into_iter().filter(|member| !resources.contains_key(*member)) {
+        let pointer = format!("/ResourceConfig/{member}");
+        let patch = if member == "InstanceCount" { vec![Operation::set(&pointer, 1)] } else { Vec::new() };
+        findings
+            .push(found("member-missing", &pointer).says(format!("ResourceConfig/{member} is missing")).patch(patch));
     }
 }
 
@@ -434,15 +482,15 @@ fn pending(body: &Value, findings: &mut Vec<Finding>) {
 
 fn unique_rules(body: &Value, findings: &mut Vec<Finding>) {
     for member in ["DebugRuleConfigurations", "ProfilerRuleConfigurations"] {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen = BTreeSet::new();
         for (pointer, rule) in places(body, &format!("/{member}/*")) {
             let name = rule.get("RuleConfigurationName").and_then(Value::as_str);
             let image = rule.get("RuleEvaluatorImage").and_then(Value::as_str);
             match (name, image) {
-                (Some(name), Some(image)) if name.len() <= 256 && image.len() <= 255 && !seen.contains(&name) => {
-                    seen.push(name);
+                (Some(name), Some(image)) if name.len() <= 256 && image.len() <= 255 && !seen.contains(name) => {
+                    seen.insert(name);
                 }
-                (Some(name), Some(_)) if seen.contains(&name) => {
+                (Some(name), Some(_)) if seen.contains(name) => {
                     findings.push(found("rule-limits", &pointer).says(format!("two rules are called {name}")));
                 }
                 _ => findings.push(
@@ -469,7 +517,7 @@ mod tests {
 
     #[test]
     fn every_pattern_compiles() {
-        let patterns = LIMITS.iter().filter(|(_, _, check)| matches!(check, Pattern(_))).count();
+        let patterns = LIMITS.iter().filter(|(_, _, check)| matches!(check, Pattern(..))).count();
         assert_eq!(PATTERNS.iter().flatten().count(), patterns);
     }
 

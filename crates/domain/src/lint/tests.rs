@@ -191,7 +191,12 @@ fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
     let mut wrong = Vec::new();
     for rule in rules::all() {
         let Some(example) = &rule.example else {
-            assert_eq!(rule.id, "region-not-allowed", "only what depends on the installation has no example");
+            // What depends on the installation, and what cannot even be read.
+            assert!(
+                ["region-not-allowed", "unknown-field", "type"].contains(&rule.id.as_str()),
+                "{} has no example",
+                rule.id
+            );
             continue;
         };
         let holds = |change: &Value| {

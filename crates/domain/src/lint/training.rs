@@ -1,6 +1,8 @@
 //! Rules on a training job, whatever document it was read from: spot, warm pools, volumes, clusters, checkpoints, health.
 //! Libraries that split the work are in [`super::libraries`].
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::job::{Job, Member, Origin};
@@ -13,6 +15,8 @@ use crate::sdk;
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u64 = 3600;
 /// What SageMaker takes for MaxRuntimeInSeconds when it is not said.
 const MAX_RUNTIME_DEFAULT: u64 = 86_400;
+/// A job may take 30 days in all.
+const WAIT_SECONDS_MAX: u64 = 30 * 86_400;
 const KEEP_ALIVE_SECONDS_MAX: u64 = crate::pool::KEEP_ALIVE_SECONDS_MAX as u64;
 /// ProfilingIntervalInMilliseconds.
 const INTERVALS: [u64; 6] = [100, 200, 500, 1000, 5000, 60_000];
@@ -40,14 +44,14 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
                     wait.value
                 ))
                 .fix(format!("set it to at least {runtime}"))
-                .patch(job.origin.set(Member::MaxWait, runtime.saturating_mul(2))),
+                .patch(job.origin.set(Member::MaxWait, wait_for(runtime))),
         ),
         (None, true) => findings.push(
             found("spot-needs-max-wait", job.pointer(Member::MaxWait))
-                .patch(job.origin.set(Member::MaxWait, runtime.saturating_mul(2))),
+                .patch(job.origin.set(Member::MaxWait, wait_for(runtime))),
         ),
         (Some(wait), false) => {
-            findings.push(found("max-wait-without-spot", &wait.pointer).patch(vec![Operation::remove(&wait.pointer)]));
+            findings.push(found("max-wait-without-spot", &wait.pointer));
         }
         _ => {}
     }
@@ -56,9 +60,13 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
+/// A wait for a runtime: twice as long, within what SageMaker takes.
+pub(super) fn wait_for(runtime: u64) -> u64 {
+    runtime.saturating_mul(2).min(WAIT_SECONDS_MAX).max(runtime)
+}
+
 fn warm_pool(job: &Job, findings: &mut Vec<Finding>) {
     let Some(keep_alive) = &job.keep_alive else { return };
-    let without = || vec![Operation::remove(&keep_alive.pointer)];
     if keep_alive.value > KEEP_ALIVE_SECONDS_MAX {
         findings.push(
             found("keep-alive", &keep_alive.pointer)
@@ -67,10 +75,10 @@ fn warm_pool(job: &Job, findings: &mut Vec<Finding>) {
         );
     }
     if job.is_spot {
-        findings.push(found("keep-alive-with-spot", &keep_alive.pointer).patch(without()));
+        findings.push(found("keep-alive-with-spot", &keep_alive.pointer));
     }
     if job.is_mixed {
-        findings.push(found("keep-alive-with-mixed-cluster", &keep_alive.pointer).patch(without()));
+        findings.push(found("keep-alive-with-mixed-cluster", &keep_alive.pointer));
     }
 }
 
@@ -86,7 +94,11 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
                 volume.value, kind.instance_type, kind.nvme_gb
             )));
         }
-        (None, None) if job.origin == Origin::Body && !job.groups.is_empty() => {
+        (None, volume)
+            if job.origin == Origin::Body
+                && !job.groups.is_empty()
+                && volume.as_ref().is_none_or(|volume| volume.value == 0) =>
+        {
             findings
                 .push(found("volume-missing", job.pointer(Member::Volume)).patch(job.origin.set(Member::Volume, 30)));
         }
@@ -252,8 +264,7 @@ pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
         let all: Vec<&str> = beside.iter().copied().chain(is_spot.then_some("managed spot training")).collect();
         findings.push(
             found("preferences-alone", at)
-                .says(format!("InstancePreferences cannot be combined with {}", all.join(", ")))
-                .patch(beside.iter().map(|name| Operation::remove(&format!("/ResourceConfig/{name}"))).collect()),
+                .says(format!("InstancePreferences cannot be combined with {}", all.join(", "))),
         );
     }
     let counted = preferences.iter().filter(|one| one.get("InstanceCount").is_some()).count();
@@ -261,8 +272,8 @@ pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
     if (counted > 0 && (counted < preferences.len() || on_all)) || (counted == 0 && !on_all) {
         findings.push(found("preferences-counts", at));
     }
-    let kinds: Vec<&Value> = preferences.iter().filter_map(|one| one.get("InstanceType")).collect();
-    if kinds.iter().enumerate().any(|(i, kind)| kinds.iter().take(i).any(|earlier| earlier == kind)) {
+    let kinds: Vec<&str> = preferences.iter().filter_map(|one| one.get("InstanceType")?.as_str()).collect();
+    if kinds.iter().collect::<BTreeSet<_>>().len() < kinds.len() {
         findings.push(found("preferences-twice", at));
     }
     let has_plans = preferences.iter().any(|one| one.get("TrainingPlanArns").is_some());
@@ -279,11 +290,7 @@ pub(super) fn groups(body: &Value, findings: &mut Vec<Finding>) {
     let Some(groups) = body.pointer(at).and_then(Value::as_array) else { return };
     let has = |member: &str| body.pointer(&format!("/ResourceConfig/{member}")).is_some();
     if has("InstanceType") || has("InstanceCount") {
-        let beside = ["InstanceType", "InstanceCount"].into_iter().filter(|name| has(name));
-        findings.push(
-            found("groups-or-type", at)
-                .patch(beside.map(|name| Operation::remove(&format!("/ResourceConfig/{name}"))).collect()),
-        );
+        findings.push(found("groups-or-type", at));
     }
     for (index, group) in groups.iter().enumerate() {
         let missing =
