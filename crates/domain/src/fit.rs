@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::catalog::InstanceType;
 use crate::deepspeed;
 use crate::model::ModelShape;
-use crate::spec::{CpuOffload, ParallelLibrary, ProfileSpec};
+use crate::spec::{CpuOffload, ParallelLibrary, Precision, ProfileSpec};
 
 /// Whether it fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -152,6 +152,8 @@ pub struct Layout {
     /// Matrices of one layer, parameters; `12h²` of a plain transformer.
     pub layer_parameters: f64,
     pub recomputes: bool,
+    /// The output head is a matrix of its own, on the last stage.
+    pub has_own_head: bool,
 }
 
 /// What the most loaded rank needs, GiB, by term; and the card, GiB.
@@ -163,7 +165,8 @@ pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Te
     let divides = |count: f64| (count / pipeline).fract() == 0.0;
     let is_rebalanced = !divides(layers) && divides(layers + 2.0);
     let first_stage = if is_rebalanced { (layers + 2.0) / pipeline - 1.0 } else { (layers / pipeline).ceil() };
-    let parameters = (first_stage * layout.layer_parameters + layout.vocabulary * hidden) / tensor;
+    let heads_here = if layout.has_own_head && pipeline <= 1.0 { 2.0 } else { 1.0 };
+    let parameters = (first_stage * layout.layer_parameters + heads_here * layout.vocabulary * hidden) / tensor;
     let micro_batches = layout.global_batch.map_or(f64::INFINITY, |all| all / (replicas * layout.micro_batch));
     let in_flight = pipeline.min(micro_batches.max(1.0));
     let keeps_gradients = f64::from(u8::from(is_rebalanced || pipeline <= 1.0));
@@ -228,16 +231,26 @@ pub fn usable_gib(accelerator: Option<&str>, reported_gib: f64) -> f64 {
 }
 
 /// Estimates the memory of `model` under `profile` on `count` instances of `instance`.
-pub fn fit(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, count: u32) -> Fit {
+pub fn fit(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    precision: Precision,
+    (instance, count): (&InstanceType, u32),
+) -> Fit {
     let fitted = Coefficients::shipped();
     let capacity = instance.accelerator_memory_gib.map(|gib| usable_gib(instance.accelerator.as_deref(), gib));
     let card = capacity.unwrap_or(80.0);
-    let split = profile.tensor_parallel_degree.max(1).saturating_mul(profile.pipeline_parallel_degree.max(1));
-    let is_megatron = split > 1 || matches!(profile.library, ParallelLibrary::SmpV1);
+    let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
+    // What was measured of split models: every weight trained, optimiser at most shared, nothing on the host, 16 bit.
+    let is_megatron = (is_split || profile.library == ParallelLibrary::SmpV1)
+        && model.lora_rank.is_none()
+        && profile.zero_stage <= 1
+        && profile.cpu_offload == CpuOffload::None
+        && precision != Precision::Fp32;
     let terms = if is_megatron {
         megatron(&layout(model, profile, instance, count), card, &fitted)
     } else {
-        sharded(model, profile, instance, count, card, &fitted)
+        sharded(model, profile, precision, (instance, count), card, &fitted)
     };
     let host_terms = host(model, profile, instance, count);
     let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>();
@@ -276,6 +289,7 @@ fn layout(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, co
         global_batch: Some(micro_batch * f64::from(profile.gradient_accumulation_steps.max(1)) * replicas),
         layer_parameters: model.layer_parameters(),
         recomputes: profile.activation_checkpointing,
+        has_own_head: !model.tied_embeddings,
     }
 }
 
@@ -283,20 +297,26 @@ fn layout(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, co
 fn sharded(
     model: &ModelShape,
     profile: &ProfileSpec,
-    instance: &InstanceType,
-    count: u32,
+    precision: Precision,
+    (instance, count): (&InstanceType, u32),
     card_gib: f64,
     fitted: &Coefficients,
 ) -> Vec<Term> {
-    let replicas = (f64::from(instance.accelerator_count) * f64::from(count.max(1))).max(1.0);
+    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
+    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
+    let split = tensor * pipeline;
+    let gpus = f64::from(instance.accelerator_count) * f64::from(count.max(1));
+    let replicas = if shares(profile.library) { (gpus / split).max(1.0) } else { 1.0 };
+    let wide = if precision == Precision::Fp32 { 2.0 } else { 1.0 };
     let [hidden, layers, vocabulary] = [model.hidden, model.layers, model.vocabulary].map(f64::from);
     let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu);
-    let (weights, gradients, optimiser) = states(model, profile, replicas);
+    let [weights, gradients, optimiser] = states(model, profile, precision, replicas).map(|bytes| bytes / split);
     let embeddings = vocabulary * hidden;
-    let live = if profile.zero_stage >= 3 { 2.0 * (2.0 * model.layer_parameters() + embeddings) } else { 0.0 };
+    let live = if profile.zero_stage >= 3 { 2.0 * wide * (2.0 * model.layer_parameters() + embeddings) } else { 0.0 };
     let mlp = model.intermediate.map_or(PLAIN_MLP, |width| 2.0 + 8.0 * f64::from(width) / hidden);
-    let layer = (OUTSIDE_MLP + mlp) * tokens * hidden / GIB;
-    let inputs = 2.0 * tokens * hidden * layers / GIB;
+    let layer = wide * (OUTSIDE_MLP + mlp) * tokens * hidden / tensor / GIB;
+    // A full pipeline has as many micro-batches under way as it has stages: the layers of all of them together.
+    let inputs = wide * 2.0 * tokens * hidden * layers / GIB;
     let activations = match (profile.activation_checkpointing, profile.activation_offload) {
         (false, _) => layer * layers,
         (true, false) => fitted.checkpoints * inputs + layer,
@@ -308,30 +328,42 @@ fn sharded(
         term("weights", weights / GIB),
         term("gradients", gradients / GIB),
         term("optimiser", optimiser / GIB),
-        term("live weights", live / GIB),
+        term("live weights", live / tensor / GIB),
         term("activations", activations),
-        term("logits", 4.0 * tokens * vocabulary / GIB),
+        term("logits", 4.0 * wide * tokens * vocabulary / tensor / GIB),
         term("CUDA, NCCL, workspaces", fitted.context_gib),
         term("allocator slack", slack),
     ]
 }
 
-/// Bytes per accelerator of weights, gradients and optimiser: Adam in mixed precision is 16 bytes a trained parameter (2 + 2 + 12),
-/// shared over the replicas by ZeRO's stage. Frozen weights cost 2.
-fn states(model: &ModelShape, profile: &ProfileSpec, n: f64) -> (f64, f64, f64) {
+/// Whether a library shares states between replicas when it is told to.
+pub fn shares(library: ParallelLibrary) -> bool {
+    !matches!(
+        library,
+        ParallelLibrary::Horovod
+            | ParallelLibrary::ParameterServer
+            | ParallelLibrary::MultiWorkerMirrored
+            | ParallelLibrary::None
+    )
+}
+
+/// Bytes of weights, gradients and optimiser of a whole replica's accelerator: Adam in mixed precision is 16 bytes a trained parameter
+/// (2 + 2 + 12), in 32 bit 4 + 4 + 8; ZeRO's stage shares them over the replicas. Frozen weights cost what weights cost.
+fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f64) -> [f64; 3] {
     let (all, trained) = (model.parameters(), model.trainable_parameters());
+    let (each, moments) = if precision == Precision::Fp32 { (4.0, 8.0) } else { (2.0, 12.0) };
     let (weights, gradients, optimiser) = match profile.zero_stage {
-        0 => (2.0 * all, 2.0 * trained, 12.0 * trained),
-        1 => (2.0 * all, 2.0 * trained, 12.0 * trained / n),
-        2 => (2.0 * all, 2.0 * trained / n, 12.0 * trained / n),
-        _ => (2.0 * all / n, 2.0 * trained / n, 12.0 * trained / n),
+        0 => (each * all, each * trained, moments * trained),
+        1 => (each * all, each * trained, moments * trained / n),
+        2 => (each * all, each * trained / n, moments * trained / n),
+        _ => (each * all / n, each * trained / n, moments * trained / n),
     };
     // LoRA's adapters come on top of the model.
-    let adapters = if model.lora_rank.is_some() { 2.0 * trained } else { 0.0 };
+    let adapters = if model.lora_rank.is_some() { each * trained } else { 0.0 };
     match profile.cpu_offload {
-        CpuOffload::None => (weights + adapters, gradients, optimiser),
-        CpuOffload::Optimizer => (weights + adapters, gradients, 0.0),
-        CpuOffload::OptimizerAndParameters => (adapters, gradients, 0.0),
+        CpuOffload::None => [weights + adapters, gradients, optimiser],
+        CpuOffload::Optimizer => [weights + adapters, gradients, 0.0],
+        CpuOffload::OptimizerAndParameters => [adapters, gradients, 0.0],
     }
 }
 
@@ -342,12 +374,16 @@ fn host(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, coun
     let (all, trained) = (model.parameters(), model.trainable_parameters());
     let mut terms = Vec::new();
     if profile.cpu_offload != CpuOffload::None {
-        let optimiser = if profile.zero_stage >= 3 {
-            deepspeed::zero3(trained, 0.0, (gpus, nodes), CpuOffload::Optimizer, true, HOST_BUFFER_FACTOR)
-        } else {
-            deepspeed::zero2(trained, gpus, nodes, true, HOST_BUFFER_FACTOR)
-        };
-        terms.push(term("optimiser states", optimiser.host_bytes / GIB));
+        // DeepSpeed reckons lower stages with all GPUs of all instances on one host; the host has its own processes only.
+        let stage_3 = deepspeed::zero3(
+            trained,
+            0.0,
+            (gpus, nodes),
+            CpuOffload::Optimizer,
+            profile.zero_stage >= 3,
+            HOST_BUFFER_FACTOR,
+        );
+        terms.push(term("optimiser states", stage_3.host_bytes / GIB));
     }
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters {
         terms.push(term("weights", 2.0 * all / nodes * HOST_BUFFER_FACTOR / GIB));
@@ -391,6 +427,7 @@ mod tests {
             global_batch: Some(2048.0),
             layer_parameters: 12.0 * hidden * hidden,
             recomputes: true,
+            has_own_head: false,
         };
         let need = |layout: &Layout| -> f64 {
             megatron(layout, 79.2, &Coefficients::shipped()).iter().map(|term| term.gib).sum()

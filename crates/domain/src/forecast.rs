@@ -78,7 +78,7 @@ pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
         let Some(instance) = catalog::find(&measurement.instance_type) else { continue };
         let Some(hardware) = predict::hardware(instance, workload.precision) else { continue };
         let accelerators = instance.accelerator_count.saturating_mul(measurement.instance_count.max(1));
-        let (setting, _) = predict::setting(&workload.model, &measurement.profile, accelerators);
+        let (setting, _) = predict::setting(&workload.model, &measurement.profile, workload.precision, accelerators);
         let kind = instance.accelerator.as_deref().unwrap_or_default();
         let each = measurement.tokens_per_second / f64::from(accelerators.max(1));
         if each.is_finite() && each > 0.0 {
@@ -102,7 +102,7 @@ pub fn forecast(
     let instance = catalog::find(&candidate.instance_type)?;
     let hardware = predict::hardware(instance, workload.precision)?;
     let accelerators = candidate.accelerators();
-    let (setting, extra) = predict::setting(&workload.model, profile, accelerators);
+    let (setting, extra) = predict::setting(&workload.model, profile, workload.precision, accelerators);
     let kind = instance.accelerator.as_deref().unwrap_or_default();
     let speed = calibration
         .speed(kind, predict::type_sd(kind), (&hardware, &setting), extra)

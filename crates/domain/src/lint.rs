@@ -28,7 +28,7 @@ use crate::finding::{Finding, Severity};
 use crate::model::ModelShape;
 use crate::price::Price;
 use crate::run::RunSpec;
-use crate::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
+use crate::spec::{ExperimentSpec, Precision, ProfileSpec, WorkloadSpec};
 
 /// The kinds of document that can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -137,15 +137,17 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
                 let runs_on: Vec<&str> = run.like_instance_type.as_deref().into_iter().collect();
                 let facts = claims::Facts {
                     prices,
-                    model: run.model.as_ref(),
-                    global_batch: run.global_batch,
+                    model: run.model.as_ref().filter(|model| is_sound(model)),
+                    global_batch: run.global_batch.filter(|batch| *batch > 0),
                     profile: run.profile.as_ref(),
                     runs_on: &runs_on,
                 };
                 claims::check(claimed, "/claims", facts, &mut findings);
             }
             if let (Some(model), Some(profile), Some(kind)) = (&run.model, &run.profile, &run.like_instance_type) {
-                candidate::needless(model, profile, kind, 1, "/profile", &mut findings);
+                // What is not said of it is taken for 16 bit, as training usually is.
+                let model = (model, Precision::Bf16);
+                candidate::needless(model, profile, (kind, 1), "/profile", &mut findings);
             }
         }
     }

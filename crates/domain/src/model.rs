@@ -40,13 +40,14 @@ impl ModelShape {
         h * h * (2.0 + 2.0 * kv_share) + 3.0 * h * f64::from(intermediate)
     }
 
-    /// All parameters. GPT-2/MPT style (biases, learned positions, tied head) without `intermediate`:
-    /// `L(12h² + 13h) + Vh + sh + 2h`, after Narayanan et al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
+    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`:
+    /// `L(12h² + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
     pub fn parameters(&self) -> f64 {
         let [layers, h, vocabulary, s] =
             [self.layers, self.hidden, self.vocabulary, self.sequence_length].map(f64::from);
         let Some(intermediate) = self.intermediate else {
-            return layers * (12.0 * h * h + 13.0 * h) + vocabulary * h + s * h + 2.0 * h;
+            let head = if self.tied_embeddings { 0.0 } else { vocabulary * h };
+            return layers * (12.0 * h * h + 13.0 * h) + vocabulary * h + head + s * h + 2.0 * h;
         };
         let kv_share = f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
         let attention = h * h * (2.0 + 2.0 * kv_share) + h * (1.0 + 2.0 * kv_share);
@@ -67,12 +68,12 @@ impl ModelShape {
         }
     }
 
-    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry), about `4N + 8Lhs` when the base
-    /// weights are frozen, since their weight gradients are skipped.
+    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry), `4N + 12Lhs` when the base
+    /// weights are frozen: the gradients of the weights are skipped, those of the activations are not.
     pub fn flops_per_token(&self) -> f64 {
         let n = self.parameters();
         let attention = f64::from(self.layers) * f64::from(self.hidden) * f64::from(self.sequence_length);
-        if self.lora_rank.is_some() { 4.0 * n + 8.0 * attention } else { 6.0 * n + 12.0 * attention }
+        if self.lora_rank.is_some() { 4.0 * n + 12.0 * attention } else { 6.0 * n + 12.0 * attention }
     }
 }
 

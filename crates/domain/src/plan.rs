@@ -133,9 +133,13 @@ fn trial(
         repeat: 1,
         global_batch,
         steps,
-        fit: workload.zip(profile).zip(instance).map(|((workload, profile), instance)| {
-            fit::fit(&workload.model, profile, instance, candidate.instance_count)
-        }),
+        fit: workload
+            .zip(profile)
+            .zip(instance)
+            .filter(|((workload, _), _)| crate::lint::is_sound(&workload.model))
+            .map(|((workload, profile), instance)| {
+                fit::fit(&workload.model, profile, workload.precision, (instance, candidate.instance_count))
+            }),
         findings: Vec::new(),
         refused: false,
         incomparable: None,

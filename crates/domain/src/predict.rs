@@ -101,8 +101,12 @@ pub struct Setting {
     pub collectives: f64,
     pub recomputes: bool,
     pub is_fp8: bool,
-    /// Share of the full matrix products that are done: 4 of 6 where the weights are frozen.
+    /// Matrix products of a parameter and token: 6, or 4 where the weights are frozen. Recomputing adds its own.
     pub products: f64,
+    /// Parameters whose optimiser state each accelerator works through.
+    pub optimised: f64,
+    /// Bytes of a number over those of 16 bits.
+    pub width: f64,
     /// Accelerators that share one micro-batch: tensor × pipeline.
     pub split: f64,
     pub tensor: f64,
@@ -163,8 +167,10 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let attention_peak = hardware.peak * big.powf(-attention_peak.min(0.95));
     let wide = setting.layer_parameters / (12.0 * hidden * hidden);
     let share = 1.0 / setting.split;
-    let body = 6.0 * setting.layer_parameters * layers * again + 6.0 * vocabulary * hidden;
-    let matrix_products = gemm * setting.products * body * tokens / gemm_peak * share;
+    // Recomputing is a forward pass: 2 of the 6.
+    let of_layers = setting.products + 6.0 * (again - 1.0);
+    let body = of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
+    let matrix_products = gemm * body * tokens / gemm_peak * share;
     let attention =
         attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens / attention_peak * share;
     let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens / hardware.bandwidth * share;
@@ -175,11 +181,12 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let both = both * (1.0 + straggle * nodes.log2());
     // Tensor parallel: four all-reduces of the layer's activations, six with recomputation.
     let reduces = if setting.recomputes { 6.0 } else { 4.0 };
-    let of_tensor =
-        reduces * 2.0 * 2.0 * tokens * hidden * layers / setting.pipeline * (setting.tensor - 1.0) / setting.tensor;
+    let of_tensor = reduces * 2.0 * 2.0 * setting.width * tokens * hidden * layers / setting.pipeline
+        * (setting.tensor - 1.0)
+        / setting.tensor;
     let communication = communication * (bytes * (n - 1.0) / n + of_tensor) / hardware.link;
     let latency = LAUNCH * layers / setting.pipeline + crosses * HOP * layers * collectives * n;
-    let optimiser = (16.0 * parameters / n / hardware.bandwidth + STEP) / setting.accumulation;
+    let optimiser = (16.0 * setting.optimised / hardware.bandwidth + STEP) / setting.accumulation;
     let host = setting.host_per_micro_step + setting.host_per_step / setting.accumulation;
     let busy = both + communication + latency;
     // The pipeline fills and drains once a step.
@@ -388,7 +395,7 @@ pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardwar
 }
 
 /// The setting of a model under a profile, and how uncertain its unfitted parts are, in logarithms.
-pub fn setting(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> (Setting, f64) {
+pub fn setting(model: &ModelShape, profile: &ProfileSpec, precision: Precision, accelerators: u32) -> (Setting, f64) {
     let tensor = f64::from(profile.tensor_parallel_degree.max(1));
     let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
     let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
@@ -402,6 +409,7 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
         2 => share * (1.0 + 1.0 / accumulation),
         _ => 2.0 + share,
     };
+    let width = if precision == Precision::Fp32 { 2.0 } else { 1.0 };
     let mut uncertain: f64 = 0.0;
     let mut widen = |sd: f64| uncertain = uncertain.hypot(sd);
     // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
@@ -425,6 +433,9 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
     if profile.activation_offload {
         widen(0.15);
     }
+    if precision == Precision::Fp32 {
+        widen(0.30);
+    }
     let setting = Setting {
         parameters,
         layer_parameters: model.layer_parameters(),
@@ -438,7 +449,9 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
         collectives,
         recomputes: profile.activation_checkpointing,
         is_fp8: false,
-        products: if is_lora { 4.0 / 6.0 } else { 1.0 },
+        products: if is_lora { 4.0 } else { 6.0 },
+        optimised: trained / (tensor * pipeline) / if profile.zero_stage == 0 { 1.0 } else { n / (tensor * pipeline) },
+        width,
         split: tensor * pipeline,
         tensor,
         pipeline,
@@ -463,7 +476,7 @@ mod tests {
         let (model, profile) = mpt(profile);
         let instance = catalog::find(kind).unwrap();
         let hardware = hardware(instance, Precision::Bf16).unwrap();
-        let (setting, extra) = setting(&model, &profile, instance.accelerator_count);
+        let (setting, extra) = setting(&model, &profile, Precision::Bf16, instance.accelerator_count);
         let name = instance.accelerator.as_deref().unwrap();
         calibration.speed(name, type_sd(name), (&hardware, &setting), extra)
     }
@@ -488,7 +501,7 @@ mod tests {
         let (model, profile) = mpt(&sharded(8));
         let instance = catalog::find("ml.p5.48xlarge").unwrap();
         let hardware = hardware(instance, Precision::Bf16).unwrap();
-        let (setting, _) = setting(&model, &profile, 8);
+        let (setting, _) = setting(&model, &profile, Precision::Bf16, 8);
         calibration.measure("NVIDIA H100 SXM", 0.0, (&hardware, &setting), before[1][1] * 0.9);
         let after = ["ml.p4d.24xlarge", "ml.p5.48xlarge"].map(|kind| speed(&calibration, kind, &sharded(8)));
         let [p4d, p5] = [after[0][1] / before[0][1], after[1][1] / before[1][1]];

@@ -81,10 +81,14 @@ impl Question<'_> {
         self.instance.accelerator_count.max(1).saturating_mul(self.instance_count.max(1))
     }
 
+    fn fit(&self, profile: &ProfileSpec) -> Fit {
+        fit::fit(self.model, profile, self.precision, (self.instance, self.instance_count))
+    }
+
     /// Tokens/s of all accelerators, as predicted.
     fn speed(&self, profile: &ProfileSpec) -> Option<f64> {
         let hardware = predict::hardware(self.instance, self.precision)?;
-        let (setting, extra) = predict::setting(self.model, profile, self.accelerators());
+        let (setting, extra) = predict::setting(self.model, profile, self.precision, self.accelerators());
         let kind = self.instance.accelerator.as_deref().unwrap_or_default();
         let [_, expected, _] = self.calibration.speed(kind, predict::type_sd(kind), (&hardware, &setting), extra);
         Some(expected * f64::from(self.accelerators()))
@@ -152,7 +156,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, tensor: u32) -> Vec<Foun
         for recomputes in [false, true] {
             for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro)) {
                 let profile = profile(question, (stage, offload, recomputes, tensor), micro, each / micro);
-                let fit = fit::fit(question.model, &profile, question.instance, question.instance_count);
+                let fit = question.fit(&profile);
                 if fit.verdict != Verdict::Fits {
                     break; // a larger micro-batch needs more
                 }
@@ -213,7 +217,7 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
             .push("the whole model fits in each accelerator: data parallel, gradients are all that is sent".to_owned()),
         (CpuOffload::None, stage) => {
             let lower = ProfileSpec { zero_stage: stage - 1, ..profile.clone() };
-            let fit = fit::fit(question.model, &lower, question.instance, question.instance_count);
+            let fit = question.fit(&lower);
             reasons.push(if fit.verdict == Verdict::Fits {
                 format!("ZeRO stage {stage} leaves room for a larger micro-batch, and is the fastest predicted")
             } else {
@@ -322,8 +326,8 @@ pub struct Change {
 pub fn smallest_change(
     model: &ModelShape,
     profile: &ProfileSpec,
-    instance: &InstanceType,
-    count: u32,
+    precision: Precision,
+    (instance, count): (&InstanceType, u32),
 ) -> Option<Change> {
     let per_step = profile.micro_batch_per_gpu.saturating_mul(profile.gradient_accumulation_steps);
     let micros: Vec<u32> =
@@ -352,7 +356,7 @@ pub fn smallest_change(
             }
         }
     }
-    let fits = |wanted: &ProfileSpec| fit::fit(model, wanted, instance, count).verdict == Verdict::Fits;
+    let fits = |wanted: &ProfileSpec| fit::fit(model, wanted, precision, (instance, count)).verdict == Verdict::Fits;
     tried.into_iter().find(fits).map(|found| difference(profile, &found))
 }
 
@@ -469,8 +473,8 @@ mod tests {
             activation_checkpointing: true,
             ..ProfileSpec::of_batch(64, 8)
         };
-        assert_eq!(fit::fit(&qwen(), &profile, p4d, 1).verdict, Verdict::DoesNotFit);
-        let change = smallest_change(&qwen(), &profile, p4d, 1).unwrap();
+        assert_eq!(fit::fit(&qwen(), &profile, Precision::Bf16, (p4d, 1)).verdict, Verdict::DoesNotFit);
+        let change = smallest_change(&qwen(), &profile, Precision::Bf16, (p4d, 1)).unwrap();
         assert!(change.settings.contains_key("micro_batch_per_gpu") && !change.settings.contains_key("cpu_offload"));
     }
 }

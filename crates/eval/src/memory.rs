@@ -38,6 +38,7 @@ fn layout(row: &Memory) -> Layout {
         global_batch: row.global_batch,
         layer_parameters: 12.0 * row.d_model * row.d_model,
         recomputes: row.act_ckpt,
+        has_own_head: false,
     }
 }
 

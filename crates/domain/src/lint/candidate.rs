@@ -80,8 +80,9 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     if split > candidate.accelerators() {
         return; // there is no such layout, and no need to be estimated
     }
-    memory(&workload.model, candidate, profile, instance, &place, findings);
-    needless(&workload.model, profile, &candidate.instance_type, candidate.instance_count, &place, findings);
+    memory(workload, candidate, profile, instance, &place, findings);
+    let on = (candidate.instance_type.as_str(), candidate.instance_count);
+    needless((&workload.model, workload.precision), profile, on, &place, findings);
 }
 
 /// A stored profile by itself.
@@ -219,14 +220,15 @@ fn deepspeed(
 }
 
 fn memory(
-    model: &ModelShape,
+    workload: &WorkloadSpec,
     candidate: &CandidateSpec,
     profile: &ProfileSpec,
     instance: &InstanceType,
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let fit = fit::fit(model, profile, instance, candidate.instance_count);
+    let (model, on) = (&workload.model, (instance, candidate.instance_count));
+    let fit = fit::fit(model, profile, workload.precision, on);
     let needs = format!(
         "{:.0} GiB a GPU of {:.0} and {:.0} GiB of host memory of {:.0}, estimated",
         fit.accelerator_gib,
@@ -237,7 +239,7 @@ fn memory(
     match fit.verdict {
         Verdict::DoesNotFit => {
             let finding = found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
-            findings.push(match strategy::smallest_change(model, profile, instance, candidate.instance_count) {
+            findings.push(match strategy::smallest_change(model, profile, workload.precision, on) {
                 Some(change) => {
                     let patch = change
                         .settings
@@ -257,16 +259,15 @@ fn memory(
 
 /// Offload and sharding that cost time and save memory that nothing needs.
 pub(super) fn needless(
-    model: &ModelShape,
+    (model, precision): (&ModelShape, Precision),
     profile: &ProfileSpec,
-    kind: &str,
-    count: u32,
+    (kind, count): (&str, u32),
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
     let Some(instance) = catalog::find(kind).filter(|_| is_sound(model)) else { return };
     let without = ProfileSpec { cpu_offload: CpuOffload::None, ..profile.clone() };
-    let fit = fit::fit(model, &without, instance, count);
+    let fit = fit::fit(model, &without, precision, (instance, count));
     let room = |fit: &fit::Fit| {
         format!("{:.0} GiB of {:.0} a GPU", fit.accelerator_gib, fit.accelerator_capacity_gib.unwrap_or_default())
     };
@@ -279,7 +280,7 @@ pub(super) fn needless(
         );
     }
     let lower = ProfileSpec { zero_stage: 1, ..without };
-    let fit = fit::fit(model, &lower, instance, count);
+    let fit = fit::fit(model, &lower, precision, (instance, count));
     if profile.zero_stage == 3 && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/zero_stage");
         findings.push(
@@ -322,7 +323,7 @@ fn runtime(
 ) {
     let Some(workload) = filled(spec) else { return };
     let Some(hardware) = predict::hardware(instance, workload.precision) else { return };
-    let (setting, extra) = predict::setting(&workload.model, profile, candidate.accelerators());
+    let (setting, extra) = predict::setting(&workload.model, profile, workload.precision, candidate.accelerators());
     let kind = instance.accelerator.as_deref().unwrap_or_default();
     let calibration = Calibration::shipped();
     let [_, expected, fastest] = calibration

@@ -173,7 +173,8 @@ fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         );
     }
     let uniform = f64::from(model.vocabulary).ln();
-    if let Some(claimed) = claims.initial_loss.filter(|loss| differs(*loss, uniform, 0.15)) {
+    if let Some(claimed) = claims.initial_loss.filter(|loss| model.lora_rank.is_none() && differs(*loss, uniform, 0.15))
+    {
         findings.push(found("initial-loss", format!("{at}/initial_loss")).says(format!(
             "a model that knows nothing of {} tokens has a loss of ln {} = {uniform:.1}, and {claimed} is claimed",
             model.vocabulary, model.vocabulary
@@ -248,7 +249,7 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
     let Some(hardware) = predict::hardware(kind, Precision::Bf16) else { return };
     let plain = ProfileSpec { zero_stage: 2, ..ProfileSpec::of_batch(batch, accelerators) };
     let profile = facts.profile.unwrap_or(&plain);
-    let (setting, extra) = predict::setting(model, profile, accelerators);
+    let (setting, extra) = predict::setting(model, profile, Precision::Bf16, accelerators);
     let name = kind.accelerator.as_deref().unwrap_or_default();
     let calibration = Calibration::shipped();
     let each = calibration.speed(name, predict::type_sd(name), (&hardware, &setting), extra);
