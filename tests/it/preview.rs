@@ -108,9 +108,13 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
                 .all(|one| one["source"].as_str().is_some_and(|s| !s.is_empty()))
         );
     }
-    let spotty = read(&document("002-warm-pool.json"));
-    let (_, answer) = test.post("/v1/lint?fix=true", &spotty).await;
-    assert_eq!(answer["mended"]["ResourceConfig"].get("KeepAlivePeriodInSeconds"), None);
+    let (_, answer) = test.post("/v1/lint?fix=true", &read(&document("004-ddp.json"))).await;
+    assert_eq!(answer["mended"]["distribution"], json!({"torch_distributed": {"enabled": true}}));
+    // What the user named keeps its name.
+    let snake = json!({"resource_config": {}, "hyper_parameters": {"learning_rate": "1"}, "environment": {"NCCL_DEBUG": "INFO"}});
+    let (_, answer) = test.post("/v1/lint?fix=true", &snake).await;
+    assert_eq!(answer["mended"]["HyperParameters"], json!({"learning_rate": "1"}));
+    assert_eq!(answer["mended"]["Environment"], json!({"NCCL_DEBUG": "INFO"}));
     let profile = json!({"micro_batch_per_gpu": 0, "gradient_accumulation_steps": 1});
     let (_, answer) = test.post("/v1/lint?kind=instance_profile", &profile).await;
     assert_eq!(answer["findings"][0]["pointer"], json!("/micro_batch_per_gpu"));
@@ -119,6 +123,31 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
     assert!(problem["detail"].as_str().unwrap().contains("training_job"), "{problem}");
     let rules = test.get("/v1/lint/rules").await;
     assert!(rules["items"].as_array().unwrap().len() > 150);
+}
+
+/// Bodies that would keep a careless linter busy for minutes are answered like any other.
+#[sqlx::test(migrations = false)]
+async fn what_is_beyond_all_bounds_is_refused_without_being_worked_through(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut many = spec();
+    let candidate = many["candidates"][0].clone();
+    let numbered = |index: i32| {
+        let mut one = candidate.clone();
+        one["name"] = json!(format!("c{index}"));
+        one
+    };
+    many["candidates"] = (0..3000).map(numbered).collect();
+    let mut huge = spec();
+    huge["candidates"][0]["profile"]["micro_batch_per_gpu"] = json!(4_294_967_291_u32);
+    huge["candidates"][1]["instance_type"] = json!("x".repeat(500_000));
+    huge["workload"]["global_batch"] = json!(u64::MAX);
+    for (asked, rule) in [(many, "candidate-count"), (huge, "profile-count")] {
+        for path in ["/v1/plans", "/v1/lint?fix=true"] {
+            let (status, answer) = test.post(path, &asked).await;
+            let findings = answer["findings"].as_array().unwrap();
+            assert!(status == StatusCode::OK && findings.iter().any(|one| one["rule"] == rule), "{path}: {status}");
+        }
+    }
 }
 
 fn bakeoff(arguments: &[&str]) -> Output {

@@ -129,6 +129,13 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
         let (status, text) = create(&sim, &rendered).await;
         assert_eq!(status, StatusCode::OK, "{name}: {text}");
     }
+    let rendered = body(&estimator::request(&arguments("keepalive-spot")).unwrap());
+    assert_eq!(rendered, all["keepalive-spot"]);
+    for name in ["spot-nomaxwait", "spot-maxwait-lt"] {
+        let rendered = estimator::request(&arguments(name));
+        assert_eq!(rendered.is_err(), name == "spot-nomaxwait", "{rendered:?}");
+        assert!(rendered.is_err() || body(&rendered.unwrap()) == all[name]);
+    }
     for (name, rule) in ILLEGAL {
         let found: Vec<String> = rules(&all[name]).into_iter().map(|finding| finding.rule).collect();
         assert_eq!(found, [rule], "{name}");
@@ -151,10 +158,10 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
 async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
     let test = TestApp::new(pool).await;
     let mut asked = spec();
-    asked["max_runtime_seconds"] = json!(7200);
-    asked["max_wait_seconds"] = json!(14_400);
+    asked["max_runtime_seconds"] = json!(3600);
+    asked["max_wait_seconds"] = json!(7200);
     asked["keep_alive_seconds"] = json!(600);
-    asked["checkpoint"] = json!({"s3_uri": "s3://tests/checkpoints"});
+    asked["workload"]["model"]["lora_rank"] = json!(16);
     asked["workload"]["image"] = json!("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310");
     asked["workload"]["script"] =
         json!({"entry_point": "train.py", "source_s3_uri": "s3://tests/code/sourcedir.tar.gz"});
@@ -188,7 +195,7 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
             "horovod",
             "ml.p4de.24xlarge",
             json!(["on_demand"]),
-            with(json!({"library": "horovod", "processes_per_host": 8}))
+            with(json!({"library": "horovod", "zero_stage": 0}))
         ),
     ]);
     let (status, plan) = test.post("/v1/plans", &asked).await;
@@ -222,8 +229,21 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
         let found = plan["candidates"].as_array().unwrap().iter().find(is_alike);
         let found = found.unwrap_or_else(|| panic!("nothing in the plan is like {sent:#}"));
         seen.push(format!("{} {}", found["candidate"].as_str().unwrap(), found["purchase_option"].as_str().unwrap()));
+        let collections = sent["DebugHookConfig"]["CollectionConfigurations"].as_array().unwrap();
+        assert_eq!((collections.len(), sent["DebugRuleConfigurations"].as_array().map(Vec::len)), (2, Some(1)));
+        assert_eq!(sent["ProfilerRuleConfigurations"].as_array().map(Vec::len), Some(2));
         assert_eq!(sent["HyperParameters"]["sagemaker_job_name"], json!(format!("\"{name}\"")));
     }
+    // A checkpoint location beside several processes: the SDK leaves the hook out, and the linter says so.
+    asked["checkpoint"] = json!({"s3_uri": "s3://tests/checkpoints"});
+    let (_, plan) = test.post("/v1/plans", &asked).await;
+    let body = &plan["candidates"][0]["create_training_job"];
+    assert_eq!(
+        (body.get("DebugHookConfig"), body["DebugRuleConfigurations"].as_array().map(Vec::len)),
+        (None, Some(1))
+    );
+    assert_eq!(body["CheckpointConfig"]["LocalPath"], json!("/opt/ml/checkpoints"));
+    assert!(plan["findings"].as_array().unwrap().iter().any(|one| one["rule"] == "debugger-hook-dropped"));
     seen.sort();
     assert_eq!(
         seen,

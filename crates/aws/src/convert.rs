@@ -119,7 +119,7 @@ fn observed_by(
         let hook = DebugHookConfig::builder()
             .s3_output_path(&request.output_s3_uri)
             .set_collection_configurations(Some(collections.collect()));
-        call = call.debug_hook_config(hook.build());
+        call = call.set_debug_hook_config((!debugger.is_hook_off).then(|| hook.build()));
         for rule in &debugger.rules {
             let configuration = DebugRuleConfiguration::builder()
                 .rule_configuration_name(&rule.name)

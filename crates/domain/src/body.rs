@@ -50,7 +50,9 @@ pub fn body(request: &TrainingJobRequest) -> Value {
         put("ProfilerRuleConfigurations", rules(&wanted.rules));
     }
     if let Some(debugger) = &request.debugger {
-        put("DebugHookConfig", hook(debugger, &request.output_s3_uri));
+        if !debugger.is_hook_off {
+            put("DebugHookConfig", hook(debugger, &request.output_s3_uri));
+        }
         put("DebugRuleConfigurations", rules(&debugger.rules));
     }
     all

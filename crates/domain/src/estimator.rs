@@ -118,9 +118,37 @@ fn instances(arguments: &Map<String, Value>) -> Vec<(&str, u32, &str)> {
     kind.map(|kind| (kind, u32::try_from(count).unwrap_or(u32::MAX), "")).into_iter().collect()
 }
 
-/// The request that the SDK sends; `Err` names what it would need to know.
+/// Arguments that are understood by the linter and not put into a request here.
+const NOT_RENDERED: [&str; 14] = [
+    "input_mode",
+    "subnets",
+    "security_group_ids",
+    "volume_kms_key",
+    "output_kms_key",
+    "tags",
+    "encrypt_inter_container_traffic",
+    "enable_network_isolation",
+    "container_log_level",
+    "compiler_config",
+    "disable_output_compression",
+    "training_plan",
+    "container_entry_point",
+    "container_arguments",
+];
+
+/// The request that the SDK sends; `Err` names what it would need to know, or what is not put into it here.
 pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
     let arguments = document.as_object().ok_or("the document is not an object")?;
+    if let Some(argument) = NOT_RENDERED.iter().find(|argument| arguments.contains_key(**argument)) {
+        return Err(format!("{argument} is not rendered"));
+    }
+    let is_spot = arguments.get("use_spot_instances").and_then(Value::as_bool).unwrap_or(false);
+    if is_spot != arguments.contains_key("max_wait") {
+        return Err(
+            "the SDK sends use_spot_instances without max_wait, or the other way round, and SageMaker refuses it"
+                .to_owned(),
+        );
+    }
     let text = |key: &str| arguments.get(key).and_then(Value::as_str);
     let needs = |key: &str| text(key).map(str::to_owned).ok_or_else(|| format!("{key} is missing"));
     let seconds = |key: &str| arguments.get(key).and_then(Value::as_u64).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -148,7 +176,7 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
         environment: strings(arguments.get("environment")),
         metrics: metrics(arguments),
         max_runtime_seconds: seconds("max_run").unwrap_or(86_400),
-        max_wait_seconds: seconds("max_wait").filter(|_| flag("use_spot_instances")),
+        max_wait_seconds: seconds("max_wait"),
         checkpoint,
         keep_alive_seconds: seconds("keep_alive_period_in_seconds"),
         metrics_time_series: arguments.get("enable_sagemaker_metrics").and_then(Value::as_bool).unwrap_or(true),
@@ -249,12 +277,16 @@ fn profiler(arguments: &Map<String, Value>) -> Profiler {
 /// The SDK's default hook; it leaves it out beside a parameter server, and where several processes would share one folder.
 fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
     let is_off = arguments.get("debugger_hook_config") == Some(&json!(false));
-    let has_server = libraries(arguments).iter().any(|(library, _)| *library == ParallelLibrary::ParameterServer);
-    let shares = arguments.contains_key("checkpoint_s3_uri") && arguments.contains_key("checkpoint_local_path");
-    if is_off || has_server || shares {
+    let libraries = libraries(arguments);
+    let has_server = libraries.iter().any(|(library, _)| *library == ParallelLibrary::ParameterServer);
+    let instances: u32 = instances(arguments).iter().map(|(_, count, _)| *count).fold(0, u32::saturating_add);
+    let writes = arguments.contains_key("checkpoint_s3_uri") && arguments.contains_key("checkpoint_local_path");
+    let is_hook_off = is_off || has_server || writes && (instances > 1 || arguments.contains_key("distribution"));
+    let has_rules = arguments.get("rules").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
+    if is_hook_off && !has_rules {
         return None;
     }
-    let mut debugger = Debugger::default();
+    let mut debugger = Debugger { is_hook_off, ..Debugger::default() };
     let rules = arguments.get("rules").and_then(Value::as_array).into_iter().flatten();
     for name in rules.filter_map(|rule| rule.get("rule")?.as_str()) {
         let (rule, collection) = sdk::debug_rule(name, region(arguments));

@@ -177,6 +177,7 @@ pub struct Contender<'a> {
     pub forecast: &'a Forecast,
     /// The same without what all have in common.
     pub relative: &'a Forecast,
+    pub option: PurchaseOption,
 }
 
 /// Why each contender cannot win, where that is certain: even at its best it is behind another at its worst, or beyond the limits.
@@ -190,8 +191,10 @@ pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Op
             Minimize::Time => Some((hours.low, hours.high)),
         }
     };
+    // What interruptions cost on spot nobody knows before: it beats nobody for certain.
     let leader = contenders
         .iter()
+        .filter(|contender| contender.option == PurchaseOption::OnDemand)
         .filter_map(|contender| Some((contender.name, bounds(contender)?.1)))
         .min_by(|a, b| a.1.total_cmp(&b.1));
     let behind = |contender: &Contender<'_>| {

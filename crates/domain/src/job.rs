@@ -44,6 +44,9 @@ pub struct Profiler {
 /// What the debugger is told: tensor collections by name with their parameters, and rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Debugger {
+    /// The rules are there, and no DebugHookConfig: nothing saves tensors.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_hook_off: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub collections: BTreeMap<String, BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

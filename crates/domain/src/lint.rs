@@ -110,8 +110,10 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
             shape::check(body, &mut findings);
             training::preferences(body, &mut findings);
             training::groups(body, &mut findings);
-            let name = body.get("TrainingJobName").and_then(Value::as_str).unwrap_or_default();
-            training::fixed_name(name, "/TrainingJobName", &mut findings);
+            for key in ["TrainingJobName", "job_name", "job_name_prefix"] {
+                let name = body.get(key).and_then(Value::as_str).unwrap_or_default();
+                training::fixed_name(name, &format!("/{key}"), &mut findings);
+            }
             let job = job::of_body(body);
             training::check(&job, &mut findings);
             libraries::check(&job, &mut findings);
@@ -121,6 +123,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
             let job = job::of_estimator(arguments);
             training::check(&job, &mut findings);
             libraries::check(&job, &mut findings);
+            estimator::rendered(arguments, &mut findings);
             let claimed = arguments.get("claims").cloned().map(serde_json::from_value);
             match claimed {
                 Some(Ok(claimed)) => {

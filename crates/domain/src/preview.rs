@@ -115,7 +115,7 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     for (place, (((plan, name), relative), reason)) in all {
         if let (Some(forecast), Some(relative), None) = (&plan.forecast, relative, reason) {
             places.push(place);
-            contenders.push(Contender { name, forecast, relative });
+            contenders.push(Contender { name, forecast, relative, option: plan.purchase_option });
         }
     }
     for (place, reason) in places.into_iter().zip(forecast::cannot_win(spec, &contenders)) {

@@ -7,7 +7,7 @@ use crate::deepspeed;
 use crate::job::{Debugger, MARKER, Profiler, TrainingJobRequest};
 use crate::sdk::{self, Launch};
 use crate::spec::{
-    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
+    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, PurchaseOption, WorkloadSpec,
 };
 
 /// EBS volume where the profile names none, GB. SageMaker ignores it on types with local NVMe.
@@ -51,8 +51,8 @@ pub fn template(
     }
 }
 
-/// The debugger's hook, with the collections that its rules need. The SDK leaves it out where several processes would write
-/// checkpoints and tensors to one place.
+/// The debugger's hook with the collections that its rules need, and its rules. The SDK leaves the hook out where several processes
+/// would write checkpoints and tensors to one place.
 fn debugger(
     spec: &ExperimentSpec,
     workload: &WorkloadSpec,
@@ -60,12 +60,8 @@ fn debugger(
     profile: &ProfileSpec,
 ) -> Option<Debugger> {
     let wanted = workload.techniques.debugger.as_ref()?;
-    let is_distributed = candidate.instance_count > 1 || profile.library != ParallelLibrary::None;
-    let is_dropped = profile.library == ParallelLibrary::ParameterServer || spec.checkpoint.is_some() && is_distributed;
-    if is_dropped {
-        return None;
-    }
-    let mut debugger = Debugger { collections: wanted.collections.clone(), rules: Vec::new() };
+    let is_hook_off = has_no_hook(spec.checkpoint.is_some(), candidate, profile);
+    let mut debugger = Debugger { is_hook_off, collections: wanted.collections.clone(), rules: Vec::new() };
     for rule in &wanted.rules {
         let (rule, collection) = sdk::debug_rule(rule, &spec.region);
         debugger.rules.push(rule);
@@ -75,6 +71,12 @@ fn debugger(
         }
     }
     Some(debugger)
+}
+
+/// Whether the SDK leaves the debugger's hook out.
+pub fn has_no_hook(has_checkpoint: bool, candidate: &CandidateSpec, profile: &ProfileSpec) -> bool {
+    let is_distributed = candidate.instance_count > 1 || profile.library != ParallelLibrary::None;
+    profile.library == ParallelLibrary::ParameterServer || has_checkpoint && is_distributed
 }
 
 fn hyperparameters(
@@ -98,10 +100,16 @@ fn hyperparameters(
         library: profile.library,
         instance_type: &candidate.instance_type,
         smp_parameters: &profile.smp(),
-        processes_per_host: profile.processes_per_host,
+        processes_per_host: profile.processes_per_host.or_else(|| processes(candidate, profile)),
         mpi_options: &profile.mpi_options,
     }));
     all
+}
+
+/// MPI starts one process on each instance unless it is told how many; a plan counts on one for each accelerator.
+fn processes(candidate: &CandidateSpec, profile: &ProfileSpec) -> Option<u32> {
+    let each = candidate.accelerators() / candidate.instance_count.max(1);
+    (profile.library == ParallelLibrary::Horovod).then_some(each)
 }
 
 /// Argument of Hugging Face's Trainer that takes DeepSpeed's configuration, as a path or as JSON. A user's own value is kept.
@@ -114,7 +122,7 @@ pub fn deepspeed_json(workload: &WorkloadSpec, candidate: &CandidateSpec, profil
 }
 
 /// Hyperparameters that follow from model and profile: a user's own would make a job train something else than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 17] = [
+pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -132,6 +140,9 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 17] = [
     "num_key_value_heads",
     "intermediate_size",
     "lora_rank",
+    "bf16",
+    "fp16",
+    "activation_offload",
 ];
 
 /// What the training script needs to build this model and this strategy, under Hugging Face's argument names.
@@ -163,6 +174,14 @@ fn shape_hyperparameters(workload: &WorkloadSpec, profile: &ProfileSpec, steps: 
         ("intermediate_size", shape.intermediate),
         ("lora_rank", shape.lora_rank),
     ];
+    match workload.precision {
+        Precision::Bf16 => entries.push(("bf16", "true".to_owned())),
+        Precision::Fp16 => entries.push(("fp16", "true".to_owned())),
+        Precision::Fp32 => {}
+    }
+    if profile.activation_offload {
+        entries.push(("activation_offload", "true".to_owned()));
+    }
     entries.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?.to_string()))));
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

@@ -30,6 +30,7 @@ pub struct Image {
     pub has_compiler: bool,
     /// Python, `311` of `py311`.
     pub python: Option<u32>,
+    pub tag: String,
 }
 
 /// Reads the URI of an AWS deep learning container; nothing of any other image.
@@ -50,6 +51,7 @@ pub fn image(uri: &str) -> Option<Image> {
         version_text,
         has_compiler: repository.contains("trcomp"),
         python,
+        tag: tag.to_owned(),
     })
 }
 

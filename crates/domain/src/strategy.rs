@@ -26,6 +26,8 @@ pub enum Strategy {
     /// ZeRO with states in host memory.
     Offloaded,
     TensorParallel,
+    /// Tensor parallel within instances, a pipeline between them.
+    PipelineParallel,
 }
 
 /// Bytes that one accelerator sends in an optimiser step, by collective operation.
@@ -44,9 +46,10 @@ pub struct Advice {
     pub strategy: Strategy,
     /// A profile for this type that keeps the global batch: it can be used as it is.
     pub profile: ProfileSpec,
-    /// Its DeepSpeed configuration.
+    /// Its DeepSpeed configuration, where DeepSpeed runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
-    pub deepspeed_config: Map<String, Value>,
+    pub deepspeed_config: Option<Map<String, Value>>,
     pub fit: Fit,
     /// Tokens/s of all accelerators together, predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +63,8 @@ pub struct Advice {
 const INDIFFERENT: f64 = 0.02;
 /// Sequences of one accelerator in one micro-step that are looked at.
 const MICRO_BATCH_MAX: u64 = 256;
+/// Steps of accumulation that a profile takes.
+const ACCUMULATION_MAX: u64 = 65_536;
 /// Ways to share out, simplest first.
 const STAGES: [u8; 4] = [0, 1, 2, 3];
 const OFFLOADS: [CpuOffload; 3] = [CpuOffload::None, CpuOffload::Optimizer, CpuOffload::OptimizerAndParameters];
@@ -104,46 +109,68 @@ struct Found {
 
 /// The best way to run a model on an instance type; `Err` says why there is none.
 pub fn advise(question: Question<'_>) -> Result<Advice, String> {
-    let gpus = u64::from(question.accelerators());
-    if question.instance.accelerator_count == 0 {
-        return Err(format!("{} has no accelerator", question.instance.instance_type));
+    let gpus = question.accelerators();
+    let instance = question.instance;
+    if instance.accelerator_count == 0 {
+        return Err(format!("{} has no accelerator", instance.instance_type));
     }
-    if question.global_batch == 0 || !question.global_batch.is_multiple_of(gpus) {
-        return Err(format!("a global batch of {} does not divide over {gpus} accelerators", question.global_batch));
+    if instance.accelerator_memory_gib.is_none() {
+        return Err(format!("the memory of {}'s accelerators is not known", instance.instance_type));
     }
     let mut reasons = Vec::new();
+    if question.precision == Precision::Bf16 && instance.bf16_tflops.is_none() {
+        reasons.push("these accelerators have no bf16: train in fp16".to_owned());
+    }
     for offload in OFFLOADS {
-        let found = search(&question, offload, 1);
-        if let Some(best) = best(found) {
+        if let Some(best) = best(search(&question, offload, (1, 1))) {
             why(&question, &best, offload, &mut reasons);
             return Ok(advice(&question, best, reasons));
         }
-        reasons.push(match offload {
-            CpuOffload::None => "no ZeRO stage fits in the accelerators' memory alone".to_owned(),
-            CpuOffload::Optimizer => "nor with the optimiser in host memory".to_owned(),
-            CpuOffload::OptimizerAndParameters => "nor with the weights in host memory".to_owned(),
-        });
+        if offload == CpuOffload::None && !question.global_batch.is_multiple_of(u64::from(gpus)) {
+            reasons
+                .push(format!("a global batch of {} does not divide over {gpus} accelerators", question.global_batch));
+        } else {
+            reasons.push(match offload {
+                CpuOffload::None => "no ZeRO stage fits in the accelerators' memory alone".to_owned(),
+                CpuOffload::Optimizer => "nor with the optimiser in host memory".to_owned(),
+                CpuOffload::OptimizerAndParameters => "nor with the weights in host memory".to_owned(),
+            });
+        }
     }
-    for tensor in [2, 4, 8, 16] {
-        let can = tensor <= question.instance.accelerator_count && runs_on(ParallelLibrary::SmpV2, question.instance);
-        let found = if can { search(&question, CpuOffload::None, tensor) } else { Vec::new() };
-        if let Some(best) = best(found) {
+    // Tensor parallel within an instance first: its traffic is in every layer; then a pipeline between instances.
+    let tensors = (1..=4).map(|power| 1u32 << power).filter(|tensor| *tensor <= instance.accelerator_count);
+    let mut layouts: Vec<(u32, u32)> = tensors.clone().map(|tensor| (tensor, 1)).collect();
+    layouts.extend((1..=6).map(|power| (instance.accelerator_count, 1u32 << power)));
+    for (tensor, pipeline) in layouts {
+        if !gpus.is_multiple_of(tensor.saturating_mul(pipeline)) {
+            continue;
+        }
+        if let Some(best) = best(search(&question, CpuOffload::None, (tensor, pipeline))) {
             reasons.push(format!("every layer is split over {tensor} accelerators of one instance"));
+            if pipeline > 1 {
+                reasons.push(format!("the layers are a pipeline of {pipeline} stages over the instances"));
+            }
+            if best.profile.library == ParallelLibrary::Deepspeed {
+                reasons.push("the script must be written for it (Megatron-DeepSpeed or the like)".to_owned());
+            }
             return Ok(advice(&question, best, reasons));
         }
     }
     Err(format!(
         "{} × {}: {}; take more instances, a type with more memory, or train LoRA adapters",
         question.instance_count,
-        question.instance.instance_type,
+        instance.instance_type,
         reasons.join(", ")
     ))
 }
 
-/// Everything that fits under one kind of offload and one degree of tensor parallelism.
-fn search(question: &Question<'_>, offload: CpuOffload, tensor: u32) -> Vec<Found> {
-    let replicas = u64::from(question.accelerators()) / u64::from(tensor);
-    let Some(each) = question.global_batch.checked_div(replicas) else { return Vec::new() };
+/// Everything that fits under one kind of offload and one split of the model.
+fn search(question: &Question<'_>, offload: CpuOffload, (tensor, pipeline): (u32, u32)) -> Vec<Found> {
+    let replicas = u64::from(question.accelerators() / (tensor * pipeline));
+    if replicas == 0 || !question.global_batch.is_multiple_of(replicas) {
+        return Vec::new();
+    }
+    let each = question.global_batch / replicas;
     let stages = STAGES.into_iter().filter(|stage| match offload {
         // One replica has nothing to share.
         CpuOffload::None if replicas == 1 => *stage == 0,
@@ -155,7 +182,12 @@ fn search(question: &Question<'_>, offload: CpuOffload, tensor: u32) -> Vec<Foun
     for stage in stages {
         for recomputes in [false, true] {
             for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro)) {
-                let profile = profile(question, (stage, offload, recomputes, tensor), micro, each / micro);
+                // A profile takes no more steps of accumulation.
+                if each / micro > ACCUMULATION_MAX {
+                    continue;
+                }
+                let profile =
+                    profile(question, (stage, offload, recomputes), (tensor, pipeline), (micro, each / micro));
                 let fit = question.fit(&profile);
                 if fit.verdict != Verdict::Fits {
                     break; // a larger micro-batch needs more
@@ -170,29 +202,29 @@ fn search(question: &Question<'_>, offload: CpuOffload, tensor: u32) -> Vec<Foun
 
 fn profile(
     question: &Question<'_>,
-    (stage, offload, recomputes, tensor): (u8, CpuOffload, bool, u32),
-    micro: u64,
-    accumulation: u64,
+    (stage, offload, recomputes): (u8, CpuOffload, bool),
+    (tensor, pipeline): (u32, u32),
+    (micro, accumulation): (u64, u64),
 ) -> ProfileSpec {
-    let library = match (tensor > 1, stage) {
-        (true, _) => ParallelLibrary::SmpV2,
-        (false, 0) if runs_on(ParallelLibrary::Torchrun, question.instance) => ParallelLibrary::Torchrun,
-        (false, _) => ParallelLibrary::Deepspeed,
+    let splits = tensor * pipeline > 1;
+    // Version 2 of SageMaker's library shares states by itself, and has no pipeline.
+    let is_smp = tensor > 1 && pipeline == 1 && stage == 0 && runs_on(ParallelLibrary::SmpV2, question.instance);
+    let library = match stage {
+        _ if is_smp => ParallelLibrary::SmpV2,
+        0 if !splits && question.accelerators() == 1 => ParallelLibrary::None,
+        0 if !splits && runs_on(ParallelLibrary::Torchrun, question.instance) => ParallelLibrary::Torchrun,
+        _ => ParallelLibrary::Deepspeed,
     };
-    let mut smp_parameters = Map::new();
-    if tensor > 1 {
-        smp_parameters.insert("tensor_parallel_degree".to_owned(), json!(tensor));
-    }
     let count = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     ProfileSpec {
         micro_batch_per_gpu: count(micro),
         gradient_accumulation_steps: count(accumulation),
-        zero_stage: if tensor > 1 { 0 } else { stage },
+        zero_stage: stage,
         cpu_offload: offload,
         activation_checkpointing: recomputes,
         tensor_parallel_degree: tensor,
+        pipeline_parallel_degree: pipeline,
         library,
-        smp_parameters,
         ..ProfileSpec::of_batch(question.global_batch, question.accelerators())
     }
 }
@@ -257,6 +289,7 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
 fn advice(question: &Question<'_>, found: Found, reasons: Vec<String>) -> Advice {
     let profile = found.profile;
     let strategy = match (&profile, question.accelerators()) {
+        (profile, _) if profile.pipeline_parallel_degree > 1 => Strategy::PipelineParallel,
         (profile, _) if profile.tensor_parallel_degree > 1 => Strategy::TensorParallel,
         (profile, _) if profile.cpu_offload != CpuOffload::None => Strategy::Offloaded,
         (_, 1) => Strategy::SingleAccelerator,
@@ -265,7 +298,8 @@ fn advice(question: &Question<'_>, found: Found, reasons: Vec<String>) -> Advice
     };
     Advice {
         strategy,
-        deepspeed_config: deepspeed::configuration(&profile, question.precision, question.global_batch),
+        deepspeed_config: (profile.library == ParallelLibrary::Deepspeed)
+            .then(|| deepspeed::configuration(&profile, question.precision, question.global_batch)),
         traffic: traffic(question.model, &profile, question.accelerators()),
         tokens_per_second: (found.speed > 0.0).then_some(found.speed),
         fit: found.fit,
@@ -427,7 +461,8 @@ mod tests {
             assert_eq!(advice.profile.global_batch(8), 64, "{kind}");
             assert_eq!(advice.fit.verdict, Verdict::Fits, "{kind}");
             assert_eq!(advice.profile.cpu_offload, CpuOffload::None, "{kind}: {:?}", advice.reasons);
-            assert_eq!(advice.deepspeed_config["train_batch_size"], json!(64));
+            let batch = advice.deepspeed_config.map(|config| config["train_batch_size"].clone());
+            assert_eq!(batch, (advice.profile.library == ParallelLibrary::Deepspeed).then(|| json!(64)), "{kind}");
         }
         let small = on("ml.p4d.24xlarge", &qwen(), 64).unwrap();
         let large = on("ml.p5en.48xlarge", &qwen(), 64).unwrap();
@@ -452,6 +487,37 @@ mod tests {
         assert!(refused.contains("LoRA"), "{refused}");
         let lora = ModelShape { lora_rank: Some(16), ..qwen() };
         assert_eq!(on("ml.g5.8xlarge", &lora, 16).unwrap().strategy, Strategy::SingleAccelerator);
+    }
+
+    /// 70 billion parameters on four P4d: split within the instances, and where that is not enough, between them.
+    #[test]
+    fn what_does_not_fit_in_one_instance_is_split_over_several() {
+        let large: ModelShape = serde_json::from_value(json!({"layers": 96, "hidden": 12288, "heads": 96,
+            "vocabulary": 50_368, "tied_embeddings": true, "sequence_length": 2048}))
+        .unwrap();
+        let on = |kind: &str, count: u32| {
+            advise(Question {
+                model: &large,
+                precision: Precision::Bf16,
+                global_batch: 512,
+                instance: catalog::find(kind).unwrap(),
+                instance_count: count,
+                calibration: &Calibration::shipped(),
+            })
+        };
+        let sharded = on("ml.p5.48xlarge", 8).unwrap();
+        assert_eq!((sharded.strategy, sharded.profile.zero_stage), (Strategy::Sharded, 3), "{:?}", sharded.reasons);
+        assert!(on("ml.p4d.24xlarge", 1).is_err_and(|reason| reason.contains("more instances")));
+        // Of a batch that does not divide over all accelerators, fewer replicas are made.
+        let odd = advise(Question {
+            model: &qwen(),
+            precision: Precision::Bf16,
+            global_batch: 4,
+            instance: catalog::find("ml.p5.48xlarge").unwrap(),
+            instance_count: 1,
+            calibration: &Calibration::shipped(),
+        });
+        assert_eq!(odd.unwrap().profile.tensor_parallel_degree, 2);
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "formulas": speeds.as_deref().map_or_else(skipped, throughput::formulas),
         "throughput": speeds.as_deref().map(throughput::judge).transpose()?.unwrap_or_else(skipped),
         "memory": memories.as_deref().map(memory::judge).transpose()?.unwrap_or_else(skipped),
+        "memory_of_throughput_rows": speeds.as_deref().map(throughput::memory_of).transpose()?.unwrap_or_else(skipped),
     }))
 }
 

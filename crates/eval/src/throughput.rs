@@ -1,8 +1,10 @@
 //! The law of speed on measured runs: fitting it, and judging it.
 
 use bakeoff_domain::catalog;
+use bakeoff_domain::fit::{self as memory, Verdict};
 use bakeoff_domain::model::ModelShape;
 use bakeoff_domain::predict::{self, Calibration, Hardware, Model, Setting};
+use bakeoff_domain::spec::{Precision, ProfileSpec};
 use serde_json::{Value, json};
 
 use crate::least_squares::{self, Prior};
@@ -38,16 +40,22 @@ fn shape(row: &Throughput) -> ModelShape {
     }
 }
 
+/// The instance type with a row's GPU.
+fn kind(row: &Throughput) -> Result<&'static str, String> {
+    match row.gpu.as_str() {
+        "a100_40gb" => Ok("ml.p4d.24xlarge"),
+        "a100_80gb" => Ok("ml.p4de.24xlarge"),
+        "h100_80gb" => Ok("ml.p5.48xlarge"),
+        other => Err(format!("throughput_mosaic: no instance type stands for {other}")),
+    }
+}
+
 /// The catalog's chip on the network of the clusters that were measured: 1,600 Gbit/s an instance for A100, 3,200 for H100.
 fn hardware(row: &Throughput) -> Result<(String, Hardware), String> {
-    let (kind, network) = match row.gpu.as_str() {
-        "a100_40gb" => ("ml.p4d.24xlarge", 25e9),
-        "a100_80gb" => ("ml.p4de.24xlarge", 25e9),
-        "h100_80gb" => ("ml.p5.48xlarge", 50e9),
-        other => return Err(format!("throughput_mosaic: no instance type stands for {other}")),
-    };
+    let kind = kind(row)?;
+    let network = if row.gpu == "h100_80gb" { 50e9 } else { 25e9 };
     let instance = catalog::find(kind).ok_or(kind)?;
-    let found = predict::hardware(instance, bakeoff_domain::spec::Precision::Bf16).ok_or(kind)?;
+    let found = predict::hardware(instance, Precision::Bf16).ok_or(kind)?;
     Ok((row.gpu.clone(), Hardware { network, ..found }))
 }
 
@@ -76,6 +84,30 @@ fn setting(row: &Throughput) -> Setting {
         host_per_micro_step: 0.0,
         host_per_step: 0.0,
     }
+}
+
+/// The memory verdict on rows that all ran, by the path that ZeRO and FSDP take in the product; nothing of it was fitted to them.
+pub(crate) fn memory_of(rows: &[Throughput]) -> Result<Value, String> {
+    let mut verdicts = Vec::new();
+    for row in rows {
+        let kind = kind(row)?;
+        let instance = catalog::find(kind).ok_or(kind)?;
+        let profile = ProfileSpec {
+            zero_stage: if row.sharding == "FULL_SHARD" { 3 } else { 2 },
+            micro_batch_per_gpu: row.micro_batch as u32,
+            gradient_accumulation_steps: row.grad_accum as u32,
+            activation_checkpointing: row.act_ckpt,
+            ..ProfileSpec::of_batch(1, 1)
+        };
+        let on = (instance, row.n_gpus.div_ceil(8));
+        verdicts.push(memory::fit(&shape(row), &profile, Precision::Bf16, on).verdict);
+    }
+    let of = |wanted: Verdict| 100.0 * share(&verdicts, |verdict| *verdict == wanted);
+    Ok(json!({
+        "rows": rows.len(),
+        "false_oom_pct": of(Verdict::DoesNotFit),
+        "uncertain_pct": of(Verdict::Uncertain),
+    }))
 }
 
 struct Case {

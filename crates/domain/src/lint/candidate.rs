@@ -54,7 +54,25 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     }
     parallelism(candidate, profile, instance, &place, findings);
     engines(profile, &place, findings);
+    if profile.library == ParallelLibrary::None && instance.accelerator_count > 1 {
+        findings.push(found("accelerators-idle", &place).says(format!(
+            "one process on each instance, and {} has {} accelerators",
+            instance.instance_type, instance.accelerator_count
+        )));
+    }
     let Some(workload) = filled(spec) else { return };
+    of_workload(spec, (workload, candidate, profile), instance, &at, findings);
+}
+
+/// What the candidate makes of the workload: precision, libraries, speed, memory.
+fn of_workload(
+    spec: &ExperimentSpec,
+    (workload, candidate, profile): (&WorkloadSpec, &CandidateSpec, &ProfileSpec),
+    instance: &InstanceType,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let place = format!("{at}/profile");
     precision(workload.precision, instance, "/workload/precision", &place, findings);
     if workload.script.is_none()
         && !matches!(profile.library, ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun | ParallelLibrary::None)
@@ -74,8 +92,12 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
     if !is_sound(&workload.model) || !counts.iter().all(|count| (1..=COUNT_MAX).contains(count)) {
         return;
     }
+    let has_debugger = workload.techniques.debugger.is_some();
+    if has_debugger && request::has_no_hook(spec.checkpoint.is_some(), candidate, profile) {
+        findings.push(found("debugger-hook-dropped", "/workload/techniques/debugger"));
+    }
     as_asked(workload, candidate, profile, &place, findings);
-    runtime(spec, candidate, profile, instance, &at, findings);
+    runtime(spec, candidate, profile, instance, at, findings);
     let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
     if split > candidate.accelerators() {
         return; // there is no such layout, and no need to be estimated
@@ -151,6 +173,25 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
     if is_smp && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
         findings.push(found("two-engines", at));
+    }
+    if !fit::shares(profile.library) && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
+        findings.push(found("library-does-not-shard", at).says(format!(
+            "\"library\": \"{}\" keeps a whole copy of everything in each accelerator",
+            profile.library.as_str()
+        )));
+    }
+    for (key, own) in [
+        ("tensor_parallel_degree", profile.tensor_parallel_degree),
+        ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
+        ("partitions", profile.pipeline_parallel_degree),
+    ] {
+        let asked = profile.smp_parameters.get(key).and_then(serde_json::Value::as_u64);
+        if is_smp && asked.is_some_and(|asked| asked > 1 && asked != u64::from(own)) {
+            findings.push(found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
+                "{key} is {} for the library, and the profile plans with {own}",
+                asked.unwrap_or_default()
+            )));
+        }
     }
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
         let pointer = format!("{at}/zero_stage");

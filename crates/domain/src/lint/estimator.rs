@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::job::{At, Group, Job, blank_estimator, escaped};
 use super::rules::found;
-use super::training;
+use super::{shape, training};
+use crate::body;
 use crate::estimator;
-use crate::finding::{Finding, Operation, distance, nearest};
+use crate::finding::{Finding, Operation, Severity, distance, nearest};
 use crate::sdk;
 use crate::spec::ParallelLibrary;
 
@@ -118,7 +119,7 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
         findings.push(found("groups-or-type", "/instance_groups"));
     }
     if let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) {
-        self::distribution(distribution, findings);
+        self::distribution(distribution, arguments.contains_key("compiler_config"), findings);
     }
     let has_deepspeed = ["deepspeed", "deepspeed_config"]
         .iter()
@@ -128,6 +129,11 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
         && let Some((_, pointer)) = estimator::libraries(arguments).iter().find(|(one, _)| smp.contains(one))
     {
         findings.push(found("two-engines", pointer));
+    }
+    let is_named = document.pointer("/distribution/instance_groups").is_some();
+    let starts = [ParallelLibrary::Horovod, ParallelLibrary::Smddp];
+    if is_named && !estimator::libraries(arguments).iter().any(|(one, _)| starts.contains(one)) {
+        findings.push(found("groups-without-distribution", "/distribution/instance_groups"));
     }
     if let Some(name) = arguments.get("job_name").and_then(Value::as_str) {
         training::fixed_name(name, "/job_name", findings);
@@ -184,7 +190,7 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
     }
 }
 
-fn distribution(distribution: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn distribution(distribution: &Map<String, Value>, has_compiler: bool, findings: &mut Vec<Finding>) {
     for (key, value) in distribution {
         let pointer = format!("/distribution/{}", escaped(key));
         let finding = || found("distribution-key", &pointer).says(format!("the SDK knows no distribution `{key}`"));
@@ -222,6 +228,9 @@ fn distribution(distribution: &Map<String, Value>, findings: &mut Vec<Finding>) 
             }
         }
     }
+    if distribution.contains_key("pytorchxla") && !has_compiler {
+        findings.push(found("xla-without-compiler", "/distribution/pytorchxla"));
+    }
     if distribution.contains_key("pytorchddp") {
         findings.push(found("pytorchddp-is-smddp", "/distribution/pytorchddp"));
         if distribution.contains_key("smdistributed") {
@@ -253,6 +262,7 @@ pub(super) fn job(document: &Value) -> Job {
         let count = number("instance_count").unwrap_or(At::new(1, "/instance_count"));
         job.groups = vec![Group { instance_type: At::new(kind.to_owned(), "/instance_type"), count }];
     }
+    job.region = text("region").map(|region| At::new(region.to_owned(), "/region"));
     job.is_spot = flag("use_spot_instances");
     job.max_runtime = number("max_run");
     job.max_wait = number("max_wait");
@@ -319,4 +329,49 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
         .find_map(|value| value.get("parameters")?.as_object().cloned());
     let place = format!("{}/parameters", library.pointer);
     job.smp = Some(At::new(parameters.unwrap_or_default(), place));
+}
+
+/// What SageMaker itself would refuse of the request that the SDK sends: whatever no rule above has named.
+pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
+    let mut whole = document.clone();
+    let Some(arguments) = whole.as_object_mut() else { return };
+    // What has nothing to do with the limits is filled in, so that there is a request.
+    for (key, value) in
+        [("job_name", "job-1"), ("output_path", "s3://b/o"), ("code_location", "s3://b"), ("image_uri", "image:1")]
+    {
+        arguments.entry(key).or_insert_with(|| value.into());
+    }
+    let Ok(request) = estimator::request(&whole) else { return };
+    let mut refused = Vec::new();
+    shape::check(&body::body(&request), &mut refused);
+    for mut finding in refused.into_iter().filter(|finding| finding.severity >= Severity::Refused) {
+        // A role may be named by its name: the SDK looks its ARN up.
+        if finding.rule == "role-arn" {
+            continue;
+        }
+        finding.pointer = origin(&finding.pointer).to_owned();
+        finding.patch = Vec::new();
+        findings.push(finding);
+    }
+}
+
+/// The argument that a member of the request comes from.
+fn origin(member: &str) -> &'static str {
+    const PLACES: [(&str, &str); 14] = [
+        ("/TrainingJobName", "/job_name"),
+        ("/HyperParameters", "/hyperparameters"),
+        ("/Environment", "/environment"),
+        ("/AlgorithmSpecification/MetricDefinitions", "/metric_definitions"),
+        ("/AlgorithmSpecification", "/image_uri"),
+        ("/InputDataConfig", "/inputs"),
+        ("/OutputDataConfig", "/output_path"),
+        ("/CheckpointConfig", "/checkpoint_s3_uri"),
+        ("/StoppingCondition/MaxWaitTimeInSeconds", "/max_wait"),
+        ("/StoppingCondition", "/max_run"),
+        ("/RetryStrategy", "/max_retry_attempts"),
+        ("/ResourceConfig/VolumeSizeInGB", "/volume_size"),
+        ("/ResourceConfig/KeepAlivePeriodInSeconds", "/keep_alive_period_in_seconds"),
+        ("/ResourceConfig", "/instance_count"),
+    ];
+    PLACES.iter().find(|(prefix, _)| member.starts_with(prefix)).map_or("/distribution", |(_, argument)| argument)
 }

@@ -84,7 +84,10 @@ pub(super) struct Job {
     pub(super) is_mixed: bool,
     /// One of the groups is taken, whichever can be had.
     pub(super) is_either: bool,
+    pub(super) region: Option<At<String>>,
     pub(super) is_spot: bool,
+    /// A built-in or bought algorithm.
+    pub(super) is_algorithm: bool,
     pub(super) max_runtime: Option<At<u64>>,
     pub(super) max_wait: Option<At<u64>>,
     pub(super) keep_alive: Option<At<u64>>,
@@ -120,7 +123,9 @@ impl Job {
             groups: Vec::new(),
             is_mixed: false,
             is_either: false,
+            region: None,
             is_spot: false,
+            is_algorithm: false,
             max_runtime: None,
             max_wait: None,
             keep_alive: None,
@@ -190,6 +195,7 @@ pub(super) fn of_body(body: &Value) -> Job {
         job.groups = read_group(resources, "/ResourceConfig").into_iter().collect();
     }
     job.is_spot = body.get("EnableManagedSpotTraining").and_then(Value::as_bool).unwrap_or(false);
+    job.is_algorithm = body.pointer("/AlgorithmSpecification/AlgorithmName").is_some();
     job.max_runtime = at(body, "/StoppingCondition/MaxRuntimeInSeconds", Value::as_u64);
     job.max_wait = at(body, "/StoppingCondition/MaxWaitTimeInSeconds", Value::as_u64);
     job.keep_alive = at(body, "/ResourceConfig/KeepAlivePeriodInSeconds", Value::as_u64).filter(|s| s.value > 0);
@@ -284,6 +290,7 @@ pub(super) fn of_candidate(
         instance_type: At::new(candidate.instance_type.clone(), format!("{place}/instance_type")),
         count: At::new(u64::from(candidate.instance_count), format!("{place}/instance_count")),
     }];
+    job.region = Some(At::new(spec.region.clone(), "/region"));
     job.is_spot = candidate.purchase_options.contains(&PurchaseOption::Spot);
     job.max_runtime = Some(At::new(u64::from(spec.max_runtime_seconds), "/max_runtime_seconds"));
     job.max_wait = spec.max_wait_seconds.map(|wait| At::new(u64::from(wait), "/max_wait_seconds"));

@@ -56,7 +56,8 @@ pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
     for library in &job.libraries {
         on_types(job, library, findings);
         if let Some(image) = &job.image {
-            versions(library, image, findings);
+            let is_trainium = job.groups.iter().any(|group| group.instance_type.value.starts_with("ml.trn"));
+            versions(library, image, is_trainium, findings);
         }
     }
     together(job, findings);
@@ -102,13 +103,16 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
 }
 
 /// The first and last framework versions of a library (sagemaker SDK 2.257.7, fw_utils.py).
-fn versions(library: &At<ParallelLibrary>, image: &At<Image>, findings: &mut Vec<Finding>) {
+fn versions(library: &At<ParallelLibrary>, image: &At<Image>, is_trainium: bool, findings: &mut Vec<Finding>) {
     let framework = image.value.framework;
     let version = &image.value.version;
     let (least, most): (&[u32], &[u32]) = match (library.value, framework) {
         (ParallelLibrary::Smddp, Framework::Pytorch) => (&[1, 6], &[2, 2, u32::MAX]),
         (ParallelLibrary::Smddp, Framework::Tensorflow) => (&[2, 3], &[2, 11, u32::MAX]),
-        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) => (&[1, 11], &[u32::MAX]),
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) if is_trainium => {
+            (&[1, 11], &[2, 0, 0])
+        }
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) => (&[1, 13, 1], &[u32::MAX]),
         (ParallelLibrary::SmpV1, Framework::Pytorch) => (&[1, 6], &[2, 0, u32::MAX]),
         (ParallelLibrary::SmpV2, Framework::Pytorch) => (&[2, 0], &[u32::MAX]),
         (ParallelLibrary::MultiWorkerMirrored, Framework::Tensorflow) => (&[2, 9], &[u32::MAX]),
@@ -132,6 +136,24 @@ fn versions(library: &At<ParallelLibrary>, image: &At<Image>, findings: &mut Vec
 }
 
 fn together(job: &Job, findings: &mut Vec<Finding>) {
+    let smdistributed = [ParallelLibrary::Smddp, ParallelLibrary::SmpV1];
+    let is_refused = |image: &&At<Image>| image.value.tag.contains("2.0.1-gpu-py310-cu121");
+    if let Some(image) = job.image.as_ref().filter(is_refused)
+        && job.libraries.iter().any(|library| smdistributed.contains(&library.value))
+    {
+        findings.push(
+            found("library-version", &image.pointer)
+                .says("SageMaker's distributed libraries do not run on this image (cu121)"),
+        );
+    }
+    let least: &[u32] = match job.image.as_ref().map(|image| image.value.framework) {
+        Some(Framework::Pytorch) => &[1, 10],
+        Some(Framework::Tensorflow) => &[2, 6],
+        None => &[],
+    };
+    if let Some(image) = job.image.as_ref().filter(|image| job.is_mixed && image.value.version.as_slice() < least) {
+        findings.push(found("mixed-cluster-version", &image.pointer));
+    }
     let names: Vec<&At<ParallelLibrary>> = job.libraries.iter().collect();
     if let [_, second, ..] = names.as_slice() {
         let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
@@ -236,23 +258,7 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
     }
     let number = |key: &str| parameters.value.get(key).and_then(Value::as_u64);
     let is_on = |key: &str| parameters.value.get(key).and_then(Value::as_bool).unwrap_or(false);
-    for key in COUNTS
-        .iter()
-        .filter(|key| parameters.value.get(**key).is_some_and(|value| value.as_u64().is_none_or(|n| n == 0)))
-    {
-        findings.push(found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")));
-    }
-    let choices: [(&str, &[&str]); 3] = [
-        ("pipeline", &["simple", "interleaved", "_only_forward"]),
-        ("placement_strategy", &["spread", "cluster"]),
-        ("optimize", &["speed", "memory"]),
-    ];
-    for (key, allowed) in choices {
-        let given = parameters.value.get(key).map(|value| value.as_str().unwrap_or_default());
-        if given.is_some_and(|given| !allowed.contains(&given)) {
-            findings.push(found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))));
-        }
-    }
+    smp_values(&parameters.value, at, findings);
     if let (Some(partitions), Some(pipeline)) = (number("partitions"), number("pipeline_parallel_degree"))
         && partitions != pipeline
     {
@@ -288,6 +294,39 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
         &parameters.pointer,
         findings,
     );
+}
+
+/// Values that the library does not take.
+fn smp_values(parameters: &Map<String, Value>, at: impl Fn(&str) -> String, findings: &mut Vec<Finding>) {
+    for key in
+        COUNTS.iter().filter(|key| parameters.get(**key).is_some_and(|value| value.as_u64().is_none_or(|n| n == 0)))
+    {
+        findings.push(found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")));
+    }
+    let choices: [(&str, &[&str]); 3] = [
+        ("pipeline", &["simple", "interleaved", "_only_forward"]),
+        ("placement_strategy", &["spread", "cluster"]),
+        ("optimize", &["speed", "memory"]),
+    ];
+    for (key, allowed) in choices {
+        let given = parameters.get(key).map(|value| value.as_str().unwrap_or_default());
+        if given.is_some_and(|given| !allowed.contains(&given)) {
+            findings.push(found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))));
+        }
+    }
+    let weight = parameters.get("memory_weight").map(Value::as_f64);
+    if weight.is_some_and(|weight| weight.is_none_or(|weight| !(0.0..=1.0).contains(&weight))) {
+        findings.push(found("smp-value", at("memory_weight")).says("memory_weight takes 0 to 1"));
+    }
+    let is_manual = parameters.get("auto_partition") == Some(&Value::Bool(false));
+    if is_manual && !parameters.contains_key("default_partition") {
+        findings.push(found("smp-value", at("auto_partition")).says("auto_partition false needs default_partition"));
+    }
+    if let Some(key) = ["ddp_port", "ddp_dist_backend"].into_iter().find(|key| parameters.contains_key(*key))
+        && !parameters.contains_key("ddp")
+    {
+        findings.push(found("smp-value", at(key)).says(format!("{key} needs ddp")));
+    }
 }
 
 fn smp_unknown(key: &str, pointer: &str, known: &[&str], origin: Origin) -> Finding {

@@ -8,6 +8,7 @@ use rust_decimal::Decimal;
 use super::rules::found;
 use super::training::wait_for;
 use crate::finding::{Finding, Operation};
+use crate::model::ModelShape;
 use crate::pool::KEEP_ALIVE_SECONDS_MAX;
 use crate::request::RESERVED_HYPERPARAMETERS;
 use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
@@ -329,7 +330,13 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                 .fix("choose at least one token and no more than total_tokens"),
         );
     }
-    let shape = &workload.model;
+    model_shape(&workload.model, findings);
+    techniques(workload, findings);
+    metric_definitions(workload, findings);
+}
+
+/// The model's own figures.
+fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
     for (field, value) in [
         ("layers", shape.layers),
         ("hidden", shape.hidden),
@@ -359,8 +366,6 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
             );
         }
     }
-    techniques(workload, findings);
-    metric_definitions(workload, findings);
 }
 
 /// Script mode, retries, and hyperparameters that the plan leaves to the script.

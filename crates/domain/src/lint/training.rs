@@ -15,6 +15,8 @@ use crate::sdk;
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u64 = 3600;
 /// What SageMaker takes for MaxRuntimeInSeconds when it is not said.
 const MAX_RUNTIME_DEFAULT: u64 = 86_400;
+/// Built-in and bought algorithms without checkpoints wait no longer on spot.
+const ALGORITHM_WAIT_SECONDS: u64 = 3600;
 /// A job may take 30 days in all.
 const WAIT_SECONDS_MAX: u64 = 30 * 86_400;
 const KEEP_ALIVE_SECONDS_MAX: u64 = crate::pool::KEEP_ALIVE_SECONDS_MAX as u64;
@@ -54,6 +56,10 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
             findings.push(found("max-wait-without-spot", &wait.pointer));
         }
         _ => {}
+    }
+    let waits = job.max_wait.as_ref().filter(|wait| wait.value > ALGORITHM_WAIT_SECONDS);
+    if let Some(wait) = waits.filter(|_| job.is_spot && job.is_algorithm && !job.has_checkpoint) {
+        findings.push(found("algorithm-spot-wait", &wait.pointer));
     }
     if job.is_spot && !job.has_checkpoint && runtime > SPOT_WITHOUT_CHECKPOINT_SECONDS {
         findings.push(found("spot-needs-checkpoint", job.pointer(Member::Checkpoint)));
@@ -177,6 +183,15 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
                     .fix(near(&rule.value, sdk::debug_rules().collect())),
             );
         }
+    }
+    let evaluated = job.profiler_rules.first().or(job.debug_rules.first());
+    if let (Some(region), Some(rule)) = (&job.region, evaluated)
+        && !sdk::has_rules(&region.value)
+    {
+        findings.push(
+            found("rules-not-in-region", &rule.pointer)
+                .says(format!("AWS has no image in {} that evaluates {}", region.value, rule.value)),
+        );
     }
     if let (Some(disabled), Some(rule)) = (&job.profiler_disabled, job.profiler_rules.first()) {
         findings.push(
