@@ -349,7 +349,8 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
         if finding.rule == "role-arn" {
             continue;
         }
-        finding.pointer = origin(&finding.pointer).to_owned();
+        let place = origin(&finding.pointer);
+        place.clone_into(&mut finding.pointer);
         finding.patch = Vec::new();
         findings.push(finding);
     }
