@@ -44,7 +44,11 @@ enum Command {
 
 impl Cli {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        init_logging(matches!(self.command, Command::Serve(_)));
+        let is_service = matches!(self.command, Command::Serve(_));
+        init_logging(is_service);
+        if !is_service {
+            end_quietly_with_the_reader();
+        }
         match self.command {
             Command::Serve(options) => serve::run(*options).await?,
             Command::Migrate(options) => {
@@ -62,6 +66,18 @@ impl Cli {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// `bakeoff plan … | head` ends with head, and not with a backtrace.
+fn end_quietly_with_the_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        usual(panic);
+    }));
 }
 
 /// Logs go to stderr: as JSON from the service unless somebody watches, `BAKEOFF_LOG` sets the level.

@@ -125,6 +125,12 @@ fn trial(
         .as_ref()
         .zip(request.as_ref())
         .map(|(price, request)| worst_case(request, tariff, price, metrics_interval, now));
+    // Of a layout that there cannot be, nothing is estimated.
+    let able = workload.zip(profile).zip(instance).map(|((workload, profile), instance)| (workload, profile, instance));
+    let able = able.filter(|(workload, profile, _)| {
+        let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
+        crate::lint::is_sound(&workload.model) && split <= gpus
+    });
     TrialPlan {
         candidate: candidate.name.clone(),
         instance_type: candidate.instance_type.clone(),
@@ -133,17 +139,13 @@ fn trial(
         repeat: 1,
         global_batch,
         steps,
-        fit: workload
-            .zip(profile)
-            .zip(instance)
-            .filter(|((workload, _), _)| crate::lint::is_sound(&workload.model))
-            .map(|((workload, profile), instance)| {
-                fit::fit(&workload.model, profile, workload.precision, (instance, candidate.instance_count))
-            }),
+        fit: able.map(|(workload, profile, instance)| {
+            fit::fit(&workload.model, profile, workload.precision, (instance, candidate.instance_count))
+        }),
         findings: Vec::new(),
         refused: false,
         incomparable: None,
-        forecast: workload.zip(profile).and_then(|(workload, profile)| {
+        forecast: able.and_then(|(workload, profile, _)| {
             let whole = (workload, candidate, profile);
             forecast::forecast(spec, whole, purchase_option, price.as_ref(), calibration)
         }),

@@ -265,11 +265,13 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
             reasons.push(format!("ZeRO stage {stage} with states in host memory, which slows every step"));
         }
     }
-    reasons.push(if profile.activation_checkpointing {
-        "activations are recomputed: what that costs is won back by a larger micro-batch, or they do not fit otherwise"
-            .to_owned()
-    } else {
-        "activations fit, so nothing is recomputed".to_owned()
+    let kept = ProfileSpec { activation_checkpointing: false, ..profile.clone() };
+    reasons.push(match (profile.activation_checkpointing, question.fit(&kept).verdict) {
+        (false, _) => "activations fit, so nothing is recomputed".to_owned(),
+        (true, Verdict::Fits) => "activations are recomputed, and it is the fastest predicted all the same".to_owned(),
+        (true, _) => {
+            format!("activations of micro-batch {} do not fit: they are recomputed", profile.micro_batch_per_gpu)
+        }
     });
     reasons.push(format!(
         "micro-batch {} × accumulation {} × {} accelerators keeps the global batch of {}",

@@ -42,15 +42,10 @@ fn layout(row: &Memory) -> Layout {
     }
 }
 
-/// GiB that a job can use of the row's GPU.
+/// GiB that a job can use of the row's GPU, whose name ends in its memory: `a100_80gb`.
 fn card(row: &Memory) -> Result<f64, String> {
-    let reported = match row.gpu.as_str() {
-        "a100_80gb" | "h100_80gb" => 80.0,
-        "a100_40gb" => 40.0,
-        "v100_32gb" => 32.0,
-        "v100_16gb" => 16.0,
-        other => return Err(format!("memory_bigscience: the memory of {other} is not known")),
-    };
+    let reported = row.gpu.rsplit('_').next().and_then(|tail| tail.strip_suffix("gb")?.parse::<f64>().ok());
+    let reported = reported.ok_or_else(|| format!("memory_bigscience: the memory of {} is not known", row.gpu))?;
     Ok(fit::usable_gib(None, reported))
 }
 
