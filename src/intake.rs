@@ -2,8 +2,10 @@
 
 use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::forecast::Measurement;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lint::rules::found;
+use bakeoff_domain::metric;
 use bakeoff_domain::plan::{TrialPlan, plan};
 use bakeoff_domain::preview::{self, Preview};
 use bakeoff_domain::price::{self, Price};
@@ -11,6 +13,7 @@ use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::{lint, money::Usd};
 
 use crate::app::App;
+use crate::figures::Figures;
 use crate::ids;
 use crate::store::experiments::NewExperiment;
 use crate::store::requests::Once;
@@ -29,6 +32,8 @@ pub struct Prepared {
 /// A spec with what it refers to, what the linter says of it, and its trials. Nothing is written.
 struct Checked {
     spec: ExperimentSpec,
+    /// The same with every speed that is known of this workload: for predictions, and not to be stored.
+    informed: ExperimentSpec,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
 }
@@ -53,12 +58,13 @@ async fn check(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Ch
     }
     // Beyond the limits of the request itself there is nothing to lay out: there might be millions of trials.
     let is_bounded = !findings.iter().any(|finding| matches!(finding.rule.as_str(), "trial-count" | "candidate-count"));
+    let informed = ExperimentSpec { measurements: measurements(&app.store, project, &spec).await?, ..spec.clone() };
     let plans = if is_bounded {
-        plan(&spec, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now)
+        plan(&informed, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now)
     } else {
         Vec::new()
     };
-    Ok(Checked { spec, findings, plans })
+    Ok(Checked { spec, informed, findings, plans })
 }
 
 /// Fills, lints and plans. `Err` holds every finding that stands in the way, all of them at once.
@@ -67,7 +73,7 @@ pub async fn prepare(
     project: ProjectId,
     spec: ExperimentSpec,
 ) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
-    let Checked { spec, findings, plans } = check(app, project, spec).await?;
+    let Checked { spec, findings, plans, .. } = check(app, project, spec).await?;
     let stops = |finding: &&Finding| finding.severity == Severity::Error;
     if findings.iter().any(|finding| stops(&finding)) {
         return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
@@ -81,8 +87,40 @@ pub async fn prepare(
 
 /// What would happen, with nothing written.
 pub async fn preview(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Preview, StoreError> {
-    let Checked { spec, findings, plans } = check(app, project, spec).await?;
-    Ok(preview::preview(&spec, findings, plans, &app.settings.installation))
+    let Checked { informed, findings, plans, .. } = check(app, project, spec).await?;
+    Ok(preview::preview(&informed, findings, plans, &app.settings.installation))
+}
+
+/// What is known of the workload's speed: what the spec names, and what trials of the same model and code have measured.
+async fn measurements(
+    store: &Store,
+    project: ProjectId,
+    spec: &ExperimentSpec,
+) -> Result<Vec<Measurement>, StoreError> {
+    let mut all = spec.measurements.clone();
+    let Some(workload) = &spec.workload else { return Ok(all) };
+    let trials = store.measured(project, &workload.name).await?;
+    let ids: Vec<uuid::Uuid> = trials.iter().map(|trial| trial.trial_id).collect();
+    let figures = Figures::load(store, &ids).await?;
+    for trial in &trials {
+        let own = trial.spec.workload.as_ref().filter(|own| {
+            (&own.model, own.precision, &own.code_version)
+                == (&workload.model, workload.precision, &workload.code_version)
+        });
+        let candidate = trial.spec.candidates.iter().find(|candidate| candidate.name == trial.candidate);
+        let profile = candidate.and_then(|candidate| candidate.profile.as_ref());
+        let speed = figures.mean(trial.trial_id, metric::TOKENS_PER_SECOND);
+        if let (Some(_), Some(candidate), Some(profile), Some(tokens_per_second)) = (own, candidate, profile, speed) {
+            all.push(Measurement {
+                instance_type: candidate.instance_type.clone(),
+                instance_count: candidate.instance_count,
+                profile: profile.clone(),
+                tokens_per_second,
+                source: format!("measured by {}", TrialId(trial.trial_id)),
+            });
+        }
+    }
+    Ok(all)
 }
 
 /// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so.

@@ -16,6 +16,7 @@ pub mod keys;
 pub mod leases;
 pub mod ledger;
 pub mod lifecycle;
+pub mod measured;
 pub mod metrics;
 pub mod prices;
 pub mod queue;

@@ -88,6 +88,34 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
     assert!(width(&after, 0) < width(&before, 0) && width(&after, 1) < width(&before, 1));
 }
 
+/// What this project has measured of a workload goes into its next plan by itself, and into no other project's.
+#[sqlx::test(migrations = false)]
+async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let (_, before) = test.post("/v1/plans", &spec()).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let (_, after) = test.post("/v1/plans", &spec()).await;
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    for (place, row) in table["rows"].as_array().unwrap().iter().enumerate() {
+        let measured = row["tokens_per_second"].as_f64().unwrap();
+        let expected =
+            |plan: &Value| plan["candidates"][place]["forecast"]["tokens_per_second"]["expected"].as_f64().unwrap();
+        let off = |plan: &Value| (expected(plan) / measured).ln().abs();
+        assert!(off(&after) < 0.08 && off(&after) < off(&before), "{place}: {} then {}", off(&before), off(&after));
+        assert_eq!(after["candidates"][place]["forecast"]["is_rescaled"], json!(true));
+    }
+    // Another version of the code is another speed.
+    let mut other = spec();
+    other["workload"]["code_version"] = json!("2");
+    let (_, plan) = test.post("/v1/plans", &other).await;
+    assert_eq!(plan["candidates"][0]["forecast"], before["candidates"][0]["forecast"]);
+    let stranger = test.other_project().await;
+    let key = test.key(stranger, Role::Viewer).await;
+    let (_, plan) = test.send(test.request(Method::POST, "/v1/plans", &key).json(&spec())).await;
+    assert_eq!(plan["candidates"][0]["forecast"], before["candidates"][0]["forecast"]);
+}
+
 #[sqlx::test(migrations = false)]
 async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
     let test = TestApp::new(pool).await;
