@@ -15,31 +15,41 @@ pub struct Measured {
     pub spec: ExperimentSpec,
 }
 
-/// The newest experiments and trials are enough: a law is moved, not made.
+/// The newest versions, experiments and trials are enough: a law is moved, not made.
+const VERSIONS: i64 = 20;
 const EXPERIMENTS: i64 = 5;
 const TRIALS: i64 = 20;
 
 impl Store {
     /// The newest completed trials of the workloads of that name, whatever their version.
     pub async fn measured(&self, project: ProjectId, workload: &str) -> Result<Vec<Measured>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT t.id, t.plan->>'candidate' AS "candidate!", e.spec::text AS "spec!"
-               FROM (SELECT e.id, e.spec FROM workloads w JOIN experiments e ON e.workload_id = w.id
-                     WHERE w.project_id = $1 AND w.name = $2 ORDER BY e.id DESC LIMIT $3) e
-               JOIN trials t ON t.experiment_id = e.id
-               WHERE t.state = 'completed' ORDER BY t.id DESC LIMIT $4"#,
+        let experiments = sqlx::query!(
+            r#"SELECT e.id, e.spec::text AS "spec!"
+               FROM (SELECT id FROM workloads WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT $3) w
+               CROSS JOIN LATERAL (SELECT id, spec FROM experiments WHERE workload_id = w.id ORDER BY id DESC LIMIT $4) e
+               ORDER BY e.id DESC LIMIT $4"#,
             project.0,
             workload,
+            VERSIONS,
             EXPERIMENTS,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let ids: Vec<Uuid> = experiments.iter().map(|row| row.id).collect();
+        let trials = sqlx::query!(
+            r#"SELECT id, experiment_id, plan->>'candidate' AS "candidate!" FROM trials
+               WHERE experiment_id = ANY($1) AND state = 'completed' ORDER BY id DESC LIMIT $2"#,
+            &ids,
             TRIALS,
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                let spec = from_text(&row.spec, "experiments", row.id, "spec")?;
-                Ok(Measured { trial_id: row.id, candidate: row.candidate, spec })
-            })
-            .collect()
+        let mut all = Vec::with_capacity(trials.len());
+        for trial in trials {
+            let Some(experiment) = experiments.iter().find(|row| row.id == trial.experiment_id) else { continue };
+            let spec = from_text(&experiment.spec, "experiments", experiment.id, "spec")?;
+            all.push(Measured { trial_id: trial.id, candidate: trial.candidate, spec });
+        }
+        Ok(all)
     }
 }

@@ -27,7 +27,7 @@ const TICK: [(&str, &str); 11] = [
 ];
 
 /// The same of writing points and of what people read.
-const TABLES: [(&str, &str); 16] = [
+const TABLES: [(&str, &str); 18] = [
     ("WITH appended AS (", "points: append in order"),
     ("ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value", "points: merge"),
     ("FROM series WHERE subject_id = ANY($1)", "tables: series"),
@@ -36,6 +36,8 @@ const TABLES: [(&str, &str); 16] = [
     ("FROM attempts WHERE experiment_id = ANY($1)", "tables: attempts"),
     ("FROM ledger WHERE experiment_id = ANY($1)", "tables: costs"),
     ("FROM trials t JOIN attempts a ON a.trial_id = t.id", "GET trial"),
+    ("CROSS JOIN LATERAL (SELECT id, spec FROM experiments", "plans: where it was measured before"),
+    ("plan->>'candidate' AS \"candidate!\" FROM trials", "plans: by which trials"),
     ("ORDER BY id DESC LIMIT $7", "experiments: newest first"),
     ("ORDER BY id LIMIT $7", "experiments: oldest first"),
     ("CROSS JOIN LATERAL generate_series(date_trunc('day', greatest(l.used_from, $3), 'UTC')", "spending"),
