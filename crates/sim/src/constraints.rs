@@ -104,6 +104,13 @@ pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
             return Err(broken(&written, "null", "not be null"));
         }
     }
+    for (written, source) in at(body, "InputDataConfig.*.DataSource.S3DataSource") {
+        for (member, camel) in [("S3DataType", "s3DataType"), ("S3Uri", "s3Uri")] {
+            if !source[member].is_string() {
+                return Err(broken(&format!("{written}.{camel}"), "null", "not be null"));
+            }
+        }
+    }
     for (path, most) in LENGTHS {
         for (written, value) in at(body, path) {
             let length = match value {
