@@ -56,14 +56,8 @@ async fn check(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Ch
                 .fix(format!("use \"region\": \"{}\"", app.settings.region)),
         );
     }
-    // Beyond the limits of the request itself there is nothing to lay out: there might be millions of trials.
-    let is_bounded = !findings.iter().any(|finding| matches!(finding.rule.as_str(), "trial-count" | "candidate-count"));
     let informed = ExperimentSpec { measurements: measurements(&app.store, project, &spec).await?, ..spec.clone() };
-    let plans = if is_bounded {
-        plan(&informed, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now)
-    } else {
-        Vec::new()
-    };
+    let plans = plan(&informed, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now);
     Ok(Checked { spec, informed, findings, plans })
 }
 

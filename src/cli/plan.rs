@@ -60,12 +60,7 @@ fn lines(findings: &[Finding]) -> String {
 fn planned(spec: &ExperimentSpec) -> Preview {
     let (prices, rates) = price::shipped();
     let findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
-    let is_bounded = !findings.iter().any(|finding| matches!(finding.rule.as_str(), "trial-count" | "candidate-count"));
-    let plans = if is_bounded {
-        let tariff = Tariff { prices: &prices, rates: &rates };
-        plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now())
-    } else {
-        Vec::new()
-    };
+    let tariff = Tariff { prices: &prices, rates: &rates };
+    let plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now());
     preview(spec, findings, plans, INSTALLATION)
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::catalog;
 use crate::money::Usd;
-use crate::predict::{self, Calibration, Seconds};
+use crate::predict::{self, Calibration, Case, Seconds};
 use crate::price::Price;
 use crate::spec::{CandidateSpec, ExperimentSpec, Minimize, ProfileSpec, PurchaseOption, WorkloadSpec};
 use crate::spot::SAVING_PERCENT_MAX;
@@ -76,13 +76,9 @@ pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     let Some(workload) = &spec.workload else { return calibration };
     for measurement in &spec.measurements {
         let Some(instance) = catalog::find(&measurement.instance_type) else { continue };
-        let Some(hardware) = predict::hardware(instance, workload.precision) else { continue };
-        let accelerators = instance.accelerator_count.saturating_mul(measurement.instance_count.max(1));
-        let (setting, _) = predict::setting(&workload.model, &measurement.profile, workload.precision, accelerators);
-        let kind = instance.accelerator.as_deref().unwrap_or_default();
-        let each = measurement.tokens_per_second / f64::from(accelerators.max(1));
-        if each.is_finite() && each > 0.0 {
-            calibration.measure(kind, predict::type_sd(kind), (&hardware, &setting), each);
+        let on = (instance, measurement.instance_count);
+        if let Some(case) = Case::new(&workload.model, &measurement.profile, workload.precision, on) {
+            calibration.learn(&case, measurement.tokens_per_second);
         }
     }
     calibration
@@ -100,14 +96,8 @@ pub fn forecast(
         return None;
     }
     let instance = catalog::find(&candidate.instance_type)?;
-    let hardware = predict::hardware(instance, workload.precision)?;
-    let accelerators = candidate.accelerators();
-    let (setting, extra) = predict::setting(&workload.model, profile, workload.precision, accelerators);
-    let kind = instance.accelerator.as_deref().unwrap_or_default();
-    let speed = calibration
-        .speed(kind, predict::type_sd(kind), (&hardware, &setting), extra)
-        .map(|each| each * f64::from(accelerators));
-    let [low, expected, high] = speed;
+    let case = Case::new(&workload.model, profile, workload.precision, (instance, candidate.instance_count))?;
+    let [low, expected, high] = calibration.tokens_per_second(&case);
     if !(low.is_finite() && high.is_finite() && low > 0.0) {
         return None;
     }
@@ -119,14 +109,15 @@ pub fn forecast(
     let dollars = |hours: Interval| price.and_then(|price| usd(hours, candidate.instance_count, price, option));
     Some(Forecast {
         tokens_per_second: Interval { low, expected, high },
-        mfu_percent: 100.0 * expected * workload.model.flops_per_token() / (f64::from(accelerators) * hardware.peak),
-        seconds_per_micro_step: calibration.seconds(&hardware, &setting),
+        mfu_percent: 100.0 * expected * workload.model.flops_per_token()
+            / (case.setting.accelerators * case.hardware.peak),
+        seconds_per_micro_step: calibration.seconds(&case.hardware, &case.setting),
         trial_usd: dollars(trial_hours),
         full_run_usd: dollars(full_run_hours),
         trial_hours,
         full_run_hours,
         is_rescaled: spec.measurements.iter().any(|one| one.instance_type == candidate.instance_type),
-        basis: basis(spec, kind, extra, option),
+        basis: basis(spec, &case, option),
     })
 }
 
@@ -144,14 +135,15 @@ fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Op
     })
 }
 
-fn basis(spec: &ExperimentSpec, kind: &str, extra: f64, option: PurchaseOption) -> Vec<String> {
+fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<String> {
     let mut all = vec![format!("predicted: physics with coefficients fitted to {}", predict::source())];
-    if predict::type_sd(kind) > 0.0 {
+    if predict::type_sd(case.kind) > 0.0 {
         all.push(format!(
-            "{kind} is not among the measured chips: the data sheet speaks for it, and the interval is wider"
+            "{} is not among the measured chips: the data sheet speaks for it, and the interval is wider",
+            case.kind
         ));
     }
-    if extra > 0.0 {
+    if case.extra > 0.0 {
         all.push("offload, tensor or pipeline parallel or LoRA is physics only: the interval is wider".to_owned());
     }
     if !spec.measurements.is_empty() {

@@ -182,7 +182,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     request::experiment(spec, &mut findings);
     request::limits(spec, &mut findings);
     // Beyond these there is no end of what would have to be looked at.
-    if findings.iter().any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count")) {
+    if !is_bounded(&findings) {
         return findings;
     }
     request::spot(spec, &mut findings);
@@ -220,6 +220,11 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     findings
 }
 
+/// Whether candidates and trials are few enough to be looked at and laid out.
+pub(crate) fn is_bounded(findings: &[Finding]) -> bool {
+    !findings.iter().any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count"))
+}
+
 /// Whether figures can be computed of a shape.
 pub(crate) fn is_sound(model: &ModelShape) -> bool {
     let counts = [model.layers, model.hidden, model.heads, model.vocabulary, model.sequence_length];
@@ -251,11 +256,6 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
         }
     }
     all
-}
-
-/// The workload of a spec that has passed the linter.
-pub(crate) fn filled(spec: &ExperimentSpec) -> Option<&WorkloadSpec> {
-    spec.workload.as_ref()
 }
 
 #[cfg(test)]

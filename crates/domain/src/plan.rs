@@ -69,7 +69,7 @@ pub struct WorstCase {
     pub total_usd: Usd,
 }
 
-/// Lays out every trial of an experiment, in the order of its candidates.
+/// Lays out every trial of an experiment, in the order of its candidates; none of one that is beyond all limits.
 pub fn plan(
     spec: &ExperimentSpec,
     findings: &[Finding],
@@ -77,6 +77,10 @@ pub fn plan(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> Vec<TrialPlan> {
+    // Beyond the limits of the request itself there might be millions of trials.
+    if !crate::lint::is_bounded(findings) {
+        return Vec::new();
+    }
     let incomparable = crate::lint::comparability(spec, findings);
     let calibration = forecast::calibrated(spec);
     let mut trials = Vec::new();

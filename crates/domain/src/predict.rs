@@ -461,6 +461,48 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, precision: Precision, 
     (setting, uncertain)
 }
 
+/// A training on instances of one type, as the law sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// The accelerator's name.
+    pub kind: &'a str,
+    pub hardware: Hardware,
+    pub setting: Setting,
+    /// Standard deviation of what the law does not know of the setting, in logarithms.
+    pub extra: f64,
+}
+
+impl<'a> Case<'a> {
+    /// Nothing where the catalog lacks a figure that speed depends on.
+    pub fn new(
+        model: &ModelShape,
+        profile: &ProfileSpec,
+        precision: Precision,
+        (instance, count): (&'a InstanceType, u32),
+    ) -> Option<Self> {
+        let accelerators = instance.accelerator_count.max(1).saturating_mul(count.max(1));
+        let (setting, extra) = setting(model, profile, precision, accelerators);
+        let kind = instance.accelerator.as_deref().unwrap_or_default();
+        Some(Self { kind, hardware: hardware(instance, precision)?, setting, extra })
+    }
+}
+
+impl Calibration {
+    /// Tokens/s of all accelerators together: low, expected, high.
+    pub fn tokens_per_second(&self, case: &Case<'_>) -> [f64; 3] {
+        let each = self.speed(case.kind, type_sd(case.kind), (&case.hardware, &case.setting), case.extra);
+        each.map(|speed| speed * case.setting.accelerators)
+    }
+
+    /// Takes in a measured run: tokens/s of all accelerators together.
+    pub fn learn(&mut self, case: &Case<'_>, tokens_per_second: f64) {
+        let each = tokens_per_second / case.setting.accelerators;
+        if each.is_finite() && each > 0.0 {
+            self.measure(case.kind, type_sd(case.kind), (&case.hardware, &case.setting), each);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,8 +28,6 @@ pub struct Image {
     pub version_text: String,
     /// With SageMaker Training Compiler.
     pub has_compiler: bool,
-    /// Python, `311` of `py311`.
-    pub python: Option<u32>,
     pub tag: String,
 }
 
@@ -44,13 +42,11 @@ pub fn image(uri: &str) -> Option<Image> {
     let is_ours = repository.ends_with("-training") || repository == "smdistributed-modelparallel";
     let version_text = tag.split('-').next()?.to_owned();
     let version: Option<Vec<u32>> = version_text.split('.').map(|part| part.parse().ok()).collect();
-    let python = tag.split('-').find_map(|part| part.strip_prefix("py")?.parse().ok());
     is_ours.then_some(Image {
         framework,
         version: version?,
         version_text,
         has_compiler: repository.contains("trcomp"),
-        python,
         tag: tag.to_owned(),
     })
 }
@@ -308,7 +304,7 @@ mod tests {
     fn images_say_what_they_are() {
         let of = |tail: &str| image(&format!("763104351884.dkr.ecr.us-east-1.amazonaws.com/{tail}"));
         let torch = of("pytorch-training:2.0.1-gpu-py310").unwrap();
-        assert_eq!((torch.framework, torch.version, torch.python), (Framework::Pytorch, vec![2, 0, 1], Some(310)));
+        assert_eq!((torch.framework, torch.version), (Framework::Pytorch, vec![2, 0, 1]));
         let hugging = of("huggingface-pytorch-trcomp-training:1.11.0-transformers4.21.1-gpu-py38-cu113-ubuntu20.04");
         assert!(hugging.is_some_and(|image| image.has_compiler && image.version == [1, 11, 0]));
         assert_eq!(of("qwen-training:latest"), None);

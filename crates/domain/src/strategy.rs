@@ -11,7 +11,7 @@ use crate::deepspeed;
 use crate::fit::{self, Fit, Verdict};
 use crate::lint::runs_on;
 use crate::model::ModelShape;
-use crate::predict::{self, Calibration};
+use crate::predict::{Calibration, Case};
 use crate::spec::{CpuOffload, ParallelLibrary, Precision, ProfileSpec};
 
 /// How the work is split.
@@ -92,11 +92,9 @@ impl Question<'_> {
 
     /// Tokens/s of all accelerators, as predicted.
     fn speed(&self, profile: &ProfileSpec) -> Option<f64> {
-        let hardware = predict::hardware(self.instance, self.precision)?;
-        let (setting, extra) = predict::setting(self.model, profile, self.precision, self.accelerators());
-        let kind = self.instance.accelerator.as_deref().unwrap_or_default();
-        let [_, expected, _] = self.calibration.speed(kind, predict::type_sd(kind), (&hardware, &setting), extra);
-        Some(expected * f64::from(self.accelerators()))
+        let case = Case::new(self.model, profile, self.precision, (self.instance, self.instance_count))?;
+        let [_, expected, _] = self.calibration.tokens_per_second(&case);
+        Some(expected)
     }
 }
 

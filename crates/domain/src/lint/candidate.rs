@@ -1,18 +1,18 @@
 //! Rules on one candidate: its type, whether its configuration can run on that hardware, whether its cost can be bounded.
 
+use super::is_sound;
 use super::libraries::runs_on;
 use super::request::{COUNT_MAX, profile_bounds};
 use super::rules::found;
 use super::shape;
 use super::training::unknown_type;
-use super::{filled, is_sound};
 use crate::body;
 use crate::catalog::{self, InstanceType};
 use crate::comparison;
 use crate::finding::{Finding, Operation, Severity};
 use crate::fit::{self, Verdict};
 use crate::model::ModelShape;
-use crate::predict::{self, Calibration};
+use crate::predict::{Calibration, Case};
 use crate::price::Price;
 use crate::request::{self, deepspeed_json};
 use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, WorkloadSpec};
@@ -60,7 +60,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
             instance.instance_type, instance.accelerator_count
         )));
     }
-    let Some(workload) = filled(spec) else { return };
+    let Some(workload) = &spec.workload else { return };
     of_workload(spec, (workload, candidate, profile), instance, &at, findings);
 }
 
@@ -240,7 +240,7 @@ fn deepspeed(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(workload) = filled(spec) else { return };
+    let Some(workload) = &spec.workload else { return };
     let owned = ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"];
     let stage = profile.deepspeed.get("zero_optimization").and_then(|zero| zero.get("stage"));
     let keys = owned.into_iter().filter(|key| profile.deepspeed.contains_key(*key)).map(str::to_owned);
@@ -362,14 +362,10 @@ fn runtime(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(workload) = filled(spec) else { return };
-    let Some(hardware) = predict::hardware(instance, workload.precision) else { return };
-    let (setting, extra) = predict::setting(&workload.model, profile, workload.precision, candidate.accelerators());
-    let kind = instance.accelerator.as_deref().unwrap_or_default();
-    let calibration = Calibration::shipped();
-    let [_, expected, fastest] = calibration
-        .speed(kind, predict::type_sd(kind), (&hardware, &setting), extra)
-        .map(|each| each * f64::from(candidate.accelerators()));
+    let Some(workload) = &spec.workload else { return };
+    let on = (instance, candidate.instance_count);
+    let Some(case) = Case::new(&workload.model, profile, workload.precision, on) else { return };
+    let [_, expected, fastest] = Calibration::shipped().tokens_per_second(&case);
     let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
     if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
         findings.push(
@@ -405,7 +401,7 @@ pub(super) fn rendered(spec: &ExperimentSpec, index: usize, findings: &mut Vec<F
     if findings.iter().any(stands) {
         return;
     }
-    let (Some(candidate), Some(workload)) = (spec.candidates.get(index), filled(spec)) else { return };
+    let (Some(candidate), Some(workload)) = (spec.candidates.get(index), &spec.workload) else { return };
     let Some(profile) = &candidate.profile else { return };
     for option in &candidate.purchase_options {
         let template = request::template(spec, (workload, candidate, profile), *option, 1);

@@ -5,7 +5,7 @@ use crate::catalog::{self, InstanceType};
 use crate::claim::{Claims, HardwareClaim, SpeedClaim};
 use crate::finding::{Finding, Operation};
 use crate::model::ModelShape;
-use crate::predict::{self, Calibration};
+use crate::predict::{Calibration, Case};
 use crate::price::Price;
 use crate::spec::{Precision, ProfileSpec};
 
@@ -246,14 +246,10 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
         )));
         return;
     }
-    let Some(hardware) = predict::hardware(kind, Precision::Bf16) else { return };
     let plain = ProfileSpec { zero_stage: 2, ..ProfileSpec::of_batch(batch, accelerators) };
     let profile = facts.profile.unwrap_or(&plain);
-    let (setting, extra) = predict::setting(model, profile, Precision::Bf16, accelerators);
-    let name = kind.accelerator.as_deref().unwrap_or_default();
-    let calibration = Calibration::shipped();
-    let each = calibration.speed(name, predict::type_sd(name), (&hardware, &setting), extra);
-    let [_, expected, high] = each.map(|speed| speed * f64::from(accelerators));
+    let Some(case) = Case::new(model, profile, Precision::Bf16, (kind, claim.instance_count)) else { return };
+    let [_, expected, high] = Calibration::shipped().tokens_per_second(&case);
     if tokens > high {
         let steps = |speed: f64| speed * 3600.0 / (real(batch) * f64::from(model.sequence_length));
         findings.push(

@@ -60,7 +60,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .fix(format!("keep it at {TRIALS_MAX} or fewer")),
         );
     }
-    if findings.iter().any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count")) {
+    if !super::is_bounded(findings) {
         return;
     }
     for (index, candidate) in spec.candidates.iter().enumerate() {
