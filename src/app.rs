@@ -10,12 +10,16 @@ use tokio::sync::{Notify, watch};
 
 use crate::aws::Aws;
 use crate::clock::Clock;
+use crate::fence::Fence;
 use crate::leader::Leader;
+use crate::pulse::{Pulse, TaskBoard};
 use crate::sns::Sns;
 use crate::store::Store;
 
 /// CloudWatch shows a minute about a minute after it has ended.
 const VISIBLE_AFTER_SECONDS: i64 = 90;
+/// Two calls to AWS that never answer, at the least.
+const PATIENCE_LEAST: Duration = Duration::from_secs(20);
 
 /// Limits and intervals of this process.
 #[derive(Debug, Clone)]
@@ -51,6 +55,11 @@ impl Settings {
         DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
     }
 
+    /// A tick that has not taken a step for so long is given up (real time).
+    pub fn patience(&self) -> Duration {
+        (self.lease * 2).max(PATIENCE_LEAST)
+    }
+
     /// What the metrics of an attempt are bounded by: reads apart by this.
     pub fn metrics_spacing(&self) -> TimeDelta {
         self.metrics_interval.unwrap_or(TimeDelta::days(28))
@@ -65,6 +74,12 @@ pub struct App {
     pub aws: Arc<Aws>,
     /// Of watching: listings, strays, quotas.
     pub watcher: Arc<Leader>,
+    /// Whether this process may act on AWS for its installation.
+    pub fence: Arc<Fence>,
+    /// How the tasks fare.
+    pub tasks: Arc<TaskBoard>,
+    /// Of the task that holds this clone.
+    pub pulse: Pulse,
     pub settings: Arc<Settings>,
     /// Opens what SNS sends; none when no topic was named.
     pub sns: Option<Arc<Sns>>,

@@ -1,5 +1,9 @@
-//! AWS as the tasks see it: every call passes the limiter of its operation and is counted. What a call means is the ports'
-//! business, what to do next is the domain's.
+//! AWS as the tasks see it: every call that leaves passes the limiter of its operation and is counted, page by page. What a call
+//! means is the ports' business, what to do next is the domain's.
+//!
+//! What is not there is believed only of the account that this installation's jobs are in: see [`Aws::confirm_account`].
+
+mod operation;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bakeoff_domain::job::{ObservedJob, TrainingJobRequest};
 use bakeoff_domain::limiter::Limiter;
 use bakeoff_domain::ports::{
-    AwsError, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, MetricQuery, Objects, PageRequest,
-    PriceList, Quotas, Series, TrainingJobs,
+    AwsError, Identity, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, MetricQuery, Objects,
+    Page, PageRequest, PriceList, Products, Quotas, Series, TrainingJobs, Window,
 };
 use bakeoff_domain::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -17,9 +21,17 @@ use crate::clock::Clock;
 use crate::crash;
 use crate::store::calls::Tally;
 
+pub use operation::Operation;
+
 /// A call that is paced waits so often, and so long (domain clock), before it is put off.
 const WAITS_MAX: u32 = 50;
 const WAIT_MAX: TimeDelta = TimeDelta::seconds(5);
+/// Pages of one answer. 500 series of two weeks of minutes fit in 101; SageMaker has some thousands of quotas and products; names
+/// of checkpoints do not sort by time, so all are listed.
+const METRIC_PAGES_MAX: u32 = 128;
+const LIST_PAGES_MAX: u32 = 200;
+/// How long (domain clock) an account that was confirmed is not asked for again: less than between two looks at a job.
+const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
 
 /// The ports to AWS.
 #[derive(Clone)]
@@ -30,72 +42,7 @@ pub struct Ports {
     pub objects: Arc<dyn Objects>,
     pub prices: Arc<dyn PriceList>,
     pub iterations: Arc<dyn IterationMetrics>,
-}
-
-/// An operation with a limiter and a tally of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
-    CreateTrainingJob,
-    DescribeTrainingJob,
-    StopTrainingJob,
-    UpdateTrainingJob,
-    ListTrainingJobs,
-    ListTags,
-    GetMetricData,
-    ListServiceQuotas,
-    ListObjectsV2,
-    GetProducts,
-    BatchGetMetrics,
-}
-
-impl Operation {
-    const ALL: [Self; 11] = [
-        Self::CreateTrainingJob,
-        Self::DescribeTrainingJob,
-        Self::StopTrainingJob,
-        Self::UpdateTrainingJob,
-        Self::ListTrainingJobs,
-        Self::ListTags,
-        Self::GetMetricData,
-        Self::ListServiceQuotas,
-        Self::ListObjectsV2,
-        Self::GetProducts,
-        Self::BatchGetMetrics,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CreateTrainingJob => "CreateTrainingJob",
-            Self::DescribeTrainingJob => "DescribeTrainingJob",
-            Self::StopTrainingJob => "StopTrainingJob",
-            Self::UpdateTrainingJob => "UpdateTrainingJob",
-            Self::ListTrainingJobs => "ListTrainingJobs",
-            Self::ListTags => "ListTags",
-            Self::GetMetricData => "GetMetricData",
-            Self::ListServiceQuotas => "ListServiceQuotas",
-            Self::ListObjectsV2 => "ListObjectsV2",
-            Self::GetProducts => "GetProducts",
-            Self::BatchGetMetrics => "BatchGetMetrics",
-        }
-    }
-
-    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, for others in the account), GetMetricData
-    /// 50/s. The others are learnt, from a modest beginning: CreateTrainingJob is throttled with five callers at once.
-    fn limiter(self, start: f64) -> Limiter {
-        match self {
-            Self::ListTrainingJobs => Limiter::at_most(start),
-            Self::GetMetricData => Limiter::at_most(40.0 * start),
-            Self::CreateTrainingJob => Limiter::learning(start),
-            Self::DescribeTrainingJob
-            | Self::StopTrainingJob
-            | Self::UpdateTrainingJob
-            | Self::ListTags
-            | Self::ListServiceQuotas
-            | Self::ListObjectsV2
-            | Self::GetProducts
-            | Self::BatchGetMetrics => Limiter::learning(10.0 * start),
-        }
-    }
+    pub identity: Arc<dyn Identity>,
 }
 
 #[derive(Debug)]
@@ -105,11 +52,28 @@ struct Lane {
     fresh: Tally,
 }
 
+/// The account that the installation's jobs are in, and when the credentials were last seen to be of it.
+#[derive(Debug, Default)]
+struct Account {
+    expected: Option<String>,
+    confirmed_at: Option<DateTime<Utc>>,
+}
+
+/// What a read of metrics came to.
+#[derive(Debug)]
+pub struct MetricsRead {
+    /// Metrics that AWS bills, or may bill, for it: pages count again, a reply that was lost counts, a refusal does not. For
+    /// each query as often as `calls`.
+    pub calls: u32,
+    pub series: Result<Vec<Series>, AwsError>,
+}
+
 /// AWS, counted and paced. Shared by all tasks.
 pub struct Aws {
     ports: Ports,
     clock: Clock,
     lanes: Mutex<BTreeMap<Operation, Lane>>,
+    account: Mutex<Account>,
 }
 
 impl Aws {
@@ -119,7 +83,13 @@ impl Aws {
             let fresh = Tally { operation: operation.as_str().to_owned(), ..Tally::default() };
             (operation, Lane { limiter: operation.limiter(calls_per_second), fresh })
         });
-        Self { ports, clock, lanes: Mutex::new(lanes.into_iter().collect()) }
+        Self { ports, clock, lanes: Mutex::new(lanes.into_iter().collect()), account: Mutex::default() }
+    }
+
+    /// Binds it to the account that the installation's jobs are in.
+    pub fn expect_account(&self, account: &str) {
+        let mut known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Account { expected: Some(account.to_owned()), confirmed_at: None };
     }
 
     fn with<T>(&self, operation: Operation, act: impl FnOnce(&mut Lane, DateTime<Utc>) -> T) -> Option<T> {
@@ -194,7 +164,61 @@ impl Aws {
         reply
     }
 
-    /// The caller has taken the call: between that and this, nothing may wait.
+    /// Every page of an answer, each paced and counted; an error when there are more than `pages_max`.
+    async fn pages<T, F>(
+        &self,
+        operation: Operation,
+        pages_max: u32,
+        mut ask: impl FnMut(Option<String>) -> F,
+    ) -> Result<Vec<T>, AwsError>
+    where
+        F: Future<Output = Result<Page<T>, AwsError>>,
+    {
+        let (mut items, mut token) = (Vec::new(), None);
+        for _ in 0..pages_max {
+            self.wait_for(operation).await?;
+            let page = self.count(operation, ask(token).await, 0)?;
+            items.extend(page.items);
+            token = page.next;
+            if token.is_none() {
+                return Ok(items);
+            }
+        }
+        Err(AwsError::Unknown(format!("{} has more than {pages_max} pages", operation.as_str())))
+    }
+
+    /// The account that the credentials belong to.
+    pub async fn caller_account(&self) -> Result<String, AwsError> {
+        self.wait_for(Operation::GetCallerIdentity).await?;
+        self.count(Operation::GetCallerIdentity, self.ports.identity.account().await, 0)
+    }
+
+    /// That the credentials are of the account that the installation's jobs are in. With another's, every job of ours would look
+    /// as if it had vanished, and new ones would run where nobody looks.
+    pub async fn confirm_account(&self) -> Result<(), AwsError> {
+        let now = self.clock.now();
+        let expected = {
+            let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(expected) = known.expected.clone() else { return Ok(()) };
+            if known.confirmed_at.is_some_and(|at| (now - at).abs() < ACCOUNT_TRUSTED) {
+                return Ok(());
+            }
+            expected
+        };
+        let account = self.caller_account().await?;
+        if account != expected {
+            let why = format!(
+                "the credentials are of account {account}, and this installation's jobs are in {expected}; start the \
+                 service with credentials of {expected}"
+            );
+            tracing::error!(why, "AWS answers for another account");
+            return Err(AwsError::Denied(why));
+        }
+        self.account.lock().unwrap_or_else(PoisonError::into_inner).confirmed_at = Some(now);
+        Ok(())
+    }
+
+    /// The caller has taken the call: between that and this, nothing may wait but for who we are.
     pub async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
         crash::point("before_create");
         let reply = self.ports.jobs.create(request).await;
@@ -202,9 +226,14 @@ impl Aws {
         self.count(Operation::CreateTrainingJob, reply, 0)
     }
 
+    /// A job that is not found is not there: the account has been confirmed.
     pub async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
         self.wait_for(Operation::DescribeTrainingJob).await?;
-        self.count(Operation::DescribeTrainingJob, self.ports.jobs.describe(job_name).await, 0)
+        let reply = self.count(Operation::DescribeTrainingJob, self.ports.jobs.describe(job_name).await, 0);
+        if matches!(reply, Err(AwsError::NotFound(_))) {
+            self.confirm_account().await?;
+        }
+        reply
     }
 
     pub async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
@@ -223,8 +252,9 @@ impl Aws {
         self.count(Operation::UpdateTrainingJob, reply, 0)
     }
 
-    /// The caller has waited for the call, see [`Aws::wait_for`].
+    /// A page of our jobs.
     pub async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
+        self.wait_for(Operation::ListTrainingJobs).await?;
         self.count(Operation::ListTrainingJobs, self.ports.jobs.list(page).await, 0)
     }
 
@@ -233,15 +263,37 @@ impl Aws {
         self.count(Operation::ListTags, self.ports.jobs.tags(arn).await, 0)
     }
 
-    pub async fn read_metrics(
-        &self,
-        queries: &[MetricQuery],
-        period: TimeDelta,
-        start: DateTime<Utc>,
-        end: DateTime<Utc>,
-    ) -> Result<Vec<Series>, AwsError> {
-        self.wait_for(Operation::GetMetricData).await?;
-        self.count(Operation::GetMetricData, self.ports.metrics.read(queries, period, start, end).await, queries.len())
+    /// All pages of some series; a series is complete when CloudWatch says so of it.
+    pub async fn read_metrics(&self, queries: &[MetricQuery], window: Window) -> MetricsRead {
+        let mut read = MetricsRead { calls: 0, series: Ok(vec![Series::default(); queries.len()]) };
+        let mut token = None;
+        for _ in 0..METRIC_PAGES_MAX {
+            let page = match self.wait_for(Operation::GetMetricData).await {
+                Ok(()) => {
+                    let page = self.ports.metrics.read(queries, window, token).await;
+                    let is_billed = matches!(page, Ok(_) | Err(AwsError::Unknown(_)));
+                    read.calls += u32::from(is_billed);
+                    self.count(Operation::GetMetricData, page, if is_billed { queries.len() } else { 0 })
+                }
+                Err(error) => Err(error),
+            };
+            match page {
+                Err(error) => return MetricsRead { series: Err(error), ..read },
+                Ok(page) => {
+                    let all = read.series.iter_mut().flatten();
+                    for (series, more) in all.zip(page.items) {
+                        series.points.extend(more.points);
+                        series.is_complete |= more.is_complete;
+                    }
+                    token = page.next;
+                }
+            }
+            if token.is_none() {
+                return read;
+            }
+        }
+        let error = AwsError::Unknown(format!("GetMetricData has more than {METRIC_PAGES_MAX} pages"));
+        MetricsRead { series: Err(error), ..read }
     }
 
     pub async fn read_iterations(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError> {
@@ -249,18 +301,34 @@ impl Aws {
         self.count(Operation::BatchGetMetrics, self.ports.iterations.read(queries).await, 0)
     }
 
+    /// Every product of SageMaker's list in a region that may be about training.
     pub async fn list_prices(&self, region: &str) -> Result<Vec<String>, AwsError> {
-        self.wait_for(Operation::GetProducts).await?;
-        self.count(Operation::GetProducts, self.ports.prices.products(region).await, 0)
+        let mut products = Vec::new();
+        for kind in [Products::TrainingInstances, Products::Volumes] {
+            let ask = |token| self.ports.prices.products(region, kind, token);
+            products.extend(self.pages(Operation::GetProducts, LIST_PAGES_MAX, ask).await?);
+        }
+        Ok(products)
     }
 
     pub async fn training_quotas(&self) -> Result<Vec<Quota>, AwsError> {
-        self.wait_for(Operation::ListServiceQuotas).await?;
-        self.count(Operation::ListServiceQuotas, self.ports.quotas.training().await, 0)
+        self.pages(Operation::ListServiceQuotas, LIST_PAGES_MAX, |token| self.ports.quotas.training(token)).await
     }
 
+    /// When the newest object below a prefix was written.
     pub async fn newest_object(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError> {
-        self.wait_for(Operation::ListObjectsV2).await?;
-        self.count(Operation::ListObjectsV2, self.ports.objects.newest(s3_uri).await, 0)
+        let ask = |token| self.ports.objects.written(s3_uri, token);
+        Ok(self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask).await?.into_iter().max())
+    }
+
+    /// A small object of our own.
+    pub async fn get_object(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
+        self.wait_for(Operation::GetObject).await?;
+        self.count(Operation::GetObject, self.ports.objects.get(s3_uri).await, 0)
+    }
+
+    pub async fn put_object(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError> {
+        self.wait_for(Operation::PutObject).await?;
+        self.count(Operation::PutObject, self.ports.objects.put(s3_uri, body).await, 0)
     }
 }

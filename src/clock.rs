@@ -2,6 +2,7 @@
 //! time is for HTTP and SSE. Leases use the database's clock and are not here.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bakeoff_domain::clock::Timescale;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -39,7 +40,7 @@ impl Clock {
     pub async fn sleep(&self, duration: TimeDelta) {
         let real = match self {
             Self::Running(scale) => scale.real_duration(duration),
-            Self::Manual(_) => std::time::Duration::from_millis(1),
+            Self::Manual(_) => Duration::from_millis(1),
         };
         tokio::time::sleep(real).await;
     }
@@ -48,6 +49,32 @@ impl Clock {
     pub fn is_real(&self) -> bool {
         matches!(self, Self::Running(scale) if scale.is_real())
     }
+}
+
+/// Real time that has passed, also while this machine slept (CLOCK_BOOTTIME where there is one): what a lease has left is not what
+/// a monotonic clock says that stands still with a suspended machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch(Duration);
+
+impl Stopwatch {
+    pub fn start() -> Self {
+        Self(since_boot())
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        since_boot().saturating_sub(self.0)
+    }
+}
+
+fn since_boot() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::Boottime;
+    // It goes on while the machine sleeps there.
+    #[cfg(not(target_os = "linux"))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let at = rustix::time::clock_gettime(clock);
+    let nanoseconds = u32::try_from(at.tv_nsec).unwrap_or_default();
+    Duration::new(u64::try_from(at.tv_sec).unwrap_or_default(), nanoseconds)
 }
 
 /// Real time, to the microsecond that Postgres keeps: key expiry, logs.
@@ -59,6 +86,6 @@ pub fn real_now() -> DateTime<Utc> {
 
 /// Waits in real time: retries of a connection, polling by the command line.
 #[expect(clippy::disallowed_methods, reason = "the other place that waits")]
-pub async fn real_sleep(duration: std::time::Duration) {
+pub async fn real_sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

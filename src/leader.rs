@@ -1,10 +1,11 @@
 //! Leadership over work that one replica does for all. What is believed here is only a reason to try: a write is fenced by the
 //! term in its own transaction, and an effect on AWS needs a lease that was confirmed a moment ago.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::clock::Stopwatch;
 use crate::store::leases::Term;
 use crate::store::{Store, StoreError};
 
@@ -21,7 +22,7 @@ pub struct Leader {
 struct Held {
     term: Term,
     /// Before the statement that confirmed it was sent: the lease cannot have begun earlier.
-    confirmed: Instant,
+    confirmed: Stopwatch,
 }
 
 impl Leader {
@@ -32,7 +33,7 @@ impl Leader {
     /// The term, renewed or newly taken; `None` while another replica has it. A failed renewal is an end, not a doubt.
     pub async fn term(&self, store: &Store) -> Result<Option<Term>, StoreError> {
         let mut held = self.held.lock().await;
-        let confirmed = Instant::now();
+        let confirmed = Stopwatch::start();
         if let Some(current) = held.take() {
             if store.renew_lease(&current.term, self.ttl).await? {
                 *held = Some(Held { term: current.term.clone(), confirmed });
@@ -40,7 +41,6 @@ impl Leader {
             }
             tracing::info!(lease = self.name, "the lease is lost; stepping down");
         }
-        let confirmed = Instant::now().min(confirmed);
         *held = store.acquire_lease(self.name, &self.owner, self.ttl).await?.map(|term| Held { term, confirmed });
         Ok(held.as_ref().map(|held| held.term.clone()))
     }

@@ -31,6 +31,10 @@ pub(super) struct MigrateOptions {
     /// Make the database first, when there is none of that name.
     #[arg(long)]
     create: bool,
+    /// For a copy of another installation's database (a staging system): it gets a name of its own, and whatever lived in it has
+    /// ended here. What runs in AWS stays the other's, and is left alone.
+    #[arg(long)]
+    pub(super) new_installation: bool,
 }
 
 impl MigrateOptions {
@@ -52,7 +56,7 @@ impl DatabaseOptions {
                 self.data_dir.display()
             );
         };
-        Ok(Store::connect_lazy(&url, CONNECTIONS_MAX)?)
+        Ok(Store::connect_lazy(&url, CONNECTIONS_MAX, None)?)
     }
 }
 

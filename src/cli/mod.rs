@@ -14,6 +14,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::clock::real_now;
+use crate::ids;
+
 /// Runs one training workload on several SageMaker instance types side by side and says which to buy.
 #[derive(Debug, Parser)]
 #[command(version, about)]
@@ -54,6 +57,11 @@ impl Cli {
             Command::Migrate(options) => {
                 let store = options.open().await?;
                 store.migrate().await?;
+                if options.new_installation {
+                    let id: String = ids::fresh().as_simple().to_string().chars().rev().take(8).collect();
+                    store.make_new_installation(&id, real_now()).await?;
+                    println!("this database is installation {id} now; whatever lived in it has ended here");
+                }
                 let (applied, _) = store.schema_versions().await?;
                 println!("the schema is at version {applied}");
             }

@@ -22,7 +22,9 @@ use super::secret;
 use crate::app::{App, Settings};
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
+use crate::fence::Fence;
 use crate::leader::Leader;
+use crate::pulse::Pulse;
 use crate::sns::Sns;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
@@ -79,7 +81,15 @@ pub(super) struct ServeOptions {
     /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
-    /// Seconds that a call to AWS may take, retries included, in real time.
+    /// An object that tells this database from a copy of it, s3://bucket/key; remembered. The service reads and writes it every
+    /// minute, and a copy, which cannot follow, acts on nothing.
+    #[arg(long, env = "BAKEOFF_FENCE", value_name = "S3_URI")]
+    fence: Option<String>,
+    /// Without a fence: stop jobs that carry this installation's marker and are not in the database, as after a restore from a
+    /// backup. Only where no other database of this installation lives.
+    #[arg(long, env = "BAKEOFF_STOP_UNKNOWN_JOBS")]
+    stop_unknown_jobs: bool,
+    /// Seconds that a call to AWS may take, in real time.
     #[arg(long, default_value_t = bakeoff_aws::OPERATION_TIMEOUT.as_secs_f64(), hide = true)]
     aws_timeout_seconds: f64,
     /// For simulation only: kill or freeze this process at a named point, `kill@after_create:3`.
@@ -142,8 +152,11 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
 }
 
 async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::Result<()> {
-    let store = Store::connect_lazy(url, options.database_connections.max(4))?;
-    prepare_schema(&store, options.embedded).await?;
+    // A migration may take longer than any statement of the service.
+    prepare_schema(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
+    let lease = lease(options);
+    let (tasks_share, http_share) = connections(options.database_connections);
+    let store = Store::connect_lazy(url, http_share, Some(lease))?;
     let elsewhere = store.living_elsewhere(&options.region).await?;
     ensure!(
         elsewhere == 0,
@@ -154,10 +167,19 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
     let clock = Clock::Running(clock);
     let added = store.put_prices(price::catalog(), ids::fresh, clock.now()).await?.len();
     tracing::info!(added, "catalog prices are in the store");
-    let region = bakeoff_aws::connect(options.region.clone(), clock.is_real(), aws_timeout(options)).await;
+    let region = bakeoff_aws::connect(options.region.clone(), aws_timeout(options)).await;
     let settings = Arc::new(settings(options, store.installation().await?)?);
+    let aws = Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND));
+    pin_account(&store, &aws).await?;
+    let fence = Fence::new(store.fence_uri(options.fence.as_deref()).await?, options.stop_unknown_jobs);
+    if fence.uri.is_none() {
+        tracing::warn!("no --fence: a copy of this database would act as if it were this installation; see the README");
+    }
     let app = App {
-        aws: Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND)),
+        aws,
+        fence: Arc::new(fence),
+        tasks: Arc::default(),
+        pulse: Pulse::default(),
         watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
         sns: sns(options)?.map(Arc::new),
         metrics: Some(PrometheusBuilder::new().install_recorder().context("metrics")?),
@@ -168,7 +190,9 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         events: watch::Sender::new(0),
     };
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
-    tasks::spawn(&app, &tracker, &stop);
+    // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
+    let beside = App { store: app.store.apart(tasks_share, lease), ..app.clone() };
+    tasks::spawn(&beside, &tracker, &stop);
     let listener = TcpListener::bind(options.listen).await.with_context(|| format!("{}", options.listen))?;
     let address = format!("http://{}", listener.local_addr()?);
     if let Some(path) = &options.ready_file {
@@ -206,7 +230,42 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         objects: Arc::new(region.objects),
         prices: Arc::new(region.prices),
         iterations: Arc::new(region.iterations),
+        identity: Arc::new(region.identity),
     }
+}
+
+/// The account that the jobs are in: the first that was seen stays, and credentials of another are refused at once. Without an answer
+/// the service starts all the same: nothing that is missing is believed until there is one.
+async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
+    let seen = match aws.caller_account().await {
+        Ok(account) => Some(account),
+        Err(error) => {
+            tracing::warn!(%error, "AWS did not say whose credentials these are; asking again before anything rests on it");
+            None
+        }
+    };
+    let expected = store.pin_account(seen.as_deref()).await?;
+    if let Some((expected, seen)) = expected.as_ref().zip(seen) {
+        ensure!(
+            *expected == seen,
+            "these credentials are of account {seen}, and this installation's jobs are in {expected}: they would look as if they had \
+             vanished. Start with credentials of {expected}"
+        );
+    }
+    if let Some(expected) = expected {
+        aws.expect_account(&expected);
+    }
+    Ok(())
+}
+
+/// Connections of the tasks, and of HTTP. A third for the tasks: they hold one for a statement, not for a call to AWS.
+fn connections(all: u32) -> (u32, u32) {
+    let tasks = (all / 3).max(3);
+    (tasks, all.saturating_sub(tasks).max(3))
+}
+
+fn lease(options: &ServeOptions) -> Duration {
+    Duration::from_secs(options.lease_seconds.max(1).into())
 }
 
 fn aws_timeout(options: &ServeOptions) -> Duration {
@@ -228,7 +287,7 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
 
 fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Settings> {
     let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-    let lease = Duration::from_secs(options.lease_seconds.max(1).into());
+    let lease = lease(options);
     let poll = TimeDelta::seconds(options.poll_seconds.max(1).into());
     let policy = Policy {
         poll,

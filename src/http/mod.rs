@@ -6,6 +6,7 @@ mod aws_events;
 mod catalog;
 mod ci;
 mod comparison;
+mod corrections;
 mod etag;
 mod events;
 mod experiments;
@@ -96,6 +97,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))
         .routes(routes!(trials::attempts))
+        .routes(routes!(corrections::correct))
         .routes(routes!(samples::push_trial, samples::of_trial))
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))

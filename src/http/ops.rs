@@ -1,4 +1,4 @@
-//! Health: `/livez` does no I/O, `/readyz` asks the database.
+//! Health: `/livez` does no I/O, `/readyz` asks the database and whether every task does its work.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::problem::{Problem, Problems};
 use crate::app::App;
+use crate::fence::Standing;
 
 /// The process is there.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -31,5 +32,12 @@ pub(super) async fn livez() -> Json<Health> {
     responses((status = 200, description = "Ready", body = Health), Problems))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     app.store.ping().await.map_err(|_| Problem::unavailable("the database does not answer"))?;
+    let failing = app.tasks.failing_for(app.settings.patience() * 2);
+    if !failing.is_empty() {
+        return Err(Problem::unavailable(&failing.join("; ")));
+    }
+    if app.fence.standing(app.clock.now()) == Standing::Stranger {
+        return Err(Problem::unavailable("another database holds this installation's fence: this one is a copy"));
+    }
     Ok(healthy())
 }

@@ -1,25 +1,23 @@
-//! Applying decisions to a claimed trial and its attempt. Each function is one transaction, fenced by the lease token:
+//! Applying decisions to a claimed trial and its attempt, up to its end ([`super::settling`]). Each function is one transaction,
+//! fenced by the lease token:
 //! [`Applied::Stale`] means that another scheduler has the trial now, and nothing was changed.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
-use bakeoff_domain::bill::{Agreed, Usage};
-use bakeoff_domain::decide::Ending;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::job::ObservedJob;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::{TrialPlan, WorstCase};
-use bakeoff_domain::price::{Price, PriceStatus};
+use bakeoff_domain::price::Price;
 use bakeoff_domain::request;
 use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use super::bill::{self, Waits, What, waits};
 use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::{Attempt, Claimed};
-use super::{Store, StoreError, budget, warm_pools};
+use super::{Store, StoreError, budget, retried, warm_pools};
 
 /// Whether a decision was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +34,13 @@ pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
 
 /// The lease is kept for the next step of the same tick, or given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lease {
+pub(super) enum Lease {
     Keep,
     Release,
 }
 
 /// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at once.
-async fn fenced(
+pub(super) async fn fenced(
     tx: &mut PgConnection,
     trial: &Claimed,
     state: TrialState,
@@ -87,7 +85,7 @@ fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
     }
 }
 
-fn account(trial: &Claimed, attempt: &Attempt) -> Account {
+pub(super) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
     Account {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
@@ -97,7 +95,7 @@ fn account(trial: &Claimed, attempt: &Attempt) -> Account {
     }
 }
 
-fn event(trial: &Claimed, kind: &str, severity: &'static str, message: &str) -> NewEvent {
+pub(super) fn event(trial: &Claimed, kind: &str, severity: &'static str, message: &str) -> NewEvent {
     NewEvent {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
@@ -141,36 +139,63 @@ impl Store {
         worst: Usd,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, TrialState::Queued, (at, Some(reason)), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        sqlx::query!(
-            r#"UPDATE trials SET due_at = $2, reason = $3
-               WHERE experiment_id = $1 AND state = 'queued' AND stop_requested_at IS NULL AND due_at < $2
-                 AND worst_case_training_usd >= $4"#,
-            trial.experiment_id.0,
-            at,
-            reason,
-            worst.0,
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(Applied::Done)
+        retried(|| async move {
+            let mut tx = self.pool.begin().await?;
+            // All in one order, as a cancel takes them.
+            let others = sqlx::query_scalar!(
+                r#"SELECT id FROM trials
+                   WHERE id = $3 OR (experiment_id = $1 AND state = 'queued' AND stop_requested_at IS NULL AND due_at < $2
+                                     AND worst_case_training_usd >= $4)
+                   ORDER BY id FOR NO KEY UPDATE"#,
+                trial.experiment_id.0,
+                at,
+                trial.id.0,
+                worst.0,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            if !fenced(&mut tx, trial, TrialState::Queued, (at, Some(reason)), Lease::Release, now).await? {
+                return Ok(Applied::Stale);
+            }
+            sqlx::query!(
+                r#"UPDATE trials SET due_at = $2, reason = $3
+                   WHERE id = ANY($1) AND id <> $4 AND state = 'queued' AND stop_requested_at IS NULL"#,
+                &others,
+                at,
+                reason,
+                trial.id.0,
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(Applied::Done)
+        })
+        .await
     }
 
     /// Reserves the worst case and commits a new attempt with its name, before anything is sent to AWS.
     pub async fn plan_attempt(
         &self,
         trial: &Claimed,
-        (id, job_name): (AttemptId, &str),
+        named: (AttemptId, &str),
         plan: &TrialPlan,
         price: &Price,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        retried(|| self.plan_attempt_once(trial, named, plan, price, now)).await
+    }
+
+    async fn plan_attempt_once(
+        &self,
+        trial: &Claimed,
+        named: (AttemptId, &str),
+        plan: &TrialPlan,
+        price: &Price,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let (id, job_name) = named;
         let Some(worst) = plan.worst_case else { return Ok(Applied::OverBudget) };
-        let WorstCase { training_usd: training, metrics_usd: metrics, pool_usd: pool, total_usd: total } = worst;
+        let WorstCase { training_usd: training, metrics_usd: metrics, pool_usd: pool, total_usd: total, .. } = worst;
         let mut tx = self.pool.begin().await?;
         if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
             return Ok(Applied::OverBudget);
@@ -282,16 +307,24 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        (due_at, metrics_at): (DateTime<Utc>, Option<DateTime<Utc>>),
+        due: (DateTime<Utc>, Option<DateTime<Utc>>),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        retried(|| self.record_running_once(trial, attempt, due, now)).await
+    }
+
+    async fn record_running_once(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        due: (DateTime<Utc>, Option<DateTime<Utc>>),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let (due_at, metrics_at) = due;
         let mut tx = self.pool.begin().await?;
         let state = if trial.stop_requested { TrialState::Stopping } else { TrialState::Running };
         let checkpoint = trial.plan.request.as_ref().and_then(|request| request.checkpoint.as_ref());
         let checkpoint_at = checkpoint.map(|spec| now + TimeDelta::seconds(spec.interval_seconds.into()));
-        if !fenced(&mut tx, trial, state, (due_at, None), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
         sqlx::query!(
             r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4
@@ -303,6 +336,9 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        if !fenced(&mut tx, trial, state, (due_at, None), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
         accepted(&mut tx, trial).await?;
         events::insert(&mut tx, &event(trial, "submitted", "info", &attempt.job_name), now).await?;
         tx.commit().await?;
@@ -351,16 +387,27 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        (at, why): (DateTime<Utc>, &str),
+        until: (DateTime<Utc>, &str),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        retried(|| self.postpone_once(trial, attempt, until, now)).await
+    }
+
+    async fn postpone_once(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        until: (DateTime<Utc>, &str),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let (at, why) = until;
         let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
         sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
             .execute(&mut *tx)
             .await?;
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
         if attempt.postponed == 0 {
             events::insert(&mut tx, &event(trial, "waiting", "info", why), now).await?;
         }
@@ -373,13 +420,21 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        (until, why): (DateTime<Utc>, &str),
+        held: (DateTime<Utc>, &str),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        retried(|| self.quarantine_once(trial, attempt, held, now)).await
+    }
+
+    async fn quarantine_once(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        held: (DateTime<Utc>, &str),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let (until, why) = held;
         let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (until, Some(why)), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
         sqlx::query!(
             "UPDATE attempts SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
             attempt.id.0,
@@ -387,6 +442,9 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (until, Some(why)), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -397,13 +455,22 @@ impl Store {
         trial: &Claimed,
         attempt: &Attempt,
         seen: Option<&ObservedJob>,
-        (at, is_absent): (DateTime<Utc>, bool),
+        again: (DateTime<Utc>, bool),
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
+        retried(|| self.record_look_once(trial, attempt, seen, again, now)).await
+    }
+
+    async fn record_look_once(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        seen: Option<&ObservedJob>,
+        again: (DateTime<Utc>, bool),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let (at, is_absent) = again;
         let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, None), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
         let absent = if is_absent { attempt.absent + 1 } else { 0 };
         sqlx::query!(
             "UPDATE attempts SET absent = $2 WHERE id = $1",
@@ -412,69 +479,17 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, None), Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
         if let Some(job) = seen {
-            record_job(&mut tx, trial, attempt, job, now).await?;
+            let differences = record_job(&mut tx, trial, attempt, job).await?;
+            events::insert_all(&mut tx, &differences, now).await?;
             if attempt.secondary_status.as_deref() != Some(job.secondary_status.as_str()) {
                 let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
                 events::insert(&mut tx, &event(trial, "status", severity, &job.secondary_status), now).await?;
             }
         }
-        tx.commit().await?;
-        Ok(Applied::Done)
-    }
-
-    /// Settles the attempt, releases its reservation, and ends the trial or queues it again for `again_at`.
-    pub async fn settle(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        ending: &Ending,
-        (seen, again_at, metrics_at): (Option<&ObservedJob>, Option<DateTime<Utc>>, DateTime<Utc>),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let due_at = again_at.unwrap_or(now);
-        if let Some(job) = seen {
-            record_job(&mut tx, trial, attempt, job, now).await?;
-        }
-        let ended_at = seen.and_then(|job| job.ended_at).unwrap_or(now);
-        let settled = sqlx::query!(
-            r#"UPDATE attempts
-               SET state = $2, settled_at = $3, ended_at = $4, billable_seconds = coalesce($5, billable_seconds, 0),
-                   billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
-                   checkpoint_due_at = NULL, metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $8::timestamptz END
-               WHERE id = $1 AND settled_at IS NULL
-               RETURNING started_at, training_seconds"#,
-            attempt.id.0,
-            ending.attempt.as_str(),
-            now,
-            ended_at,
-            ending.billable_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
-            ending.estimated,
-            (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
-            metrics_at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let Some(row) = settled {
-            let ran = row.training_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            let waits = waits(seen.map_or(attempt.transitions.as_slice(), |job| job.transitions.as_slice()));
-            book(&mut tx, trial, attempt, ending, (row.started_at, ended_at), (ran, waits), now).await?;
-            let job_ended_at = (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
-            warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
-            count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
-        }
-        // The experiment's row is locked before the trial's, as everywhere.
-        if !fenced(&mut tx, trial, ending.trial, (due_at, Some(&ending.reason)), Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        let (kind, severity) = match ending.trial {
-            TrialState::Parked => ("parked", "alarm"),
-            TrialState::Failed => ("failed", "warning"),
-            _ if again_at.is_some() => ("retrying", "warning"),
-            other => (other.as_str(), "info"),
-        };
-        events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -493,33 +508,13 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
     Ok(())
 }
 
-/// What bounds retries: a quota's refusals are counted apart from attempts that came to nothing.
-async fn count_failure(
-    tx: &mut PgConnection,
-    trial: &Claimed,
-    ending: &Ending,
-    is_retried: bool,
-) -> Result<(), StoreError> {
-    let is_quota = ending.over_quota;
-    sqlx::query!(
-        "UPDATE trials SET failures = failures + $2, over_quota = over_quota + $3 WHERE id = $1",
-        trial.id.0,
-        i32::from(is_retried && !is_quota),
-        i32::from(is_quota),
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// Writes what was seen; the first time, also how it differs from what was asked for.
-async fn record_job(
+/// Writes what was seen; the first time, returns how it differs from what was asked for, to be told of once the trial is locked.
+pub(super) async fn record_job(
     tx: &mut PgConnection,
     trial: &Claimed,
     attempt: &Attempt,
     job: &ObservedJob,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<NewEvent>, StoreError> {
     sqlx::query!(
         r#"UPDATE attempts
            SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5, started_at = $6,
@@ -539,57 +534,8 @@ async fn record_job(
     .execute(&mut *tx)
     .await?;
     let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
-    let Some(request) = request else { return Ok(()) };
+    let Some(request) = request else { return Ok(Vec::new()) };
     let request = request::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
-    for difference in requested::differences(&request, &job.actual) {
-        events::insert(tx, &event(trial, "silent_drop", "warning", &difference.to_string()), now).await?;
-    }
-    Ok(())
-}
-
-/// The money of an ended attempt: the job's part is settled and released now; the metrics' part with the last read, or
-/// now when there is nothing to read.
-async fn book(
-    tx: &mut PgConnection,
-    trial: &Claimed,
-    attempt: &Attempt,
-    ending: &Ending,
-    (started_at, ended_at): (Option<DateTime<Utc>>, DateTime<Utc>),
-    (ran, waits): (Option<u64>, Waits),
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    let account = account(trial, attempt);
-    let price = trial.plan.price.as_ref();
-    let billed = ending.billable_seconds.unwrap_or_default();
-    let from = started_at.unwrap_or(ended_at);
-    let usage = Usage {
-        instance_type: trial.plan.instance_type.clone(),
-        region: price.map(|price| price.region.clone()).unwrap_or_default(),
-        count: trial.plan.instance_count,
-        from: from.min(ended_at),
-        until: ended_at,
-        waits,
-        billed_seconds: billed,
-        run_seconds: if billed == 0 { 0 } else { ran.unwrap_or(billed).max(billed) },
-        volume_gb: trial.plan.request.as_ref().map_or(0, |request| request.volume_size_gb),
-    };
-    let agreed = Agreed {
-        price_id: attempt.price_id,
-        usd_per_hour: attempt.usd_per_hour,
-        estimated: price.is_some_and(|price| price.status == PriceStatus::Estimated),
-    };
-    let held = attempt.reserved_training_usd;
-    let money = (Some(held), ending.estimated);
-    let cost = bill::settle(tx, &account, (What::Job, &usage, agreed), money, now).await?;
-    if started_at.is_none() {
-        super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, (0, None), now).await?;
-    }
-    if cost > held {
-        let reason = format!("{} cost {cost}, more than the {held} reserved for it", attempt.job_name);
-        sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", trial.experiment_id.0, reason)
-            .execute(&mut *tx)
-            .await?;
-        events::insert(tx, &event(trial, "over_reservation", "alarm", &reason), now).await?;
-    }
-    Ok(())
+    let differences = requested::differences(&request, &job.actual);
+    Ok(differences.iter().map(|one| event(trial, "silent_drop", "warning", &one.to_string())).collect())
 }

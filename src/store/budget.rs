@@ -3,9 +3,12 @@
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::StoreError;
+use super::events::{self, NewEvent};
+use super::ledger::Account;
 
 /// Takes `amount` out of both budgets; false (and nothing taken that the caller's rollback would not give back) when
 /// either has too little left, or the experiment is paused or over. The rows are locked by their own UPDATE, so
@@ -37,6 +40,27 @@ pub(crate) async fn reserve(
     .execute(&mut *tx)
     .await?;
     Ok(within.rows_affected() == 1)
+}
+
+/// Something cost more than what was reserved for it: an alarm, and nothing more is started until a person has looked.
+pub(crate) async fn over_reservation(
+    tx: &mut PgConnection,
+    account: &Account,
+    what: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", account.experiment_id.0, what)
+        .execute(&mut *tx)
+        .await?;
+    let event = NewEvent {
+        project_id: account.project_id,
+        experiment_id: account.experiment_id,
+        trial_id: Some(account.trial_id),
+        kind: "trial.over_reservation".to_owned(),
+        severity: "alarm",
+        message: what.to_owned(),
+    };
+    events::insert(tx, &event, now).await
 }
 
 /// Money was spent that was never reserved: if that passes the budget, nothing more is started.

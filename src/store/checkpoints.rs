@@ -38,37 +38,45 @@ impl Store {
         let rows = sqlx::query!(
             r#"WITH due AS (
                    SELECT id FROM attempts WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
-                   FOR UPDATE SKIP LOCKED)
+                   FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE attempts a SET checkpoint_due_at = $2
                FROM trials t
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
                          greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
                          a.checkpoint_alarmed,
-                         t.plan->'request'->'checkpoint' AS "checkpoint!""#,
+                         t.plan->'request'->'checkpoint' AS checkpoint"#,
             now,
             now + hold,
             limit,
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(CheckpointDue {
+        let due = rows.into_iter().filter_map(|row| {
+            let spec = row.checkpoint.ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"));
+            let spec = spec.and_then(|value| from_json(value, "trials", row.trial_id, "plan"));
+            match spec {
+                // It keeps its hold, and keeps nobody else waiting.
+                Err(error) => {
+                    tracing::error!(%error, "checkpoints of a trial cannot be looked at");
+                    None
+                }
+                Ok(spec) => Some(CheckpointDue {
                     attempt_id: AttemptId(row.id),
                     trial_id: TrialId(row.trial_id),
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
                     candidate: row.candidate,
-                    spec: from_json(row.checkpoint, "trials", row.trial_id, "plan")?,
+                    spec,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
                     usd_per_hour: Usd(row.usd_per_hour),
                     training_since: row.training_since,
                     secondary_status: row.secondary_status,
                     is_alarmed: row.checkpoint_alarmed,
-                })
-            })
-            .collect()
+                }),
+            }
+        });
+        Ok(due.collect())
     }
 
     /// Records the newest checkpoint; an alarm once, when the sync has stopped.

@@ -23,7 +23,7 @@ impl Store {
                    WHERE s.compacted_at IS NULL AND s.is_settled AND coalesce(t.ended_at, r.ended_at) < $1
                      AND coalesce(s.written_at, '-infinity') < $1
                      AND NOT EXISTS (SELECT FROM attempts a WHERE a.trial_id = s.trial_id AND a.metrics_due_at IS NOT NULL)
-                   ORDER BY s.id LIMIT $2 FOR UPDATE OF s SKIP LOCKED))
+                   ORDER BY s.id LIMIT $2 FOR NO KEY UPDATE OF s SKIP LOCKED))
                RETURNING id"#,
             ended_before,
             limit,

@@ -36,10 +36,37 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Whether the database undid a transaction because of another: done again, it goes through.
+    pub fn is_undone(&self) -> bool {
+        let Self::Database(error) = self else { return false };
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        matches!(code.as_deref(), Some("40P01" | "40001"))
+    }
+
     #[expect(clippy::needless_pass_by_value, reason = "ids are copied")]
     pub fn corrupt(table: &'static str, id: impl ToString, column: &'static str) -> Self {
         Self::Corrupt { table, id: id.to_string(), column }
     }
+}
+
+/// How often a transaction is done again that the database undid because of another.
+const RETRIES: u32 = 3;
+
+/// Does a transaction, and again when the database undid it because of another (a deadlock, a serialization failure).
+pub(crate) async fn retried<T, F>(mut transaction: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    for _ in 0..RETRIES {
+        match transaction().await {
+            Err(error) if error.is_undone() => {
+                metrics::counter!("bakeoff_transactions_retried_total").increment(1);
+                tracing::info!(%error, "a transaction was undone because of another; doing it again");
+            }
+            done => return done,
+        }
+    }
+    transaction().await
 }
 
 /// Reads a JSON column into its type.

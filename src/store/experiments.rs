@@ -148,8 +148,8 @@ async fn insert_trial(
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
-                               reason, due_at, created_at, ended_at, priority, pool_key)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18)"#,
+                               reason, due_at, created_at, ended_at, priority, pool_key, give_up_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18, $19)"#,
         id.0,
         new.project_id.0,
         new.id.0,
@@ -168,6 +168,7 @@ async fn insert_trial(
         plan.refused.then_some(now),
         new.spec.priority,
         plan.request.as_ref().and_then(pool::match_key),
+        new.spec.deadline(now),
     )
     .execute(tx)
     .await?;

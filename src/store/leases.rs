@@ -89,7 +89,7 @@ impl Store {
 pub(super) async fn fence(tx: &mut PgConnection, held: &Term) -> Result<bool, StoreError> {
     let row = sqlx::query_scalar!(
         r#"SELECT 1 AS "one!" FROM leases
-           WHERE name = $1 AND owner = $2 AND term = $3 AND expires_at >= clock_timestamp() FOR UPDATE"#,
+           WHERE name = $1 AND owner = $2 AND term = $3 AND expires_at >= clock_timestamp() FOR NO KEY UPDATE"#,
         held.name,
         held.owner,
         held.term,

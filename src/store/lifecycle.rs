@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::events::{self, NewEvent};
-use super::{Store, StoreError};
+use super::{Store, StoreError, retried};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,15 @@ pub enum Wish {
 impl Store {
     /// Writes what is asked; false when the experiment is over or being cancelled, and nothing changes.
     pub async fn wish(
+        &self,
+        experiment: (ProjectId, ExperimentId),
+        wish: Wish,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        retried(|| self.wish_once(experiment, wish, now)).await
+    }
+
+    async fn wish_once(
         &self,
         (project, id): (ProjectId, ExperimentId),
         wish: Wish,
@@ -88,7 +97,7 @@ async fn stop_living(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>
         r#"WITH living AS (
                SELECT id FROM trials
                WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
-               ORDER BY id FOR UPDATE)
+               ORDER BY id FOR NO KEY UPDATE)
            UPDATE trials t SET stop_requested_at = $2, due_at = $2 FROM living WHERE t.id = living.id"#,
         id.0,
         now,
@@ -102,8 +111,9 @@ async fn stop_living(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>
 async fn unpark(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>) -> Result<u64, StoreError> {
     let unparked = sqlx::query!(
         r#"WITH parked AS (
-               SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked' ORDER BY id FOR UPDATE)
-           UPDATE trials t SET state = 'queued', due_at = $2, reason = NULL, over_quota = 0
+               SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked'
+               ORDER BY id FOR NO KEY UPDATE)
+           UPDATE trials t SET state = 'queued', due_at = $2, reason = NULL, over_quota = 0, no_capacity = 0
            FROM parked WHERE t.id = parked.id"#,
         id.0,
         now,

@@ -2,15 +2,17 @@
 
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::job::FinalMetric;
 use bakeoff_domain::metric::{MetricDefinition, Source};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, TimeDelta, Utc};
+use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 
 use super::error::from_json;
 use super::ledger::{self, Account, Entry};
 use super::series::{self, Again, Samples};
-use super::{Store, StoreError, budget};
+use super::{Store, StoreError, budget, retried};
 
 /// An attempt whose metrics are to be read.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub struct MetricsDue {
     pub job_arn: Option<String>,
     /// Set when the attempt is over: this is its last read.
     pub settled_end_at: Option<DateTime<Utc>>,
+    /// The last values that SageMaker told at the end, to be written as points with the last read.
+    pub final_metrics: Vec<FinalMetric>,
 }
 
 /// What becomes of an attempt after a read.
@@ -37,7 +41,6 @@ pub struct Progress {
     pub cursor: DateTime<Utc>,
     /// `None` after the last read.
     pub next_at: Option<DateTime<Utc>>,
-    pub requested: i64,
 }
 
 impl Store {
@@ -51,13 +54,13 @@ impl Store {
         let rows = sqlx::query!(
             r#"WITH due AS (
                    SELECT id FROM attempts WHERE metrics_due_at <= $1 ORDER BY metrics_due_at LIMIT $3
-                   FOR UPDATE SKIP LOCKED)
+                   FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE attempts a SET metrics_due_at = $2
                FROM trials t
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
-                         t.instance_count, t.plan->'request'->'metrics' AS "metrics!",
-                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at, a.job_arn,
+                         t.instance_count, t.plan->'request'->'metrics' AS metrics,
+                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at, a.job_arn, a.final_metrics,
                          CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
             now,
             now + hold,
@@ -65,9 +68,10 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter()
+        Ok(rows
+            .into_iter()
             .map(|row| {
-                Ok(MetricsDue {
+                MetricsDue {
                     account: Account {
                         project_id: ProjectId(row.project_id),
                         experiment_id: ExperimentId(row.experiment_id),
@@ -78,19 +82,52 @@ impl Store {
                     job_name: row.job_name,
                     instance_type: row.instance_type,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
-                    metrics: from_json(row.metrics, "trials", row.trial_id, "plan")?,
+                    // A row that cannot be read keeps nobody else waiting, and its money is given back: its hosts' metrics are read.
+                    metrics: readable(row.metrics, ("trials", row.trial_id, "plan")),
+                    final_metrics: readable(row.final_metrics, ("attempts", row.id, "final_metrics")),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
                     job_arn: row.job_arn,
                     settled_end_at: row.settled_end_at,
-                })
+                }
             })
-            .collect()
+            .collect())
+    }
+
+    /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is billed all the same. What was not
+    /// asked for after all is taken back.
+    pub async fn count_requested(&self, requested: &[(AttemptId, i64)]) -> Result<(), StoreError> {
+        retried(|| async move {
+            sqlx::query!(
+                r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+                   UPDATE attempts a SET metrics_requested = greatest(a.metrics_requested + n.requested, 0)
+                   FROM UNNEST($1::uuid[], $2::bigint[]) AS n(id, requested)
+                   WHERE a.id = n.id AND a.id IN (SELECT id FROM held)"#,
+                &requested.iter().map(|(id, _)| id.0).collect::<Vec<_>>(),
+                &requested.iter().map(|(_, count)| *count).collect::<Vec<_>>(),
+            )
+            .execute(&self.pool)
+            .await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Samples, the rollups they touch, cursors and costs: all or nothing.
     pub async fn record_metrics(
+        &self,
+        samples: &Samples,
+        progress: &mut [Progress],
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        // In one order, as a listing takes them.
+        progress.sort_by_key(|step| step.due.account.attempt_id);
+        let progress = &*progress;
+        retried(|| self.record_metrics_once(samples, progress, now)).await
+    }
+
+    async fn record_metrics_once(
         &self,
         samples: &Samples,
         progress: &[Progress],
@@ -103,13 +140,12 @@ impl Store {
             let written = sqlx::query_scalar!(
                 r#"UPDATE attempts
                    SET metrics_cursor = greatest(metrics_cursor, $2), metrics_due_at = $3,
-                       metrics_requested = metrics_requested + $4
+                       final_metrics = CASE WHEN $3::timestamptz IS NOT NULL THEN final_metrics END
                    WHERE id = $1 AND metrics_due_at IS NOT NULL
                    RETURNING metrics_requested"#,
                 step.due.account.attempt_id.0,
                 step.cursor,
                 step.next_at,
-                step.requested,
             )
             .fetch_optional(&mut *tx)
             .await?;
@@ -153,5 +189,25 @@ pub(super) async fn settle(
     budget::settle(tx, account.experiment_id, account.project_id, reserved, cost).await?;
     ledger::write(tx, account, &Entry::worst_case("released", "cloudwatch", reserved), now).await?;
     let account = Account { price_id: rate.map_or(account.price_id, |rate| PriceId(rate.id)), ..*account };
-    ledger::write(tx, &account, &settled, now).await
+    ledger::write(tx, &account, &settled, now).await?;
+    if cost > reserved {
+        let what = format!(
+            "reading the metrics of {} cost {cost}, more than the {reserved} reserved for it",
+            account.attempt_id
+        );
+        budget::over_reservation(tx, &account, &what, now).await?;
+    }
+    Ok(())
+}
+
+/// A list out of a JSON column; one that cannot be read is told of, and empty.
+fn readable<T: DeserializeOwned>(
+    value: Option<serde_json::Value>,
+    (table, id, column): (&'static str, uuid::Uuid, &'static str),
+) -> Vec<T> {
+    let Some(value) = value else { return Vec::new() };
+    from_json(value, table, id, column).unwrap_or_else(|error| {
+        tracing::error!(%error, "metrics are read without it");
+        Vec::new()
+    })
 }

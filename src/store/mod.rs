@@ -9,9 +9,11 @@ pub mod calls;
 pub mod checkpoints;
 mod compaction;
 mod copy;
+pub mod corrections;
 pub mod error;
 pub mod events;
 pub mod experiments;
+pub mod installation;
 pub mod keys;
 pub mod leases;
 pub mod ledger;
@@ -24,8 +26,11 @@ pub mod repricing;
 pub mod requests;
 pub mod runs;
 pub mod series;
+mod session;
+pub mod settling;
 pub mod specs;
 pub mod spending;
+pub mod strays;
 pub mod trials;
 pub mod warm_pools;
 pub mod watch;
@@ -34,16 +39,17 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::migrate::{MigrateDatabase, Migrator};
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::PgConnectOptions;
 
 pub use error::StoreError;
+pub(crate) use error::retried;
+pub use session::{Unfinished, given_up};
 
 /// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).
 pub static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Connections of one process, unless it is told otherwise.
 pub const CONNECTIONS_MAX: u32 = 24;
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A handle on the database; cloning it is cheap.
 #[derive(Debug, Clone)]
@@ -58,13 +64,21 @@ impl Store {
         Self { pool, memory: series::Remembered::default(), keys: keys::KnownKeys::default() }
     }
 
-    /// Opens a pool; connections are made when they are needed.
+    /// Opens a pool; connections are made when they are needed. With a lease, what a session may hold is bounded by it: the
+    /// service's own. Without, a statement may take as long as it needs: migrations, and commands that a person waits for.
     ///
     /// # Errors
     /// When the URL is malformed.
-    pub fn connect_lazy(url: &str, connections_max: u32) -> Result<Self, StoreError> {
-        let options = PgPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT);
-        Ok(Self::new(options.connect_lazy(url)?))
+    pub fn connect_lazy(url: &str, connections_max: u32, lease: Option<Duration>) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = url.parse()?;
+        Ok(Self::new(session::pool(options, connections_max, lease)))
+    }
+
+    /// The same store through a pool of its own: whoever fills one leaves the other alone.
+    #[must_use]
+    pub fn apart(&self, connections_max: u32, lease: Duration) -> Self {
+        let options = self.pool.connect_options().as_ref().clone();
+        Self { pool: session::pool(options, connections_max, Some(lease)), ..self.clone() }
     }
 
     /// Makes the database that a URL names, when it is not there.
@@ -89,11 +103,6 @@ impl Store {
     /// When one fails, or the schema is newer than this program.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         MIGRATOR.run(&self.pool).await.map_err(StoreError::from)
-    }
-
-    /// The installation's eight hexadecimal digits, part of every job name.
-    pub async fn installation(&self) -> Result<String, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT id FROM installation").fetch_one(&self.pool).await?)
     }
 
     /// One round trip, for `/readyz`.

@@ -31,7 +31,7 @@ fn count(value: i64) -> u32 {
 
 impl Store {
     /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two replicas never admit into
-    /// the same room. Empty when another replica is at it.
+    /// the same room. Empty when another replica is at it, and while a sweep has to come first.
     pub async fn admit(
         &self,
         (owner, lease): (&str, Duration),
@@ -40,6 +40,9 @@ impl Store {
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
     ) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.pool.begin().await?;
+        if sqlx::query_scalar!("SELECT sweep_due FROM installation").fetch_one(&mut *tx).await? {
+            return Ok(Vec::new());
+        }
         let is_ours = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#, ADMISSION_LOCK);
         if !is_ours.fetch_one(&mut *tx).await? {
             return Ok(Vec::new());
@@ -232,7 +235,7 @@ async fn claim(
            WHERE id = ANY($1) AND state = 'queued'
              AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
            RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, plan, attempts_made, failures,
-                     over_quota, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
+                     over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,
         owner,
         interval(lease),

@@ -51,12 +51,12 @@ impl Dependent {
 /// What an experiment's bill would be changed by: one entry for each attempt and component that is billed otherwise now.
 #[derive(Debug, Clone)]
 pub struct Correction {
-    account: Account,
-    component: &'static str,
+    pub(super) account: Account,
+    pub(super) component: &'static str,
     pub usd: Usd,
-    quantity: i64,
-    estimated: bool,
-    used: (DateTime<Utc>, DateTime<Utc>),
+    pub(super) quantity: i64,
+    pub(super) estimated: bool,
+    pub(super) used: (DateTime<Utc>, DateTime<Utc>),
 }
 
 /// What a change did to an experiment.
@@ -128,6 +128,73 @@ impl Store {
             instance_types: row.types,
         });
         Ok(dependent.collect())
+    }
+
+    /// An experiment that some prices could not be applied to: it is tried again from a moment on.
+    pub async fn repricing_failed(
+        &self,
+        experiment: ExperimentId,
+        prices: &[PriceId],
+        retry_at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO repricing_failures (experiment_id, price_id, retry_at) SELECT $1, id, $3 FROM UNNEST($2::uuid[]) AS p(id)
+               ON CONFLICT (experiment_id, price_id) DO UPDATE SET retry_at = excluded.retry_at"#,
+            experiment.0,
+            &prices.iter().map(|price| price.0).collect::<Vec<_>>(),
+            retry_at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Experiments that prices are to be applied to again, each with those prices.
+    pub async fn repricings_to_retry(&self, now: DateTime<Utc>) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT e.id AS experiment_id, e.project_id, e.spec->>'region' AS "experiment_region!",
+                      ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
+                      p.id, p.project_id AS price_project, p.region, p.instance_type
+               FROM repricing_failures f JOIN experiments e ON e.id = f.experiment_id JOIN prices p ON p.id = f.price_id
+               WHERE f.retry_at <= $1 ORDER BY e.id, p.id LIMIT 100"#,
+            now,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut all: Vec<(Dependent, Vec<Change>)> = Vec::new();
+        for row in rows {
+            let change = Change {
+                price_id: PriceId(row.id),
+                project_id: row.price_project,
+                region: row.region,
+                instance_type: row.instance_type,
+            };
+            match all.last_mut() {
+                Some((dependent, changes)) if dependent.experiment_id.0 == row.experiment_id => changes.push(change),
+                _ => {
+                    let dependent = Dependent {
+                        project_id: ProjectId(row.project_id),
+                        experiment_id: ExperimentId(row.experiment_id),
+                        region: row.experiment_region,
+                        instance_types: row.types,
+                    };
+                    all.push((dependent, vec![change]));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// What could not be applied is applied now.
+    pub async fn repricing_done(&self, experiment: ExperimentId, changes: &[&Change]) -> Result<(), StoreError> {
+        sqlx::query!(
+            "DELETE FROM repricing_failures WHERE experiment_id = $1 AND price_id = ANY($2)",
+            experiment.0,
+            &changes.iter().map(|change| change.price_id.0).collect::<Vec<_>>(),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Everything that depends on some prices has been looked at.
@@ -218,14 +285,14 @@ impl Store {
 }
 
 /// An attempt that is settled, with what its pool was kept for and what is booked so far.
-struct SettledRow {
+pub(super) struct SettledRow {
     id: Uuid,
     trial_id: Uuid,
     price_id: Uuid,
     usd_per_hour: Decimal,
     started_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
-    billable_seconds: Option<i64>,
+    pub(super) billable_seconds: Option<i64>,
     training_seconds: Option<i64>,
     transitions: serde_json::Value,
     instance_type: String,
@@ -268,7 +335,7 @@ impl SettledRow {
     }
 
     /// What its lines are now, by component, beside what is booked.
-    fn parts(&self, region: &str, tariffs: &Tariffs) -> [(&'static str, Vec<Line>, Usd); 3] {
+    pub(super) fn parts(&self, region: &str, tariffs: &Tariffs) -> [(&'static str, Vec<Line>, Usd); 3] {
         let agreed = Agreed {
             price_id: PriceId(self.price_id),
             usd_per_hour: Usd(self.usd_per_hour),
@@ -289,15 +356,14 @@ impl SettledRow {
     }
 }
 
-async fn corrections(
+/// Settled attempts of an experiment with what is booked of each: of some types, or one.
+pub(super) async fn settled_rows(
     tx: &mut PgConnection,
-    dependent: &Dependent,
-    changes: &[&Change],
-) -> Result<Vec<Correction>, StoreError> {
-    let types: Option<Vec<String>> = changes.iter().map(|change| change.instance_type.clone()).collect();
-    let region = &dependent.region;
+    experiment: ExperimentId,
+    (types, attempt): (Option<&[String]>, Option<AttemptId>),
+) -> Result<Vec<SettledRow>, StoreError> {
     // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well enough.
-    let rows = sqlx::query_as!(
+    Ok(sqlx::query_as!(
         SettledRow,
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
                   a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
@@ -314,13 +380,24 @@ async fn corrections(
                                AS storage
                     FROM ledger WHERE attempt_id = a.id AND kind IN ('settled', 'adjusted')) l
            WHERE a.experiment_id = $1 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
-             AND ($2::text[] IS NULL OR t.instance_type = ANY($2))
+             AND ($2::text[] IS NULL OR t.instance_type = ANY($2)) AND ($3::uuid IS NULL OR a.id = $3)
            ORDER BY a.id"#,
-        dependent.experiment_id.0,
-        types.as_deref(),
+        experiment.0,
+        types,
+        attempt.map(|attempt| attempt.0),
     )
     .fetch_all(&mut *tx)
-    .await?;
+    .await?)
+}
+
+async fn corrections(
+    tx: &mut PgConnection,
+    dependent: &Dependent,
+    changes: &[&Change],
+) -> Result<Vec<Correction>, StoreError> {
+    let types: Option<Vec<String>> = changes.iter().map(|change| change.instance_type.clone()).collect();
+    let region = &dependent.region;
+    let rows = settled_rows(tx, dependent.experiment_id, (types.as_deref(), None)).await?;
     let tariffs = prices::tariffs(&mut *tx, dependent.project_id, region, &dependent.instance_types).await?;
     let mut corrections = Vec::new();
     for row in rows {
@@ -372,7 +449,11 @@ async fn replace(
 }
 
 /// Each correction of an attempt's component is a part of its own.
-async fn adjust(tx: &mut PgConnection, correction: &Correction, now: DateTime<Utc>) -> Result<(), StoreError> {
+pub(super) async fn adjust(
+    tx: &mut PgConnection,
+    correction: &Correction,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     let part = sqlx::query_scalar!(
         r#"SELECT coalesce(max(part) + 1, 0) AS "part!" FROM ledger
            WHERE attempt_id = $1 AND kind = 'adjusted' AND component = $2"#,

@@ -16,7 +16,7 @@ use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 use super::error::from_json;
-use super::{Store, StoreError, compaction};
+use super::{Store, StoreError, compaction, retried};
 
 /// Series whose ids a process remembers; beyond, it forgets them all and asks again.
 const REMEMBERED_MAX: usize = 200_000;
@@ -106,9 +106,14 @@ impl Store {
         if is_in_order && let Some(stored) = self.append_in_order(&points, now).await? {
             return Ok(Appended { stored, duplicates: sent.saturating_sub(stored) });
         }
-        let mut tx = self.pool.begin().await?;
-        let stored = merge(&mut tx, &points, Again::Keep, now).await?;
-        tx.commit().await?;
+        let (pool, merged) = (&self.pool, points.as_slice());
+        let stored = retried(|| async move {
+            let mut tx = pool.begin().await?;
+            let stored = merge(&mut tx, merged, Again::Keep, now).await?;
+            tx.commit().await?;
+            Ok(stored)
+        })
+        .await?;
         self.remember(&points);
         Ok(Appended { stored, duplicates: sent.saturating_sub(stored) })
     }
@@ -122,6 +127,8 @@ impl Store {
                 Ok(u64::try_from(points.len()).ok())
             }
             Err(StoreError::Conflict { .. } | StoreError::Refused { .. }) => Ok(None),
+            // A merge holds the series and wants its rollups, this statement the other way round: it goes the merge's way.
+            Err(error) if error.is_undone() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -472,7 +479,8 @@ pub(super) async fn merge(
     let mut ids: Vec<i32> = points.iter().map(|point| point.series).collect();
     ids.dedup();
     let compacted = sqlx::query!(
-        r#"SELECT id, compacted_at IS NOT NULL AS "is_compacted!" FROM series WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
+        r#"SELECT id, compacted_at IS NOT NULL AS "is_compacted!" FROM series WHERE id = ANY($1) ORDER BY id
+           FOR NO KEY UPDATE"#,
         &ids,
     )
     .fetch_all(&mut *tx)

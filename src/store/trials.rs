@@ -12,7 +12,7 @@ use bakeoff_domain::job::Transition;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
 use bakeoff_domain::spec::PurchaseOption;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
 use sqlx::postgres::types::PgInterval;
@@ -36,6 +36,9 @@ pub struct Claimed {
     pub failures: u32,
     /// Creates that a quota turned down.
     pub over_quota: u32,
+    /// Jobs that found no capacity, and until when that is waited for.
+    pub no_capacity: u32,
+    pub give_up_at: DateTime<Utc>,
     /// Set when the last holder never gave it back: who, and the real seconds since it took the lease.
     pub abandoned: Option<(String, f64)>,
     pub attempt: Option<Attempt>,
@@ -53,6 +56,9 @@ pub(super) struct ClaimedRow {
     pub(super) attempts_made: i32,
     pub(super) failures: i32,
     pub(super) over_quota: i32,
+    pub(super) no_capacity: i32,
+    pub(super) give_up_at: Option<DateTime<Utc>>,
+    pub(super) created_at: DateTime<Utc>,
     pub(super) abandoned_seconds: Option<f64>,
     pub(super) abandoned_by: Option<String>,
 }
@@ -125,6 +131,9 @@ struct AttemptRow {
     modified_at: Option<DateTime<Utc>>,
     listed_at: Option<DateTime<Utc>>,
 }
+
+/// How long trials from before there were deadlines wait for capacity, from their creation.
+const WAIT_BEFORE_DEADLINES: TimeDelta = TimeDelta::hours(72);
 
 fn count(value: i32) -> u32 {
     u32::try_from(value).unwrap_or_default()
@@ -269,7 +278,8 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
 }
 
 impl Store {
-    /// Claims trials that are due on the domain clock and in nobody's hands, oldest due first. What is queued is admitted
+    /// Claims trials that are due on the domain clock and in nobody's hands: those that a person wants stopped before all others,
+    /// then the oldest due. What is queued is admitted
     /// instead (see [`super::queue`]), unless it is to be stopped.
     pub async fn claim_due_trials(
         &self,
@@ -280,18 +290,23 @@ impl Store {
     ) -> Result<Vec<Claimed>, StoreError> {
         let rows = sqlx::query_as!(
             ClaimedRow,
-            r#"WITH due AS (
+            r#"WITH stops AS (
                    SELECT id, lease_expires_at, lease_owner FROM trials
-                   WHERE (state IN ('submitting', 'running', 'stopping')
-                          OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
-                     AND due_at <= $1
+                   WHERE stop_requested_at IS NOT NULL
+                     AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping') AND due_at <= $1
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-                   ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+                   ORDER BY due_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED),
+               looks AS (
+                   SELECT id, lease_expires_at, lease_owner FROM trials
+                   WHERE stop_requested_at IS NULL AND state IN ('submitting', 'running', 'stopping') AND due_at <= $1
+                     AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+                   ORDER BY due_at LIMIT $2 - (SELECT count(*) FROM stops) FOR NO KEY UPDATE SKIP LOCKED),
+               due AS (SELECT * FROM stops UNION ALL SELECT * FROM looks)
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
                FROM due WHERE t.id = due.id
                RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.plan,
-                         t.attempts_made, t.failures, t.over_quota,
+                         t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
                              AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,
@@ -328,6 +343,8 @@ impl Store {
                 attempts_made: count(row.attempts_made),
                 failures: count(row.failures),
                 over_quota: count(row.over_quota),
+                no_capacity: count(row.no_capacity),
+                give_up_at: row.give_up_at.unwrap_or(row.created_at + WAIT_BEFORE_DEADLINES),
                 abandoned: row.abandoned_by.zip(row.abandoned_seconds),
                 attempt: position.map(|index| latest.swap_remove(index)),
             });

@@ -17,7 +17,7 @@ use super::bill::{self, What};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::interval;
-use super::{Store, StoreError, budget};
+use super::{Store, StoreError, budget, retried};
 
 const COMPONENT: &str = "warm_pool";
 
@@ -30,6 +30,8 @@ pub struct ClaimedPool {
     pub job_ended_at: DateTime<Utc>,
     /// A trial waits that matches it.
     pub is_wanted: bool,
+    /// Looks in a row that showed no pool.
+    pub absent: u32,
     instance_type: String,
     region: String,
     volume_gb: u32,
@@ -115,7 +117,7 @@ impl Store {
                    SELECT attempt_id FROM warm_pools
                    WHERE state = 'retained' AND due_at <= $1
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-                   ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED)
+                   ORDER BY due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE warm_pools p
                SET lease_owner = $2, lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
                WHERE p.attempt_id = ANY (ARRAY(SELECT attempt_id FROM due))
@@ -124,7 +126,7 @@ impl Store {
                          (SELECT plan->'price'->>'region' FROM trials t WHERE t.id = p.trial_id) AS region,
                          (SELECT (plan #>> '{request,volume_size_gb}')::bigint FROM trials t WHERE t.id = p.trial_id)
                              AS volume_gb,
-                         p.job_ended_at AS "job_ended_at!", p.lease_token,
+                         p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent,
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
                                    AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL)
@@ -150,6 +152,7 @@ impl Store {
                 keep_alive_seconds: u32::try_from(row.keep_alive_seconds).unwrap_or_default(),
                 job_ended_at: row.job_ended_at,
                 is_wanted: row.is_wanted,
+                absent: u32::try_from(row.absent).unwrap_or_default(),
                 region: row.region.unwrap_or_default(),
                 volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
                 instance_type: row.instance_type,
@@ -161,14 +164,19 @@ impl Store {
             .collect())
     }
 
-    /// Looks again later.
-    pub async fn postpone_pool(&self, pool: &ClaimedPool, at: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Looks again later; `is_absent`: this look showed no pool.
+    pub async fn postpone_pool(
+        &self,
+        pool: &ClaimedPool,
+        (at, is_absent): (DateTime<Utc>, bool),
+    ) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"UPDATE warm_pools SET due_at = $3, lease_owner = NULL, lease_expires_at = NULL
+            r#"UPDATE warm_pools SET due_at = $3, absent = CASE WHEN $4 THEN absent + 1 ELSE 0 END, lease_owner = NULL, lease_expires_at = NULL
                WHERE attempt_id = $1 AND lease_token = $2 AND state = 'retained'"#,
             pool.account.attempt_id.0,
             pool.lease_token,
             at,
+            is_absent,
         )
         .execute(&self.pool)
         .await?;
@@ -177,6 +185,15 @@ impl Store {
 
     /// Books what the pool cost and gives its reservation back.
     pub async fn settle_pool(
+        &self,
+        pool: &ClaimedPool,
+        kept: (u64, bool),
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        retried(|| self.settle_pool_once(pool, kept, now)).await
+    }
+
+    async fn settle_pool_once(
         &self,
         pool: &ClaimedPool,
         (retained_seconds, estimated): (u64, bool),
@@ -221,6 +238,11 @@ impl Store {
             message: format!("its warm pool of {} was kept for {retained_seconds} s: {usd}", pool.instance_type),
         };
         events::insert(&mut tx, &event, now).await?;
+        if usd > pool.reserved_usd {
+            let held = pool.reserved_usd;
+            let what = format!("the warm pool of {} cost {usd}, more than the {held} reserved for it", pool.job_name);
+            budget::over_reservation(&mut tx, account, &what, now).await?;
+        }
         tx.commit().await?;
         Ok(Applied::Done)
     }

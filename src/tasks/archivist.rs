@@ -20,13 +20,20 @@ const SERIES_MAX: i64 = 200;
 /// One tick; returns how many series changed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
-    let settled = settle(app, now).await?;
-    let compacted = app.store.compact(now - COMPACT_AFTER, SERIES_MAX, now).await?;
-    app.store.drop_empty_months(now - MONTHS_AFTER).await?;
-    if let Some(keep) = app.settings.points_kept {
-        app.store.forget_points(now - keep).await?;
-    }
-    Ok(settled + compacted)
+    let settled = settle(app, now).await;
+    app.pulse.beat();
+    let compacted = app.store.compact(now - COMPACT_AFTER, SERIES_MAX, now).await;
+    app.pulse.beat();
+    let dropped = app.store.drop_empty_months(now - MONTHS_AFTER).await;
+    let forgotten = match app.settings.points_kept {
+        Some(keep) => app.store.forget_points(now - keep).await,
+        None => Ok(0),
+    };
+    // Each for itself: one that fails must not keep the others from being done.
+    let done = settled? + compacted?;
+    dropped?;
+    forgotten?;
+    Ok(done)
 }
 
 async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {

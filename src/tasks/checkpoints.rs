@@ -17,7 +17,11 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let due = app.store.claim_due_checkpoints(app.clock.now(), HOLD, DUE_MAX).await?;
     let count = due.len();
     for attempt in due {
-        look(app, &attempt).await?;
+        app.pulse.beat();
+        // One that cannot be written must not keep the others waiting.
+        if let Err(error) = look(app, &attempt).await {
+            tracing::warn!(%error, attempt = %attempt.attempt_id, "checkpoints could not be looked at");
+        }
     }
     Ok(count)
 }

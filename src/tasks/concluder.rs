@@ -12,6 +12,7 @@ const CONCLUDE_MAX: i64 = 20;
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut concluded = 0;
     for (project, id) in app.store.experiments_to_conclude(CONCLUDE_MAX).await? {
+        app.pulse.beat();
         // One experiment that cannot be read must not keep the others waiting.
         match conclude(app, project, id).await {
             Ok(is_done) => concluded += usize::from(is_done),

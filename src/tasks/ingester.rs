@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use bakeoff_domain::catalog;
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::metric::{HOST_METRICS, MetricDefinition, Source, Subject, normalised};
-use bakeoff_domain::ports::{AwsError, ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series};
+use bakeoff_domain::ports::{
+    AwsError, ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series, Window,
+};
 use bakeoff_domain::samples::Point;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
+use crate::crash;
 use crate::store::StoreError;
 use crate::store::attempts::METRICS_FINAL_AFTER;
 use crate::store::metrics::{MetricsDue, Progress};
@@ -129,53 +132,115 @@ fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTime<Utc>) -> Result<(), StoreError> {
+    app.pulse.beat();
     if app.settings.sagemaker_metrics && !read_iterations(app, &batch, now).await? {
         // The claim's hold brings them back.
         return Ok(());
     }
     let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
     let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
-    let mut progress: Vec<Progress> =
-        waiting.into_iter().map(|(attempt, _)| advance(app, attempt, now, now, 0)).collect();
+    let mut progress: Vec<Progress> = waiting.into_iter().map(|(attempt, _)| advance(app, attempt, now, now)).collect();
     let mut samples: BTreeMap<AttemptId, Samples> = BTreeMap::new();
     let start = ready.iter().filter_map(|(_, window)| window.map(|w| w.0)).min();
     let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
     if let Some((start, end)) = start.zip(end) {
-        let all: Vec<MetricQuery> = ready.iter().flat_map(|(attempt, _)| queries(attempt)).collect();
-        match app.aws.read_metrics(&all, period, start, end).await {
+        let ready: Vec<MetricsDue> = ready.into_iter().map(|(attempt, _)| attempt).collect();
+        match ask(app, &ready, Window { period, start, end }).await? {
             Ok(series) => {
-                let mut series = series.into_iter();
-                for (attempt, _) in ready {
+                for (attempt, own) in ready.into_iter().zip(series) {
                     let asked = queries(&attempt);
-                    let own: Vec<Series> = series.by_ref().take(asked.len()).collect();
+                    let is_complete = own.iter().all(|series| series.is_complete);
                     samples.insert(attempt.account.attempt_id, normalise(&attempt, &asked, &own));
-                    let requested = i64::try_from(asked.len()).unwrap_or_default();
-                    progress.push(advance(app, attempt, end, now, requested));
+                    if is_complete || is_hopeless(&attempt, now) {
+                        progress.push(advance(app, attempt, end, now));
+                    } else {
+                        // What came is kept; the cursor stays, and the claim's hold brings it back.
+                        tracing::info!(
+                            job = attempt.job_name,
+                            "CloudWatch did not tell all of its metrics; asking again"
+                        );
+                    }
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, attempts = ready.len(), "metrics could not be read");
                 // The claim's hold brings them back, but not for ever: money must not stay reserved for a read that is denied.
-                let given_up =
-                    ready.into_iter().map(|(attempt, _)| attempt).filter(|attempt| is_hopeless(attempt, now));
-                progress.extend(given_up.map(|attempt| advance(app, attempt, now, now, 0)));
+                let given_up = ready.into_iter().filter(|attempt| is_hopeless(attempt, now));
+                progress.extend(given_up.map(|attempt| advance(app, attempt, now, now)));
             }
         }
     }
-    // A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.
-    let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
-    for step in last {
-        let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
-        app.store.record_metrics(&own, &[step], now).await?;
+    write(app, progress, samples, now).await
+}
+
+/// Asks for the series of some attempts: those of each, in the order of its queries. They are counted as asked for before they
+/// are: whatever becomes of the reply, AWS bills them.
+async fn ask(
+    app: &App,
+    attempts: &[MetricsDue],
+    window: Window,
+) -> Result<Result<Vec<Vec<Series>>, AwsError>, StoreError> {
+    let counts: Vec<usize> = attempts.iter().map(|attempt| queries(attempt).len()).collect();
+    let booked = |times: i64| -> Vec<(AttemptId, i64)> {
+        let each = |(attempt, count): (&MetricsDue, &usize)| {
+            (attempt.account.attempt_id, i64::try_from(*count).unwrap_or_default() * times)
+        };
+        attempts.iter().zip(&counts).map(each).collect()
+    };
+    app.store.count_requested(&booked(1)).await?;
+    crash::point("before_metrics");
+    let all: Vec<MetricQuery> = attempts.iter().flat_map(queries).collect();
+    let read = app.aws.read_metrics(&all, window).await;
+    if read.calls != 1 {
+        app.store.count_requested(&booked(i64::from(read.calls) - 1)).await?;
     }
-    if running.is_empty() {
-        return Ok(());
+    Ok(read.series.map(|series| {
+        let mut series = series.into_iter();
+        counts.iter().map(|count| series.by_ref().take(*count).collect()).collect()
+    }))
+}
+
+/// A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.
+async fn write(
+    app: &App,
+    progress: Vec<Progress>,
+    mut samples: BTreeMap<AttemptId, Samples>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let (last, mut running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
+    for step in last {
+        keep_final(app, &step.due, now).await?;
+        let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
+        app.store.record_metrics(&own, &mut [step], now).await?;
+        app.pulse.beat();
     }
     let mut all = Samples::default();
     for own in samples.into_values() {
         all.extend(own);
     }
-    app.store.record_metrics(&all, &running, now).await
+    if running.is_empty() && all.points.is_empty() {
+        return Ok(());
+    }
+    app.store.record_metrics(&all, &mut running, now).await
+}
+
+/// The last values that SageMaker keeps of a job's own metrics: the least that is known of it, where nothing else was read. Again
+/// changes nothing.
+async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(), StoreError> {
+    if due.final_metrics.is_empty() {
+        return Ok(());
+    }
+    let mut samples = Samples::default();
+    for (place, last) in due.final_metrics.iter().enumerate() {
+        let metric = due.metrics.iter().find(|metric| metric.name == last.name);
+        samples.named.push(Named {
+            subject: Subject::Trial(due.account.trial_id),
+            name: last.name.clone(),
+            metric: metric.and_then(|metric| metric.meaning.standard()),
+        });
+        samples.points.push(Point { name: place, step: None, at: last.at, value: last.value });
+    }
+    app.store.append(Source::Final, &samples, now).await.map(drop)
 }
 
 /// SageMaker's own series of jobs that are over, once. False: ask again later; what is denied or unknown to SageMaker is not asked
@@ -221,13 +286,13 @@ async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) ->
 }
 
 /// The cursor after a read, and when the next is due: none after the last.
-fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>, requested: i64) -> Progress {
+fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>) -> Progress {
     let next_at = match due.settled_end_at {
         _ if is_last(&due, now) => None,
         Some(end) => Some(app.settings.metrics_slot(end + METRICS_FINAL_AFTER)),
         None => Some(app.settings.metrics_slot(now)),
     };
-    Progress { due, cursor, next_at, requested }
+    Progress { due, cursor, next_at }
 }
 
 /// Shares of one device, hosts averaged; the script's own metrics as they are.
@@ -236,7 +301,7 @@ fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> 
     let (vcpus, gpus) = instance.map_or((1, 1), |found| (found.vcpus.unwrap_or(1), found.accelerator_count));
     let mut sums: BTreeMap<&str, BTreeMap<DateTime<Utc>, (f64, u32)>> = BTreeMap::new();
     for (query, points) in asked.iter().zip(series) {
-        for (at, value) in points {
+        for (at, value) in &points.points {
             let share = if query.dimension == "Host" { normalised(&query.metric, *value, vcpus, gpus) } else { *value };
             let entry = sums.entry(&query.metric).or_default().entry(*at).or_default();
             *entry = (entry.0 + share, entry.1 + 1);

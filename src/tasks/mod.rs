@@ -1,4 +1,4 @@
-//! The loops: scheduler, watcher, pools, checkpoints, ingester, repricer, concluder, accountant, archivist,
+//! The loops: scheduler, watcher, fence, pools, checkpoints, ingester, repricer, concluder, accountant, archivist,
 //! listener. A tick takes no input, a wake
 //! carries no data: there is one code path, also after a restart. Tasks never import `http`.
 
@@ -6,7 +6,7 @@ pub mod accountant;
 pub mod archivist;
 pub mod checkpoints;
 pub mod concluder;
-mod finals;
+pub mod fence;
 pub mod ingester;
 mod listener;
 pub mod pools;
@@ -18,7 +18,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::clock::real_sleep;
+use crate::pulse::Pulse;
 use crate::store::StoreError;
 
 /// The longest a loop sleeps without looking, on the domain clock.
@@ -36,13 +37,16 @@ const PAUSE_REAL: Duration = Duration::from_millis(20);
 const TICK_REAL: Duration = Duration::from_millis(300);
 /// After a tick that failed: the database may be away.
 const FAILED_REAL: Duration = Duration::from_millis(500);
+/// A clock that shows so much less than before was stepped back; less is the jitter of a clock that is slewed.
+const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
 
 /// Starts all loops; they end when `stop` is cancelled, after the tick in hand.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
-    tracker.spawn(scheduler_loop(app.clone(), tracker.clone(), stop.clone()));
-    tracker.spawn(watcher_loop(app.clone(), stop.clone()));
+    tracker.spawn(scheduler_loop(own(app), tracker.clone(), stop.clone()));
+    tracker.spawn(watcher_loop(own(app), stop.clone()));
+    tracker.spawn(fence_loop(own(app), stop.clone()));
     let start =
-        |name, interval, tick: fn(App) -> Tick| tracker.spawn(every(app.clone(), stop.clone(), name, interval, tick));
+        |name, interval, tick: fn(App) -> Tick| tracker.spawn(every(own(app), stop.clone(), name, interval, tick));
     let poll = app.settings.policy.poll;
     let metrics = app.settings.metrics_interval.map_or(TimeDelta::minutes(2), |interval| interval / 4);
     start("pools", poll / 2, |app| async move { pools::tick(&app).await }.boxed());
@@ -55,12 +59,18 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 
+/// With a pulse of its own: one task's steps are not another's.
+fn own(app: &App) -> App {
+    App { pulse: Pulse::default(), ..app.clone() }
+}
+
 type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 
 async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
     let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
+    let mut newest = app.clock.now();
     while !stop.is_cancelled() {
-        let is_done = guarded("scheduler", scheduler::start(&app, &tracker, &slots)).await.is_some();
+        let is_done = guarded(&app, "scheduler", step(&app, &tracker, &slots, &mut newest)).await.is_some();
         tokio::select! {
             // With every slot taken there is nothing to claim for.
             () = stop.cancelled() => return,
@@ -74,9 +84,40 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
     }
 }
 
+/// A tick of the scheduler, and what a clock that was stepped back asks for before it.
+async fn step(
+    app: &App,
+    tracker: &TaskTracker,
+    slots: &Arc<Semaphore>,
+    newest: &mut DateTime<Utc>,
+) -> Result<usize, StoreError> {
+    let now = app.clock.now();
+    if *newest - now > STEP_BACK {
+        let woken = app.store.clock_stepped_back(now).await?;
+        tracing::warn!(
+            seconds = (*newest - now).num_seconds(),
+            woken,
+            "the clock was stepped back; all is looked at anew"
+        );
+    }
+    *newest = now;
+    scheduler::start(app, tracker, slots).await
+}
+
 /// Until a trial is due, a waiting one may be admitted, or another's lease runs out.
 async fn scheduler_pause(app: &App, is_done: bool) {
     real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
+    // No answer is no reason to wait for ever.
+    let next = app.pulse.patiently(app.settings.patience(), scheduler_wait(app)).await;
+    let (wait, lease) = next.unwrap_or((TimeDelta::zero(), Duration::ZERO));
+    tokio::select! {
+        () = app.clock.sleep(wait.clamp(TimeDelta::zero(), IDLE_MAX)) => {}
+        () = real_sleep(lease.min(Duration::from_hours(1))) => {}
+    }
+}
+
+/// How long until something is due (domain clock), and until another's lease runs out (real).
+async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
     let now = app.clock.now();
     let (due, lease) = app.store.next_due().await.unwrap_or_default();
     let mut wait = due.map_or(IDLE_MAX, |at| at - now);
@@ -84,17 +125,13 @@ async fn scheduler_pause(app: &App, is_done: bool) {
         // A full lane or an empty bucket says when it is worth another try.
         wait = wait.min((at - now).max(app.settings.policy.poll / 4).min(app.aws.creates_after()));
     }
-    let lease = lease.map_or(Duration::MAX, |seconds| Duration::from_secs_f64(seconds.clamp(0.0, 3600.0)));
-    tokio::select! {
-        () = app.clock.sleep(wait.clamp(TimeDelta::zero(), IDLE_MAX)) => {}
-        () = real_sleep(lease.min(Duration::from_hours(1))) => {}
-    }
+    (wait, lease.map_or(Duration::MAX, |seconds| Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))))
 }
 
 async fn watcher_loop(app: App, stop: CancellationToken) {
     let mut memory = watcher::Memory::default();
     while !stop.is_cancelled() {
-        let next = guarded("watcher", watcher::tick(&app, &mut memory)).await;
+        let next = guarded(&app, "watcher", watcher::tick(&app, &mut memory)).await;
         // A lease is real time: it must be renewed however slow the domain clock is.
         let pause = async {
             real_sleep(if next.is_some() { PAUSE_REAL } else { FAILED_REAL }).await;
@@ -108,28 +145,58 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
             () = pause => {}
         }
     }
-    app.watcher.resign(&app.store).await;
+    // A database that does not answer must not keep the process.
+    app.pulse.patiently(app.settings.lease / 3, app.watcher.resign(&app.store)).await.unwrap_or_default();
 }
 
-/// A tick that fails, or panics, is logged once, here, and the loop goes on.
-async fn guarded<T>(name: &str, tick: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
-    match AssertUnwindSafe(tick).catch_unwind().await {
-        Ok(Ok(done)) => Some(done),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, task = name, "a tick failed; trying again");
-            None
-        }
-        Err(_) => {
-            tracing::error!(task = name, "a tick panicked; trying again");
-            None
+async fn fence_loop(app: App, stop: CancellationToken) {
+    let mut memory = fence::Memory::default();
+    while !stop.is_cancelled() {
+        let next = guarded(&app, "fence", fence::tick(&app, &mut memory)).await;
+        let pause = async {
+            real_sleep(if next.is_some() { TICK_REAL } else { FAILED_REAL }).await;
+            app.clock.sleep(next.unwrap_or(TimeDelta::seconds(5))).await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = pause => {}
         }
     }
+}
+
+/// A tick that fails, panics, or gets no answer is logged once, here, and the loop goes on.
+async fn guarded<T>(app: &App, name: &'static str, tick: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+    let patience = app.settings.patience();
+    let why = match app.pulse.patiently(patience, AssertUnwindSafe(tick).catch_unwind()).await {
+        Some(Ok(Ok(done))) => {
+            app.tasks.done(name);
+            return Some(done);
+        }
+        Some(Ok(Err(error))) => {
+            tracing::warn!(%error, task = name, "a tick failed; trying again");
+            error.to_string()
+        }
+        Some(Err(_)) => {
+            tracing::error!(task = name, "a tick panicked; trying again");
+            "it panicked".to_owned()
+        }
+        None => {
+            tracing::error!(
+                task = name,
+                seconds = patience.as_secs(),
+                "a tick got no answer and is given up; trying again"
+            );
+            "it got no answer".to_owned()
+        }
+    };
+    app.tasks.failed(name, why);
+    None
 }
 
 /// A loop on a timer of the domain clock.
 async fn every(app: App, stop: CancellationToken, name: &'static str, interval: TimeDelta, tick: fn(App) -> Tick) {
     while !stop.is_cancelled() {
-        let is_done = guarded(name, tick(app.clone())).await.is_some();
+        let is_done = guarded(&app, name, tick(app.clone())).await.is_some();
         let pause = async {
             tokio::join!(real_sleep(if is_done { TICK_REAL } else { FAILED_REAL }), app.clock.sleep(interval));
         };

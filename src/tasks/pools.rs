@@ -1,12 +1,12 @@
 //! Warm pools whose job is over: claim → look → decide → act → apply, as for trials. What to do is
 //! [`bakeoff_domain::pool`]'s.
 
-use std::time::Instant;
-
 use bakeoff_domain::pool::{self, PoolDecision, PoolFacts, PoolSeen};
 use bakeoff_domain::ports::AwsError;
 
 use crate::app::App;
+use crate::clock::Stopwatch;
+use crate::fence::Standing;
 use crate::store::StoreError;
 use crate::store::warm_pools::ClaimedPool;
 
@@ -14,12 +14,13 @@ const CLAIM_MAX: i64 = 64;
 
 /// One tick; returns how many pools were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let claimed_at = Instant::now();
+    let claimed_at = Stopwatch::start();
     let settings = &app.settings;
     let holder = (settings.owner.as_str(), settings.lease);
     let claimed = app.store.claim_due_pools(holder, app.clock.now(), CLAIM_MAX).await?;
     let count = claimed.len();
     for pool in claimed {
+        app.pulse.beat();
         if let Err(error) = work(app, &pool, claimed_at).await {
             tracing::warn!(%error, job = pool.job_name, "a pool could not be worked on; its lease will pass on");
         }
@@ -27,7 +28,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-async fn work(app: &App, pool: &ClaimedPool, claimed_at: Instant) -> Result<(), StoreError> {
+async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<(), StoreError> {
     let seen = match app.aws.describe(&pool.job_name).await {
         Ok(job) => job.warm_pool.map_or(PoolSeen::NoPool, PoolSeen::Pool),
         Err(AwsError::NotFound(_)) => PoolSeen::Absent,
@@ -37,18 +38,21 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Instant) -> Result<(), 
         keep_alive_seconds: pool.keep_alive_seconds,
         job_ended_at: pool.job_ended_at,
         is_wanted: pool.is_wanted,
+        absent: pool.absent,
     };
+    let is_absent = matches!(seen, PoolSeen::NoPool | PoolSeen::Absent);
     let now = app.clock.now();
     let policy = &app.settings.policy;
     match pool::decide(&facts, &seen, now, policy) {
-        PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, at).await,
+        PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, (at, is_absent)).await,
         PoolDecision::Terminate => {
             if claimed_at.elapsed() * 2 < app.settings.lease
+                && app.fence.standing(now) != Standing::Stranger
                 && let Err(error) = app.aws.end_pool(&pool.job_name).await
             {
                 tracing::info!(%error, job = pool.job_name, "a pool was not ended; asking again");
             }
-            app.store.postpone_pool(pool, now + policy.poll / 2).await
+            app.store.postpone_pool(pool, (now + policy.poll / 2, false)).await
         }
         PoolDecision::Settle { retained_seconds, estimated } => {
             app.store.settle_pool(pool, (retained_seconds, estimated), now).await.map(drop)

@@ -19,10 +19,12 @@ use crate::store::repricing::{Change, Dependent, Effect};
 const PRICES: i64 = 1000;
 /// Experiments looked up at once.
 const BATCH: i64 = 100;
+/// An experiment that prices could not be applied to is tried again after this.
+const RETRY_AFTER: TimeDelta = TimeDelta::minutes(30);
 
 /// One tick; returns how many experiments were changed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let mut count = 0;
+    let mut count = retry(app, app.clock.now()).await?;
     loop {
         let now = app.clock.now();
         let changes = app.store.prices_to_apply(now, PRICES).await?;
@@ -37,19 +39,45 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
             for dependent in dependents {
                 let own: Vec<&Change> = changes.iter().filter(|change| dependent.is_hit_by(change)).collect();
                 if !own.is_empty() {
-                    // One experiment that cannot be read must not keep the others waiting.
-                    match apply(app, &own, &dependent, now).await {
-                        Ok(is_changed) => count += usize::from(is_changed),
-                        Err(error @ StoreError::Database(_)) => return Err(error),
-                        Err(error) => {
-                            let experiment = dependent.experiment_id;
-                            tracing::error!(%error, %experiment, "an experiment could not be repriced");
-                        }
-                    }
+                    count += usize::from(apply_or_put_off(app, &own, &dependent, now).await?);
                 }
             }
         }
         app.store.prices_are_applied(&changes, now).await?;
+    }
+}
+
+/// Tries again what could not be applied.
+async fn retry(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
+    let mut count = 0;
+    for (dependent, changes) in app.store.repricings_to_retry(now).await? {
+        let changes: Vec<&Change> = changes.iter().collect();
+        count += usize::from(apply_or_put_off(app, &changes, &dependent, now).await?);
+    }
+    Ok(count)
+}
+
+/// One experiment that cannot be read must not keep the others waiting, nor be forgotten: it is tried again.
+async fn apply_or_put_off(
+    app: &App,
+    changes: &[&Change],
+    dependent: &Dependent,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    app.pulse.beat();
+    let experiment = dependent.experiment_id;
+    match apply(app, changes, dependent, now).await {
+        Ok(is_changed) => {
+            app.store.repricing_done(experiment, changes).await?;
+            Ok(is_changed)
+        }
+        Err(error @ StoreError::Database(_)) => Err(error),
+        Err(error) => {
+            tracing::error!(%error, %experiment, "an experiment could not be repriced; trying again");
+            let prices: Vec<PriceId> = changes.iter().map(|change| change.price_id).collect();
+            app.store.repricing_failed(experiment, &prices, now + RETRY_AFTER).await?;
+            Ok(false)
+        }
     }
 }
 

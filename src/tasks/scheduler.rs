@@ -6,17 +6,17 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
+use bakeoff_domain::cost;
 use bakeoff_domain::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, after_rejection, decide,
     needs_look,
 };
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::plan::{self, WorstCase};
+use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
 use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Lane, Waiting};
@@ -27,11 +27,13 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::finals;
 use crate::app::App;
 use crate::aws::Operation;
+use crate::clock::Stopwatch;
 use crate::crash;
+use crate::fence::Standing;
 use crate::ids;
+use crate::pulse::Pulse;
 use crate::store::StoreError;
 use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
 use crate::store::trials::{Attempt, Claimed};
@@ -70,23 +72,29 @@ pub(super) async fn start(app: &App, aside: &TaskTracker, slots: &Arc<Semaphore>
 }
 
 /// Trials that are due, and those whose turn it is, at most `room`; each with the moment before its lease began.
-async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Instant)>, StoreError> {
+async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, StoreError> {
     // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
-    let claimed_at = Instant::now();
+    let claimed_at = Stopwatch::start();
     let settings = &app.settings;
     let most = i64::try_from(room).unwrap_or(CLAIM_MAX).min(CLAIM_MAX);
     if most == 0 {
         return Ok(Vec::new());
     }
     let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), most).await?;
-    let admitted_at = Instant::now();
+    let admitted_at = Stopwatch::start();
     let admitted = admit(app, room - claimed.len().min(room)).await?;
-    let since = |trials: Vec<Claimed>, since: Instant| trials.into_iter().map(move |trial| (trial, since));
+    let since = |trials: Vec<Claimed>, since: Stopwatch| trials.into_iter().map(move |trial| (trial, since));
     Ok(since(claimed, claimed_at).chain(since(admitted, admitted_at)).collect())
 }
 
-async fn work_logged(app: &App, trial: Claimed, claimed_at: Instant) {
-    match AssertUnwindSafe(work(app, &trial, claimed_at)).catch_unwind().await {
+async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
+    // Longer than its lease, work is for nothing: another scheduler has the trial.
+    let work = AssertUnwindSafe(work(app, &trial, claimed_at)).catch_unwind();
+    let Some(done) = Pulse::default().patiently(app.settings.patience(), work).await else {
+        tracing::warn!(trial = %trial.id, "work on a trial got no answer and is given up; its lease will pass on");
+        return;
+    };
+    match done {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
@@ -99,7 +107,7 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Instant) {
 async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     let now = app.clock.now();
     let creates = app.aws.creates_available().min(ADMIT_MAX).min(room);
-    if creates == 0 || app.store.next_waiting().await?.is_none_or(|at| at > now) {
+    if creates == 0 || !app.fence.may_act(now) || app.store.next_waiting().await?.is_none_or(|at| at > now) {
         return Ok(Vec::new());
     }
     let holder = (app.settings.owner.as_str(), app.settings.lease);
@@ -113,12 +121,12 @@ struct Hand<'a> {
     trial: &'a Claimed,
     attempt: Option<Attempt>,
     seen: Seen,
-    claimed_at: Instant,
+    claimed_at: Stopwatch,
     /// The attempt that this very claim has planned: nobody else can have sent its create.
     planned_here: Option<AttemptId>,
 }
 
-async fn work(app: &App, trial: &Claimed, claimed_at: Instant) -> Result<(), StoreError> {
+async fn work(app: &App, trial: &Claimed, claimed_at: Stopwatch) -> Result<(), StoreError> {
     crash::point("claimed");
     if let Some((owner, seconds)) = &trial.abandoned {
         tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
@@ -154,6 +162,9 @@ impl Hand<'_> {
             state: attempt.state,
             failures: self.trial.failures,
             over_quota: self.trial.over_quota,
+            no_capacity: self.trial.no_capacity,
+            give_up_at: self.trial.give_up_at,
+            longest_billed_seconds: longest_billed_seconds(&self.trial.plan),
             marker: attempt.id.to_string(),
             quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
@@ -248,7 +259,10 @@ impl Hand<'_> {
             self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
             return Ok(false);
         };
-        let worst = plan::worst_case(request, tariffs.as_ref(), &price, self.app.settings.metrics_spacing(), now);
+        // What its weights and data take was worked out with the plan.
+        let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
+        let spacing = self.app.settings.metrics_spacing();
+        let worst = plan::worst_case((request, transfer), tariffs.as_ref(), &price, spacing, now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());
@@ -338,6 +352,10 @@ impl Hand<'_> {
         let marker = attempt.id.to_string();
         let mut request = request::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
+        if let Some((at, why)) = self.is_held_back(now).await {
+            self.app.store.release_lease(self.trial, at, Some(&why)).await?;
+            return Ok(false);
+        }
         if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
             self.app.store.release_lease(self.trial, now + wait, None).await?;
             return Ok(false);
@@ -374,13 +392,31 @@ impl Hand<'_> {
         }
     }
 
+    /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
+    async fn is_held_back(&self, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
+        let soon = now + self.app.settings.policy.poll;
+        if !self.app.fence.may_act(now) {
+            return Some((
+                soon,
+                "held back: it is not certain that this database is the installation's own".to_owned(),
+            ));
+        }
+        // In another account it would run where nobody looks.
+        let confirmed = self.app.aws.confirm_account().await;
+        confirmed.err().map(|error| (soon, format!("held back: {error}")))
+    }
+
     async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let settings = &self.app.settings;
         // Launching and warming up tell nothing.
         let metrics_at = settings.metrics_interval.map(|interval| settings.metrics_slot(now + interval * 2));
         let due_at = if self.trial.stop_requested { now } else { now + settings.policy.net };
-        self.app.store.record_running(self.trial, attempt, (due_at, metrics_at), now).await?;
+        let applied = self.app.store.record_running(self.trial, attempt, (due_at, metrics_at), now).await?;
         crash::point("after_running");
+        // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is over. Then we alone know of it.
+        if applied == Applied::Stale && self.app.store.record_stray(&attempt.job_name, now).await? {
+            tracing::error!(job = attempt.job_name, "a create arrived after its attempt was over; the job is stopped");
+        }
         Ok(false)
     }
 
@@ -397,7 +433,9 @@ impl Hand<'_> {
     /// A stop that fails is asked for again soon; one that was taken is looked at when it should be over.
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
-        if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
+        if self.app.fence.standing(now) == Standing::Stranger {
+            tracing::error!(job = attempt.job_name, "not stopped: another database holds this installation's fence");
+        } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
             at = now + self.app.settings.policy.poll / 2;
         }
@@ -416,12 +454,16 @@ impl Hand<'_> {
         let job = ending.billable_seconds.and(self.job());
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
         let metrics_at = self.app.settings.metrics_slot(ended_at + METRICS_FINAL_AFTER);
-        if let Some(job) = job {
-            finals::keep(self.app, self.trial, job, now).await?;
-        }
         crash::point("before_settle");
         self.app.store.settle(self.trial, attempt, ending, (job, again_at, metrics_at), now).await?;
         crash::point("after_settle");
         Ok(false)
     }
+}
+
+/// What an estimate of a trial's bill never exceeds; of a plan from before it was written down, worked out anew.
+fn longest_billed_seconds(plan: &TrialPlan) -> u64 {
+    let written = plan.worst_case.map(|worst| worst.billed_seconds).filter(|seconds| *seconds > 0);
+    let limit = plan.request.as_ref().map_or(u32::MAX, |request| request.max_runtime_seconds);
+    written.unwrap_or_else(|| cost::longest_billed_seconds(limit, 0))
 }

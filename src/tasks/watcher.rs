@@ -1,39 +1,58 @@
 //! The watcher: one replica lists all our jobs, page by page within ListTrainingJobs' two calls a second, and makes due what
 //! has changed. It also stops and bills stray jobs, ends stray pools, and reads the account's quotas.
 //!
+//! Each listing goes back to the last one that was complete, so that a job that nobody knows is seen by the first listing after
+//! its creation; and a sweep goes 28 days back when a term begins and now and then, some pages at a time. What was not listed to its
+//! end counts as not listed.
+//!
 //! It settles nothing: a trial is looked at by the scheduler. Its writes are fenced by its term.
 
-use bakeoff_domain::job::{JobStatus, JobSummary};
+use bakeoff_domain::ids::{AttemptId, TrialId};
+use bakeoff_domain::job::{JobStatus, JobSummary, ObservedJob};
 use bakeoff_domain::ports::{AwsError, PageRequest};
+use bakeoff_domain::request;
 use bakeoff_domain::stray::{self, StrayDecision, StraySeen};
 use bakeoff_domain::watch::{self, Listing};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
-use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::leases::Term;
-use crate::store::watch::Stray;
+use crate::store::strays::Stray;
 
 /// Pages of one listing: a hundred thousand jobs.
 const PAGES_MAX: u32 = 1000;
-/// A listing goes back to the oldest running job, and a little before: clocks differ.
-const MARGIN: TimeDelta = TimeDelta::minutes(10);
-/// Now and then a listing goes back this far, for jobs that nobody remembers.
-const DEEP: TimeDelta = TimeDelta::hours(24);
-const DEEP_EVERY: TimeDelta = TimeDelta::hours(6);
+/// Pages of a sweep between two listings.
+const SWEEP_PAGES: u32 = 20;
+/// A listing goes back a little before the oldest job of interest: clocks differ, and jobs are listed late.
+const MARGIN: TimeDelta = TimeDelta::minutes(30);
+/// Jobs whose end nobody told us are looked for in listings for so long.
+const IN_DOUBT: TimeDelta = TimeDelta::hours(48);
+/// A sweep goes back as far as a job can run.
+const SWEEP_REACH: TimeDelta = TimeDelta::days(28);
+const SWEEP_EVERY: TimeDelta = TimeDelta::hours(6);
 const QUOTAS_EVERY: TimeDelta = TimeDelta::hours(6);
-/// Somebody who resumes an experiment says that a quota has changed: read again at once, but not at every resume.
+/// Somebody who resumes an experiment says that a quota has changed: read again at once, but not at every resume. Nor more often
+/// when they could not be read.
 const QUOTAS_AGAIN: TimeDelta = TimeDelta::minutes(5);
 const STRAYS_MAX: i64 = 100;
 
-/// When each part of the work is due next; a new watcher begins anew.
+/// When each part of the work is due next, and how far it has come; a new watcher begins anew.
 #[derive(Debug, Default)]
 pub struct Memory {
     listing: Option<DateTime<Utc>>,
-    deep: Option<DateTime<Utc>>,
     quotas: Option<DateTime<Utc>>,
+    /// When the last listing began that was complete and left no job unaccounted for.
+    listed_from: Option<DateTime<Utc>>,
+    sweep: Option<DateTime<Utc>>,
+    /// A sweep that is under way: when it began, and its next page.
+    sweeping: Option<(DateTime<Utc>, Option<String>)>,
+}
+
+/// Whether something is due; a moment further ahead than it was ever set is of before the clock was stepped back.
+fn is_due(at: Option<DateTime<Utc>>, interval: TimeDelta, now: DateTime<Utc>) -> bool {
+    at.is_none_or(|at| at <= now || at - now > interval)
 }
 
 /// One tick; returns how long until the next.
@@ -44,126 +63,237 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
         return Ok(shortest);
     };
     let now = app.clock.now();
-    let is_due = |at: Option<DateTime<Utc>>| at.is_none_or(|at| at <= now);
     let is_doubted = memory.quotas.is_some_and(|next| next - QUOTAS_EVERY + QUOTAS_AGAIN <= now)
         && app.store.quotas_are_doubted().await?;
-    if is_doubted || is_due(memory.quotas) {
-        read_quotas(app, &term, now).await?;
-        memory.quotas = Some(now + QUOTAS_EVERY);
+    if is_doubted || is_due(memory.quotas, QUOTAS_EVERY, now) {
+        let is_read = read_quotas(app, &term, now).await?;
+        memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
-    if is_due(memory.listing) {
-        let is_deep = is_due(memory.deep);
-        let pages = list(app, &term, is_deep, now).await?;
-        if is_deep {
-            memory.deep = Some(now + DEEP_EVERY);
-        }
+    if is_due(memory.listing, longest.max(shortest), now) {
+        let pages = match app.aws.confirm_account().await {
+            Ok(()) => list(app, &term, memory, now).await? + sweep(app, &term, memory, now).await?,
+            Err(error) => {
+                tracing::error!(%error, "nothing is listed: it is not certain whose jobs they would be");
+                1
+            }
+        };
         memory.listing = Some(now + watch::next_listing(pages, shortest, longest));
     }
-    follow_strays(app, now).await?;
+    follow_strays(app, &term, now).await?;
     let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
     Ok(until.clamp(TimeDelta::zero(), shortest))
 }
 
-async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<(), StoreError> {
+/// False: they could not be read, and are to be asked for again soon.
+async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<bool, StoreError> {
     match app.aws.training_quotas().await {
-        Ok(quotas) => app.store.put_quotas(term, &quotas, now).await.map(drop),
+        Ok(quotas) => app.store.put_quotas(term, &quotas, now).await,
         Err(error) => {
             tracing::info!(%error, "Service Quotas could not be read; jobs are created until AWS refuses them");
-            Ok(())
+            Ok(false)
         }
     }
 }
 
-/// One listing; returns how many pages it had.
-async fn list(app: &App, term: &Term, is_deep: bool, now: DateTime<Utc>) -> Result<u32, StoreError> {
-    let oldest = app.store.oldest_watched().await?;
-    let reach = is_deep.then_some(now - DEEP);
-    let Some(since) = oldest.into_iter().chain(reach).min() else { return Ok(1) };
-    let mut request = PageRequest {
-        fragment: format!("bakeoff-{}-", app.settings.installation),
-        created_after: since - MARGIN,
-        token: None,
-    };
-    let (mut jobs, mut pages, mut is_complete) = (Vec::new(), 0, false);
-    while pages < PAGES_MAX {
-        if app.aws.wait_for(Operation::ListTrainingJobs).await.is_err() {
-            break;
-        }
+/// What was read of a listing.
+#[derive(Default)]
+struct Read {
+    jobs: Vec<JobSummary>,
+    pages: u32,
+    /// The page that comes next; none at the end.
+    next: Option<String>,
+    is_complete: bool,
+    /// Somebody else lists now.
+    is_stale: bool,
+}
+
+/// Reads at most so many pages of our jobs that were created since a moment.
+async fn read(
+    app: &App,
+    term: &Term,
+    (since, token): (DateTime<Utc>, Option<String>),
+    pages_max: u32,
+    now: DateTime<Utc>,
+) -> Result<Read, StoreError> {
+    let fragment = format!("bakeoff-{}-", app.settings.installation);
+    let mut request = PageRequest { fragment, created_after: since, token };
+    let mut read = Read::default();
+    while read.pages < pages_max {
         // A long listing outlives a lease: whoever lost it stops here.
         if app.watcher.still(&app.store).await?.as_ref() != Some(term) {
-            return Ok(pages);
+            return Ok(Read { is_stale: true, ..read });
         }
+        app.pulse.beat();
         match app.aws.list(&request).await {
             Ok(page) => {
                 crash::point("mid_listing");
-                pages += 1;
-                jobs.extend(page.jobs);
-                request.token = page.next;
+                read.pages += 1;
+                read.jobs.extend(page.jobs);
+                request.token.clone_from(&page.next);
+                read.next = page.next;
                 // Filters apply after a page is cut: only a missing token is the end, not an empty page.
-                if request.token.is_none() {
-                    is_complete = true;
+                if read.next.is_none() {
+                    read.is_complete = true;
                     break;
                 }
             }
             Err(AwsError::Denied(why)) => {
                 tracing::error!(why, "AWS denies ListTrainingJobs; every running job is looked at instead");
                 app.store.look_at_all_running(now).await?;
+                read.next = None;
                 break;
             }
             Err(error) => {
-                tracing::info!(%error, "a listing ended early; what was seen counts");
+                tracing::info!(%error, "a listing ended early; what was seen counts, and it is made again");
+                read.next = None;
                 break;
             }
         }
     }
-    apply(app, term, Listing { jobs: &jobs, began_at: now, is_complete }).await?;
-    if is_complete {
-        app.store.listed(term, now).await?;
-    }
-    Ok(pages)
+    Ok(read)
 }
 
-async fn apply(app: &App, term: &Term, listing: Listing<'_>) -> Result<(), StoreError> {
+/// One listing; returns how many pages it had. It goes back to the oldest job of interest, and to the last complete listing.
+async fn list(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
+    let oldest = app.store.oldest_watched(now - IN_DOUBT).await?;
+    let since = oldest.into_iter().chain(memory.listed_from).min().unwrap_or(now).min(now) - MARGIN;
+    let read = read(app, term, (since, None), PAGES_MAX, now).await?;
+    if read.is_stale {
+        return Ok(read.pages);
+    }
+    let is_complete = read.is_complete;
+    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at: now, is_complete }).await?;
+    if is_complete {
+        app.store.listed(term, now).await?;
+        if is_accounted {
+            memory.listed_from = Some(now);
+        }
+    }
+    Ok(read.pages)
+}
+
+/// Some pages of a sweep, when one is due; it counts as done when its last page has been read and every job is accounted for.
+async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
+    if memory.sweeping.is_none() {
+        let is_asked = app.store.sweep_is_due().await?;
+        if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
+            return Ok(0);
+        }
+        memory.sweeping = Some((now, None));
+    }
+    // Taken: whatever goes wrong, the sweep begins anew.
+    let Some((began_at, token)) = memory.sweeping.take() else { return Ok(0) };
+    let read = read(app, term, (began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES, now).await?;
+    if read.is_stale {
+        return Ok(read.pages);
+    }
+    // It began too long ago for the absence of a job to mean anything: that is the listing's business.
+    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: false }).await?;
+    if is_accounted && read.next.is_some() {
+        memory.sweeping = Some((began_at, read.next));
+    } else if is_accounted && read.is_complete {
+        memory.sweep = Some(now + SWEEP_EVERY);
+        app.store.swept().await?;
+    }
+    Ok(read.pages)
+}
+
+/// Writes what a listing tells; false when a job is not accounted for yet.
+async fn apply(app: &App, term: &Term, listing: Listing<'_>) -> Result<bool, StoreError> {
     let known = app.store.running_attempts(None).await?;
     let notices = watch::compare(&known, listing);
     let now = app.clock.now();
     let is_quiet = notices.changed.is_empty() && notices.look.is_empty();
     if !is_quiet && !app.store.notice(term, &notices.changed, &notices.look, now).await? {
-        return Ok(());
+        return Ok(false);
     }
+    let mut is_accounted = true;
     for name in app.store.without_living_attempt(&notices.unaccounted).await? {
-        adopt_stray(app, &name, now).await?;
+        app.pulse.beat();
+        is_accounted &= adopt_stray(app, &name, now).await?;
     }
     if !notices.idle_pools.is_empty() {
         for name in app.store.notice_idle_pools(&notices.idle_pools, now).await? {
+            app.pulse.beat();
             end_stray_pool(app, &name, listing.jobs).await;
         }
     }
-    Ok(())
+    Ok(is_accounted)
 }
 
-/// A job in progress that no living attempt stands for. Without our marker it is somebody else's.
-async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
-    let Ok(job) = app.aws.describe(name).await else { return Ok(()) };
+/// A job in progress that no living attempt stands for; false when it is not certain yet what it is. Without our marker it is
+/// somebody else's.
+async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let job = match app.aws.describe(name).await {
+        Ok(job) => job,
+        Err(AwsError::NotFound(_)) => return Ok(true),
+        Err(error) => {
+            tracing::warn!(%error, job = name, "a job that nobody stands for could not be looked at; again at the next listing");
+            return Ok(false);
+        }
+    };
     // It may have ended, and been settled, between the listing and now.
-    if job.marker.is_none() || job.status != JobStatus::InProgress {
-        return Ok(());
+    let Some(attempt) = own_attempt(app, &job).filter(|_| job.status == JobStatus::InProgress) else { return Ok(true) };
+    if !app.fence.may_act(now) {
+        return Ok(false);
+    }
+    if !app.store.has_attempt(attempt).await? {
+        if !app.fence.may_stop_unknown(now) {
+            metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
+            tracing::error!(
+                job = name,
+                "a job with this installation's marker runs and is not in this database. It is left alone: another database of \
+                 the same installation may have made it. With --fence it would be told apart; --stop-unknown-jobs stops it"
+            );
+            return Ok(true);
+        }
+        recover(app, &job, attempt, now).await?;
     }
     if app.store.record_stray(name, now).await? {
         tracing::error!(job = name, "a job of ours runs without a living attempt; stopping it");
+    }
+    Ok(true)
+}
+
+/// The attempt that a job carries the marker of, when that is one of this installation's and the job has its name.
+fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
+    let attempt: AttemptId = job.marker.as_ref()?.parse().ok()?;
+    (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
+}
+
+/// Gives a job without a row the row that it lost, where its trial is known: then it can be billed to somebody.
+async fn recover(app: &App, job: &ObservedJob, attempt: AttemptId, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let tags = app.aws.tags(&job.arn).await.unwrap_or_default();
+    let trial: Option<TrialId> = tags.get("bakeoff:trial").and_then(|trial| trial.parse().ok());
+    let is_recovered = match trial {
+        Some(trial) => app.store.recover_attempt((attempt, &job.job_name), trial, now).await?,
+        None => false,
+    };
+    if !is_recovered {
+        tracing::error!(
+            job = job.job_name,
+            "a job of ours belongs to no trial in this database; what it costs is booked nowhere"
+        );
     }
     Ok(())
 }
 
 /// Strays are stopped until they are over, and then billed.
-async fn follow_strays(app: &App, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn follow_strays(app: &App, term: &Term, now: DateTime<Utc>) -> Result<(), StoreError> {
+    if !app.fence.may_act(now) {
+        return Ok(());
+    }
     for stray in app.store.due_strays(now, STRAYS_MAX).await? {
-        follow_stray(app, &stray, now).await?;
+        app.pulse.beat();
+        // One that cannot be written must not keep the others waiting.
+        if let Err(error) = follow_stray(app, term, &stray, now).await {
+            tracing::warn!(%error, job = stray.job_name, "a stray job could not be followed; next time");
+        }
     }
     Ok(())
 }
 
-async fn follow_stray(app: &App, stray: &Stray, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn follow_stray(app: &App, term: &Term, stray: &Stray, now: DateTime<Utc>) -> Result<(), StoreError> {
     let looked = app.aws.describe(&stray.job_name).await;
     let seen = match &looked {
         Ok(job) => StraySeen::Job(job),
@@ -172,7 +302,7 @@ async fn follow_stray(app: &App, stray: &Stray, now: DateTime<Utc>) -> Result<()
     };
     let decision = stray::decide(&stray.facts, seen, now);
     if let StrayDecision::Settle(billing) = decision {
-        return app.store.settle_stray(stray, billing, now).await;
+        return app.store.settle_stray(term, stray, billing, now).await;
     }
     if decision == StrayDecision::Stop
         && app.watcher.is_trusted().await
@@ -187,11 +317,11 @@ async fn follow_stray(app: &App, stray: &Stray, now: DateTime<Utc>) -> Result<()
 /// A pool that waits although nobody looks after it any more.
 async fn end_stray_pool(app: &App, name: &str, jobs: &[JobSummary]) {
     let is_over = jobs.iter().any(|job| job.job_name == name && job.status != JobStatus::InProgress);
-    if !is_over || !app.watcher.is_trusted().await {
+    if !is_over || !app.fence.may_act(app.clock.now()) || !app.watcher.is_trusted().await {
         return;
     }
     match app.aws.describe(name).await {
-        Ok(job) if job.marker.is_some() => {}
+        Ok(job) if own_attempt(app, &job).is_some() => {}
         Ok(_) | Err(_) => return,
     }
     tracing::error!(job = name, "a warm pool of ours waits and nobody will use it; ending it");

@@ -10,8 +10,10 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
+use bakeoff::fence::Fence;
 use bakeoff::http::{Role, format_key, hash};
 use bakeoff::leader::Leader;
+use bakeoff::pulse::Pulse;
 use bakeoff::sns::Sns;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
@@ -129,6 +131,7 @@ impl TestApp {
             objects: Arc::new(ports.objects),
             prices: Arc::new(ports.prices),
             iterations: Arc::new(ports.iterations),
+            identity: Arc::new(ports.identity),
         };
         let settings = Settings {
             region: "us-east-1".into(),
@@ -146,6 +149,10 @@ impl TestApp {
             // Time stands still in a test: what waits for a call of AWS's would wait for ever.
             aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
             watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+            // No copy of a test's database lives.
+            fence: Arc::new(Fence::new(None, true)),
+            tasks: Arc::default(),
+            pulse: Pulse::default(),
             sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
             metrics: None,
             store,

@@ -3,16 +3,13 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_cloudwatch::Client;
-use aws_sdk_cloudwatch::types::{Dimension, Metric, MetricDataQuery, MetricDataResult, MetricStat, ScanBy};
-use bakeoff_domain::ports::{AwsError, JobMetrics, MetricQuery, Series};
-use chrono::{DateTime, TimeDelta, Utc};
+use aws_sdk_cloudwatch::types::{Dimension, Metric, MetricDataQuery, MetricDataResult, MetricStat, ScanBy, StatusCode};
+use bakeoff_domain::ports::{AwsError, JobMetrics, MetricQuery, Page, Series, Window};
 
 use crate::convert::{moment, sdk_moment};
 use crate::error::classify;
 
 const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
-/// Pages of one GetMetricData answer; 500 series of two weeks of minutes fit in 101.
-const PAGES_MAX: usize = 128;
 
 /// CloudWatch in one region.
 #[derive(Debug, Clone)]
@@ -38,42 +35,36 @@ impl JobMetrics for CloudWatch {
     async fn read(
         &self,
         queries: &[MetricQuery],
-        period: TimeDelta,
-        start: DateTime<Utc>,
-        end: DateTime<Utc>,
-    ) -> Result<Vec<Series>, AwsError> {
-        let mut series: Vec<Series> = vec![Vec::new(); queries.len()];
-        let period = i32::try_from(period.num_seconds()).unwrap_or(i32::MAX);
+        window: Window,
+        token: Option<String>,
+    ) -> Result<Page<Series>, AwsError> {
+        let period = i32::try_from(window.period.num_seconds()).unwrap_or(i32::MAX);
         let asked: Vec<MetricDataQuery> =
             queries.iter().enumerate().map(|(index, q)| query(index, q, period)).collect();
-        let mut token = None;
-        for _ in 0..PAGES_MAX {
-            let page = self
-                .client
-                .get_metric_data()
-                .set_metric_data_queries(Some(asked.clone()))
-                .start_time(sdk_moment(start))
-                .end_time(sdk_moment(end))
-                .scan_by(ScanBy::TimestampAscending)
-                .set_next_token(token)
-                .send()
-                .await
-                .map_err(classify)?;
-            for result in page.metric_data_results() {
-                append(&mut series, result);
-            }
-            token = page.next_token().map(str::to_owned);
-            if token.is_none() {
-                break;
-            }
+        let page = self
+            .client
+            .get_metric_data()
+            .set_metric_data_queries(Some(asked))
+            .start_time(sdk_moment(window.start))
+            .end_time(sdk_moment(window.end))
+            .scan_by(ScanBy::TimestampAscending)
+            .set_next_token(token)
+            .send()
+            .await
+            .map_err(classify)?;
+        let mut items: Vec<Series> = vec![Series::default(); queries.len()];
+        for result in page.metric_data_results() {
+            fill(&mut items, result);
         }
-        Ok(series)
+        Ok(Page { items, next: page.next_token().map(str::to_owned) })
     }
 }
 
-fn append(series: &mut [Series], result: &MetricDataResult) {
+fn fill(series: &mut [Series], result: &MetricDataResult) {
     let index = result.id().and_then(|id| id.strip_prefix('q')).and_then(|digits| digits.parse::<usize>().ok());
     let Some(target) = index.and_then(|index| series.get_mut(index)) else { return };
     let points = result.timestamps().iter().zip(result.values());
-    target.extend(points.filter_map(|(at, value)| Some((moment(at)?, *value))));
+    target.points.extend(points.filter_map(|(at, value)| Some((moment(at)?, *value))));
+    // PartialData, InternalError, Forbidden, and whatever comes later: there may be more than this.
+    target.is_complete = result.status_code().is_none_or(|status| *status == StatusCode::Complete);
 }

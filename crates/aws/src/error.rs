@@ -8,7 +8,29 @@ use bakeoff_domain::ports::AwsError;
 /// (aws/aws-sdk#165; boto3#2808).
 const NOT_FOUND_TEXT: &str = "Requested resource not found";
 
-/// Only an answer with a status below 500 and a modelled or known code is certain. Everything else may have happened.
+/// SageMaker's and CloudWatch's own definite refusals: nothing happened, and asking again will not help. A code that is not among
+/// them is no certain answer: a proxy's 403, a clock that is off, a code that AWS adds later.
+const DEFINITE: [&str; 17] = [
+    "ValidationException",
+    "ValidationError",
+    "ConflictException",
+    "ResourceNotFoundException",
+    "NoSuchBucket",
+    "NoSuchKey",
+    "NoSuchResourceException",
+    "InvalidParameterValue",
+    "InvalidParameterCombination",
+    "InvalidParameterException",
+    "MissingRequiredParameterException",
+    "MissingRequiredParameter",
+    "InvalidNextToken",
+    "InvalidPaginationTokenException",
+    "SerializationException",
+    "UnknownOperationException",
+    "NotFoundException",
+];
+
+/// Only an answer with a status below 500 and a code that is known for a definite no is certain. Everything else may have happened.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
 where
@@ -27,7 +49,13 @@ where
         | "RequestLimitExceeded"
         | "TooManyRequestsException"
         | "LimitExceededException"
+        | "RequestThrottled"
+        | "RequestThrottledException"
+        | "EC2ThrottledException"
+        | "BandwidthLimitExceeded"
+        | "PriorRequestNotComplete"
         | "SlowDown" => AwsError::Throttled(message),
+        _ if context.raw().status().as_u16() == 429 => AwsError::Throttled(message),
         _ if is_server_fault => AwsError::Unknown(format!("{code}: {message}")),
         "AccessDeniedException"
         | "AccessDenied"
@@ -40,7 +68,8 @@ where
         "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
         "ResourceNotFound" => AwsError::NotFound(message),
         "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
+        definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
         "" => AwsError::Unknown(DisplayErrorContext(&error).to_string()),
-        _ => AwsError::Rejected { code, message },
+        _ => AwsError::Unknown(format!("{code}: {message}")),
     }
 }

@@ -11,6 +11,7 @@ mod pricing;
 mod quotas;
 mod s3;
 mod sagemaker;
+mod sts;
 
 use std::time::Duration;
 
@@ -25,10 +26,11 @@ pub use pricing::Pricing;
 pub use quotas::ServiceQuotas;
 pub use s3::S3;
 pub use sagemaker::SageMaker;
+pub use sts::Sts;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest that a call to AWS can take, retries of the SDK included.
-pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
+/// The longest that a call to AWS can take.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The ports of one region.
 #[derive(Debug, Clone)]
@@ -39,20 +41,22 @@ pub struct Region {
     pub objects: S3,
     pub prices: Pricing,
     pub iterations: SageMakerMetrics,
+    pub identity: Sts,
 }
 
 /// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets none by itself).
 ///
-/// In simulation the SDK's own retries are off: there our backoff runs on the domain clock, and the SDK's would run on the
-/// real one.
-pub async fn connect(region: String, sdk_retries: bool, operation_timeout: Duration) -> Region {
-    ports(&load(region, sdk_retries, operation_timeout).await)
+/// The SDK's own retries are off, always. A create that the SDK repeats is a create that nobody counted: the first may be carried
+/// out after the second was refused, and then a job runs that we believe never existed. Whatever is worth a second call is
+/// repeated by us, where it is paced, counted and decided.
+pub async fn connect(region: String, operation_timeout: Duration) -> Region {
+    ports(&load(region, operation_timeout).await)
 }
 
 /// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this machine's AWS configuration.
 pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Region {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
-    let config = load(region.to_owned(), false, OPERATION_TIMEOUT).await.into_builder();
+    let config = load(region.to_owned(), OPERATION_TIMEOUT).await.into_builder();
     let config =
         config.credentials_provider(SharedCredentialsProvider::new(credentials)).endpoint_url(endpoint).build();
     let s3 = S3::new(&config.clone().into_builder().endpoint_url(s3_endpoint).build());
@@ -67,20 +71,17 @@ fn ports(config: &SdkConfig) -> Region {
         objects: S3::new(config),
         prices: Pricing::new(config),
         iterations: SageMakerMetrics::new(config),
+        identity: Sts::new(config),
     }
 }
 
-async fn load(region: String, sdk_retries: bool, operation_timeout: Duration) -> SdkConfig {
-    let timeouts = TimeoutConfig::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .operation_attempt_timeout(operation_timeout * 2 / 5)
-        .operation_timeout(operation_timeout)
-        .build();
-    let retries = if sdk_retries { RetryConfig::standard() } else { RetryConfig::disabled() };
+async fn load(region: String, operation_timeout: Duration) -> SdkConfig {
+    let timeouts =
+        TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT).operation_timeout(operation_timeout).build();
     aws_config::defaults(BehaviorVersion::latest())
         .region(aws_config::Region::new(region))
         .timeout_config(timeouts)
-        .retry_config(retries)
+        .retry_config(RetryConfig::disabled())
         .load()
         .await
 }

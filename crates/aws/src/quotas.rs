@@ -3,15 +3,13 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_servicequotas::Client;
-use bakeoff_domain::ports::{AwsError, Quotas};
+use bakeoff_domain::ports::{AwsError, Page, Quotas};
 use bakeoff_domain::quota::Quota;
 
 use crate::error::classify;
 
 const SERVICE: &str = "sagemaker";
 const PAGE_SIZE: i32 = 100;
-/// SageMaker has some thousands of quotas.
-const PAGES_MAX: usize = 200;
 
 /// Service Quotas in one region.
 #[derive(Debug, Clone)]
@@ -27,19 +25,10 @@ impl ServiceQuotas {
 
 #[async_trait]
 impl Quotas for ServiceQuotas {
-    async fn training(&self) -> Result<Vec<Quota>, AwsError> {
-        let mut quotas = Vec::new();
-        let mut token = None;
-        for _ in 0..PAGES_MAX {
-            let call = self.client.list_service_quotas().service_code(SERVICE).max_results(PAGE_SIZE);
-            let page = call.set_next_token(token).send().await.map_err(classify)?;
-            let named = page.quotas().iter().filter_map(|quota| Quota::parse(quota.quota_name()?, quota.value()?));
-            quotas.extend(named);
-            token = page.next_token().map(str::to_owned);
-            if token.is_none() {
-                break;
-            }
-        }
-        Ok(quotas)
+    async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError> {
+        let call = self.client.list_service_quotas().service_code(SERVICE).max_results(PAGE_SIZE);
+        let page = call.set_next_token(token).send().await.map_err(classify)?;
+        let named = page.quotas().iter().filter_map(|quota| Quota::parse(quota.quota_name()?, quota.value()?));
+        Ok(Page { items: named.collect(), next: page.next_token().map(str::to_owned) })
     }
 }

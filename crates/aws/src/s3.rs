@@ -1,17 +1,18 @@
-//! What training scripts write, on aws-sdk-s3.
+//! Objects on aws-sdk-s3: what training scripts write, and our own fence.
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::Builder;
-use bakeoff_domain::ports::{AwsError, Objects};
+use aws_sdk_s3::operation::get_object::GetObjectError;
+use bakeoff_domain::ports::{AwsError, Objects, Page};
 use chrono::{DateTime, Utc};
 
 use crate::convert::moment;
 use crate::error::classify;
 
-/// A thousand objects each. Names of checkpoints do not sort by time, so all are listed.
-const PAGES_MAX: usize = 20;
+/// What is read whole is our own, and small.
+const OBJECT_BYTES_MAX: i64 = 64 * 1024;
 
 /// S3.
 #[derive(Debug, Clone)]
@@ -27,24 +28,38 @@ impl S3 {
     }
 }
 
+fn split(s3_uri: &str) -> (&str, &str) {
+    let rest = s3_uri.strip_prefix("s3://").unwrap_or(s3_uri);
+    rest.split_once('/').unwrap_or((rest, ""))
+}
+
 #[async_trait]
 impl Objects for S3 {
-    async fn newest(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError> {
-        let rest = s3_uri.strip_prefix("s3://").unwrap_or(s3_uri);
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let mut newest = None;
-        let mut token = None;
-        for _ in 0..PAGES_MAX {
-            let call =
-                self.client.list_objects_v2().bucket(bucket).prefix(format!("{}/", prefix.trim_end_matches('/')));
-            let page = call.set_continuation_token(token).send().await.map_err(classify)?;
-            let times = page.contents().iter().filter_map(|object| object.last_modified().and_then(moment));
-            newest = newest.max(times.max());
-            token = page.next_continuation_token().map(str::to_owned);
-            if token.is_none() {
-                break;
-            }
+    async fn written(&self, s3_uri: &str, token: Option<String>) -> Result<Page<DateTime<Utc>>, AwsError> {
+        let (bucket, prefix) = split(s3_uri);
+        let call = self.client.list_objects_v2().bucket(bucket).prefix(format!("{}/", prefix.trim_end_matches('/')));
+        let page = call.set_continuation_token(token).send().await.map_err(classify)?;
+        let times = page.contents().iter().filter_map(|object| object.last_modified().and_then(moment));
+        Ok(Page { items: times.collect(), next: page.next_continuation_token().map(str::to_owned) })
+    }
+
+    async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
+        let (bucket, key) = split(s3_uri);
+        let found = match self.client.get_object().bucket(bucket).key(key).send().await {
+            Ok(found) => found,
+            Err(error) if error.as_service_error().is_some_and(GetObjectError::is_no_such_key) => return Ok(None),
+            Err(error) => return Err(classify(error)),
+        };
+        if found.content_length().is_some_and(|length| length > OBJECT_BYTES_MAX) {
+            return Err(AwsError::Unknown(format!("{s3_uri} is larger than {OBJECT_BYTES_MAX} bytes")));
         }
-        Ok(newest)
+        let body = found.body.collect().await.map_err(|error| AwsError::Unknown(error.to_string()))?;
+        Ok(Some(body.into_bytes().to_vec()))
+    }
+
+    async fn put(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError> {
+        let (bucket, key) = split(s3_uri);
+        let call = self.client.put_object().bucket(bucket).key(key).body(body.into());
+        call.send().await.map(drop).map_err(classify)
     }
 }

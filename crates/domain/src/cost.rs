@@ -8,8 +8,13 @@ use crate::money::Usd;
 
 /// SIGTERM to SIGKILL after StopTrainingJob (SageMaker developer guide).
 pub const STOP_GRACE_SECONDS: u64 = 120;
-/// Uploading the artefacts after training is billed too; ours is a generous allowance, not a rule of AWS's.
-pub const UPLOAD_ALLOWANCE_SECONDS: u64 = 900;
+/// Downloading image and data before training and uploading the artefacts after it are billed too. Ours is a generous allowance
+/// for what is small, not a rule of AWS's; what is large comes on top, see [`transfer_seconds`].
+pub const TRANSFER_ALLOWANCE_SECONDS: u64 = 900;
+/// Artefacts are packed by one thread of gzip before they go to S3: our own cautious guess, bytes a second.
+const UPLOAD_BYTES_PER_SECOND: f64 = 60e6;
+/// Weights and data come from S3 side by side: our own cautious guess, bytes a second.
+const DOWNLOAD_BYTES_PER_SECOND: f64 = 200e6;
 /// CloudWatch GetMetricData: $0.01 for 1,000 metrics requested.
 const USD_PER_METRIC_REQUESTED: Decimal = Decimal::from_parts(1, 0, 0, false, 5);
 const SECONDS_PER_HOUR: Decimal = Decimal::from_parts(3600, 0, 0, false, 0);
@@ -20,14 +25,25 @@ pub fn training(billable_seconds: u64, count: u32, usd_per_hour: Usd) -> Usd {
     (usd_per_hour * instance_hours).rounded()
 }
 
-/// The most a job can be billed for: its longest training, the stop grace, the upload allowance.
-pub fn worst_case_training(max_runtime_seconds: u32, count: u32, ceiling: Usd) -> Usd {
-    training(longest_billed_seconds(max_runtime_seconds), count, ceiling)
+/// Seconds that weights and data of a known size take, beyond the usual allowance: the weights come and go, the data come.
+/// Sizes in bytes; nothing for what is no size.
+pub fn transfer_seconds(weight_bytes: f64, data_bytes: f64) -> u64 {
+    let size = |bytes: f64| if bytes.is_finite() { bytes.clamp(0.0, 1e15) } else { 0.0 };
+    let (weights, data) = (size(weight_bytes), size(data_bytes));
+    let seconds = weights / UPLOAD_BYTES_PER_SECOND + (weights + data) / DOWNLOAD_BYTES_PER_SECOND;
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 to thirty million"
+    )]
+    let whole = seconds.ceil() as u64;
+    whole
 }
 
-/// The longest that one instance of a job is billed.
-pub fn longest_billed_seconds(max_runtime_seconds: u32) -> u64 {
-    u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + UPLOAD_ALLOWANCE_SECONDS
+/// The longest that one instance of a job is billed: download, its longest training, the stop grace, upload.
+pub fn longest_billed_seconds(max_runtime_seconds: u32, transfer_seconds: u64) -> u64 {
+    u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + TRANSFER_ALLOWANCE_SECONDS + transfer_seconds
 }
 
 /// Cost of reading metrics, at a rate for 1,000 of them or at the usual one: each metric of each GetMetricData call counts once.
@@ -80,8 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_case_covers_grace_and_upload() {
-        let rate = Usd(Decimal::from(3600));
-        assert_eq!(worst_case_training(100, 1, rate), Usd(Decimal::from(100 + 120 + 900)));
+    fn the_longest_bill_covers_grace_and_transfer() {
+        assert_eq!(longest_billed_seconds(100, 0), 100 + 120 + 900);
+        // 70 billion parameters in bf16: 140 GB through one thread of gzip take longer than half an hour.
+        let large = transfer_seconds(140e9, 0.0);
+        assert!((1800..7200).contains(&large), "{large}");
+        assert_eq!(transfer_seconds(f64::NAN, -1.0), 0);
     }
 }

@@ -68,6 +68,12 @@ pub struct AttemptFacts {
     pub failures: u32,
     /// Creates of the trial that a quota turned down.
     pub over_quota: u32,
+    /// Jobs of the trial that found no capacity.
+    pub no_capacity: u32,
+    /// Until then the trial waits for capacity: the experiment's deadline.
+    pub give_up_at: DateTime<Utc>,
+    /// The longest that an instance of its job can be billed, seconds: what an estimate never exceeds.
+    pub longest_billed_seconds: u64,
     /// Value of the marker that its job must carry.
     pub marker: String,
     pub quarantine_until: Option<DateTime<Utc>>,
@@ -115,17 +121,15 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// By the prefix of FailureReason.
+    /// By the prefix of FailureReason, and by nothing behind it: that is the script's own text, and may say anything.
     pub fn of(reason: &str) -> Self {
-        if reason.contains("CapacityError") {
-            Self::Capacity
-        } else if reason.starts_with("InternalServerError") {
-            Self::Internal
-        } else if reason.starts_with("AlgorithmError") {
-            Self::Algorithm
-        } else {
-            Self::Client
-        }
+        let prefixes = [
+            ("CapacityError", Self::Capacity),
+            ("InternalServerError", Self::Internal),
+            ("AlgorithmError", Self::Algorithm),
+        ];
+        let found = prefixes.into_iter().find(|(prefix, _)| reason.trim_start().starts_with(prefix));
+        found.map_or(Self::Client, |(_, class)| class)
     }
 
     pub fn is_worth_a_retry(self) -> bool {
@@ -134,6 +138,15 @@ impl FailureClass {
             Self::Algorithm | Self::Client => false,
         }
     }
+}
+
+/// What turned an attempt down before anything was billed. It uses up no attempt of the trial's: waiting costs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// A quota of the account.
+    Quota,
+    /// AWS has no such instances at the moment.
+    Capacity,
 }
 
 /// How an attempt and its trial ended.
@@ -146,8 +159,8 @@ pub struct Ending {
     pub billable_seconds: Option<u64>,
     /// True when AWS did not say and the seconds are our own estimate.
     pub estimated: bool,
-    /// A quota turned it down: no attempt of the trial's is used up.
-    pub over_quota: bool,
+    /// Set when nothing was wrong with it but that there was no room.
+    pub shortage: Option<Shortage>,
 }
 
 /// The next action. It carries all that the executor needs; the executor has no choices.
@@ -232,7 +245,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
             // It was refused, and whatever was under way has not arrived: another attempt, in its turn.
             Seen::Absent => Decision::Retry {
                 ending: Ending {
-                    over_quota: true,
+                    shortage: Some(Shortage::Quota),
                     ..never_created(TrialState::Queued, "refused, and no job came of it")
                 },
                 at: situation.now,
@@ -277,9 +290,13 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
         // A listing or an event says when there is more to see.
         JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain { at: situation.now + policy.net },
         JobStatus::Stopping => Decision::LookAgain { at: situation.now + STOP_TAKES },
-        JobStatus::Completed => {
-            Decision::End(ended(job, (TrialState::Completed, AttemptState::Completed), "completed", situation.now))
-        }
+        JobStatus::Completed => Decision::End(ended(
+            job,
+            attempt,
+            (TrialState::Completed, AttemptState::Completed),
+            "completed",
+            situation.now,
+        )),
         JobStatus::Stopped => {
             let reason = match job.secondary_status.as_str() {
                 "MaxRuntimeExceeded" => "stopped at its maximum runtime",
@@ -287,7 +304,7 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
                 _ if situation.stop_requested => "cancelled",
                 _ => "stopped in SageMaker by somebody else",
             };
-            Decision::End(ended(job, (TrialState::Stopped, AttemptState::Stopped), reason, situation.now))
+            Decision::End(ended(job, attempt, (TrialState::Stopped, AttemptState::Stopped), reason, situation.now))
         }
         JobStatus::Failed => failed(situation, attempt, job, policy),
     }
@@ -295,30 +312,52 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
 
 fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     let reason = job.failure_reason.as_deref().unwrap_or("no reason given");
-    let again = FailureClass::of(reason).is_worth_a_retry() && attempt.failures + 1 < policy.attempts_max;
+    let now = situation.now;
+    let failed = |trial| ended(job, attempt, (trial, AttemptState::Failed), reason, now);
+    let class = FailureClass::of(reason);
     if situation.stop_requested {
-        return Decision::End(ended(job, (TrialState::Stopped, AttemptState::Failed), reason, situation.now));
+        return Decision::End(failed(TrialState::Stopped));
     }
-    if again {
-        let at = situation.now + policy.backoff_after(attempt.failures + 2, &attempt.marker);
-        return Decision::Retry {
-            ending: ended(job, (TrialState::Queued, AttemptState::Failed), reason, situation.now),
-            at,
-        };
+    if class == FailureClass::Capacity && job.started_at.is_none() {
+        return short_of_capacity(attempt, failed(TrialState::Queued), policy, now);
     }
-    Decision::End(ended(job, (TrialState::Failed, AttemptState::Failed), reason, situation.now))
+    if class.is_worth_a_retry() && attempt.failures + 1 < policy.attempts_max {
+        let at = now + policy.backoff_after(attempt.failures + 2, &attempt.marker);
+        return Decision::Retry { ending: failed(TrialState::Queued), at };
+    }
+    Decision::End(failed(TrialState::Failed))
 }
 
-fn ended(job: &ObservedJob, states: (TrialState, AttemptState), reason: &str, now: DateTime<Utc>) -> Ending {
-    let (trial, attempt) = states;
-    let billing = job.billing(now);
+/// A drought lasts hours and costs nothing: the trial goes back to the queue, without its reservation, until the experiment's
+/// deadline.
+fn short_of_capacity(attempt: &AttemptFacts, ending: Ending, policy: &Policy, now: DateTime<Utc>) -> Decision {
+    if now >= attempt.give_up_at {
+        let tries = attempt.no_capacity + 1;
+        let reason = format!(
+            "{} It was asked for {tries} times, until the experiment's deadline (deadline_hours)",
+            ending.reason
+        );
+        return Decision::End(Ending { trial: TrialState::Failed, reason, ..ending });
+    }
+    let at = now + policy.backoff_after(attempt.no_capacity.saturating_add(2), &attempt.marker);
+    Decision::Retry { ending: Ending { shortage: Some(Shortage::Capacity), ..ending }, at: at.min(attempt.give_up_at) }
+}
+
+fn ended(
+    job: &ObservedJob,
+    facts: &AttemptFacts,
+    (trial, attempt): (TrialState, AttemptState),
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Ending {
+    let billing = job.billing(facts.longest_billed_seconds, now);
     Ending {
         trial,
         attempt,
         reason: reason.to_owned(),
         billable_seconds: Some(billing.seconds),
         estimated: billing.estimated,
-        over_quota: false,
+        shortage: None,
     }
 }
 
@@ -329,19 +368,21 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
         reason: reason.to_owned(),
         billable_seconds: None,
         estimated: false,
-        over_quota: false,
+        shortage: None,
     }
 }
 
-/// Nobody will tell what it cost: billed to this moment at most.
+/// Nobody will tell what it cost: billed to this moment, and never for longer than a job of its limits can be. Whoever knows
+/// better corrects it by hand.
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
+    let ran = attempt.started_at.map_or(0, |start| seconds_between(start, now));
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,
         reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate".to_owned(),
-        billable_seconds: Some(attempt.started_at.map_or(0, |start| seconds_between(start, now))),
+        billable_seconds: Some(ran.min(attempt.longest_billed_seconds)),
         estimated: true,
-        over_quota: false,
+        shortage: None,
     }
 }
 
@@ -382,7 +423,7 @@ pub fn after_create(
         ),
         // Back into the queue, without its reservation: others may have room.
         Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
-            ending: Ending { over_quota: true, ..never_created(TrialState::Queued, &why) },
+            ending: Ending { shortage: Some(Shortage::Quota), ..never_created(TrialState::Queued, &why) },
             again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
         },
         Err(AwsError::Throttled(why) | AwsError::Unknown(why)) => AfterCreate::Postpone { at: later, why },

@@ -15,6 +15,9 @@ fn attempt(state: AttemptState) -> AttemptFacts {
         state,
         failures: 0,
         over_quota: 0,
+        no_capacity: 0,
+        give_up_at: now() + TimeDelta::hours(72),
+        longest_billed_seconds: 100_000,
         marker: MARKER.into(),
         quarantine_until: None,
         absent: 0,
@@ -100,19 +103,49 @@ fn spot_bills_the_billable_seconds_and_not_the_training_time() {
     assert_eq!((ending.billable_seconds, ending.estimated, ending.trial), (Some(40), false, TrialState::Completed));
 }
 
+fn failed_job(reason: &str, started_at: Option<DateTime<Utc>>) -> Seen {
+    let broken = job(JobStatus::Failed, "Failed");
+    seen(ObservedJob { failure_reason: Some(reason.into()), started_at, billable_seconds: None, ..broken })
+}
+
+const NO_CAPACITY: &str = "CapacityError: Unable to provision requested ML compute capacity.";
+
 #[test]
-fn capacity_is_retried_and_the_users_code_is_not() {
+fn a_drought_of_capacity_is_waited_for_until_the_deadline_and_uses_up_no_attempt() {
     let policy = Policy::default();
-    let mut broken = job(JobStatus::Failed, "Failed");
-    broken.failure_reason = Some("CapacityError: Unable to provision requested ML compute capacity.".into());
-    let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(broken.clone()));
-    assert!(matches!(decide(&case, &policy), Decision::Retry { .. }));
+    let facts = AttemptFacts { failures: policy.attempts_max - 1, no_capacity: 40, ..attempt(AttemptState::Running) };
+    let mut case = situation(TrialState::Running, Some(facts.clone()), failed_job(NO_CAPACITY, None));
+    let Decision::Retry { ending, at } = decide(&case, &policy) else { panic!("given up") };
+    assert_eq!((ending.shortage, ending.billable_seconds), (Some(Shortage::Capacity), Some(0)));
+    assert!(at > now() + TimeDelta::minutes(5) && at <= facts.give_up_at);
+    case.now = facts.give_up_at;
+    let Decision::End(ending) = decide(&case, &policy) else { panic!("it waits for ever") };
+    assert!(ending.trial == TrialState::Failed && ending.reason.contains("deadline_hours"), "{}", ending.reason);
+}
+
+#[test]
+fn capacity_lost_while_it_ran_counts_as_an_attempt() {
+    let policy = Policy::default();
+    let broken = failed_job(NO_CAPACITY, Some(now()));
+    let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), broken);
+    assert!(matches!(decide(&case, &policy), Decision::Retry { ending, .. } if ending.shortage.is_none()));
     case.attempt = Some(AttemptFacts { failures: policy.attempts_max - 1, ..attempt(AttemptState::Running) });
     assert!(matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed));
-    broken.failure_reason = Some("AlgorithmError: ExecuteUserScriptError: exit code 1".into());
-    case.attempt = Some(attempt(AttemptState::Running));
-    case.seen = seen(broken);
-    assert!(matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed));
+}
+
+#[test]
+fn the_users_code_is_not_run_again_whatever_its_message_says() {
+    for reason in [
+        "AlgorithmError: ExecuteUserScriptError: exit code 1",
+        "AlgorithmError: ExecuteUserScriptError: ExpertCapacityError: 3 tokens dropped",
+        "AlgorithmError: InternalServerError in my_server.py",
+        "ClientError: CapacityError",
+    ] {
+        let case =
+            situation(TrialState::Running, Some(attempt(AttemptState::Running)), failed_job(reason, Some(now())));
+        let decision = decide(&case, &Policy::default());
+        assert!(matches!(&decision, Decision::End(end) if end.trial == TrialState::Failed), "{reason}: {decision:?}");
+    }
 }
 
 #[test]
@@ -218,6 +251,42 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
     let case = situation(TrialState::Running, Some(lost), Seen::Absent);
     let Decision::End(ending) = decide(&case, &policy) else { panic!("not ended") };
     assert_eq!((ending.billable_seconds, ending.estimated), (Some(7200), true));
+}
+
+/// The service was away for three days, and the job was deleted meanwhile.
+#[test]
+fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
+    let policy = Policy::default();
+    let long_ago = AttemptFacts {
+        absent: policy.absent_max,
+        started_at: Some(now() - TimeDelta::days(3)),
+        longest_billed_seconds: 15_420,
+        ..attempt(AttemptState::Running)
+    };
+    let case = situation(TrialState::Running, Some(long_ago.clone()), Seen::Absent);
+    let Decision::End(ending) = decide(&case, &policy) else { panic!("not ended") };
+    assert_eq!((ending.billable_seconds, ending.estimated), (Some(15_420), true));
+    let untold = ObservedJob { billable_seconds: None, ended_at: None, ..job(JobStatus::Stopped, "Stopped") };
+    let untold = ObservedJob { started_at: long_ago.started_at, ..untold };
+    let case = situation(TrialState::Running, Some(long_ago), seen(untold));
+    let Decision::End(ending) = decide(&case, &policy) else { panic!("not ended") };
+    assert_eq!((ending.billable_seconds, ending.estimated), (Some(15_420), true));
+}
+
+/// Spot that waits for capacity has no instances, and is not billed.
+#[test]
+fn an_estimate_leaves_out_the_waits_of_spot() {
+    let wait = crate::job::Transition {
+        status: "Interrupted".into(),
+        started_at: now() + TimeDelta::seconds(20),
+        ended_at: Some(now() + TimeDelta::seconds(90)),
+        message: String::new(),
+    };
+    let untold =
+        ObservedJob { billable_seconds: None, transitions: vec![wait], ..job(JobStatus::Completed, "Completed") };
+    let case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(untold));
+    let Decision::End(ending) = decide(&case, &Policy::default()) else { panic!("not ended") };
+    assert_eq!((ending.billable_seconds, ending.estimated), (Some(30), true));
 }
 
 #[test]

@@ -207,7 +207,9 @@ fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
 
 fn channels(arguments: &Map<String, Value>) -> Vec<Channel> {
     let inputs = arguments.get("inputs").and_then(Value::as_object).into_iter().flatten();
-    inputs.filter_map(|(name, uri)| Some(Channel { name: name.clone(), s3_uri: uri.as_str()?.to_owned() })).collect()
+    inputs
+        .filter_map(|(name, uri)| Some(Channel { name: name.clone(), s3_uri: uri.as_str()?.to_owned(), size_gb: None }))
+        .collect()
 }
 
 fn metrics(arguments: &Map<String, Value>) -> Vec<MetricDefinition> {

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::bill;
 use crate::metric::MetricDefinition;
 use crate::pool::{WarmPool, WarmPoolStatus};
 use crate::requested::Actual;
@@ -220,9 +221,11 @@ impl ObservedJob {
         }
     }
 
-    /// What was billed, as told; or the time since it began, to its end or to now.
-    pub fn billing(&self, now: DateTime<Utc>) -> Billing {
-        let since = |start| seconds_between(start, self.ended_at.unwrap_or(now));
+    /// What was billed, as told; or the time that it had instances, to its end or to now: an estimate, which never exceeds
+    /// `longest_seconds`.
+    pub fn billing(&self, longest_seconds: u64, now: DateTime<Utc>) -> Billing {
+        let waits = bill::waits(&self.transitions);
+        let since = |start| bill::ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
         Billing {
             seconds: self.billable_seconds.unwrap_or_else(|| self.started_at.map_or(0, since)),
             // A job that never started is billed nothing, and that is certain.

@@ -17,6 +17,7 @@ pub mod decide;
 pub mod deepspeed;
 pub mod estimator;
 pub mod eta;
+pub mod fence;
 pub mod finding;
 pub mod fit;
 pub mod forecast;

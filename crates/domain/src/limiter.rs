@@ -59,7 +59,8 @@ impl Limiter {
         let last = *self.refilled_at.get_or_insert(now);
         let elapsed = (now - last).as_seconds_f64().max(0.0);
         self.tokens = (self.tokens + elapsed * self.rate).min(self.depth());
-        self.refilled_at = Some(now.max(last));
+        // From the new time on, also when the clock was stepped back: the old time may be an hour away.
+        self.refilled_at = Some(now);
     }
 
     /// Whole calls that may be sent now.
@@ -94,7 +95,9 @@ impl Limiter {
     /// Learns from a reply.
     pub fn heard(&mut self, was_throttled: bool, now: DateTime<Utc>) {
         if was_throttled {
-            if self.deaf_until.is_some_and(|until| now < until) {
+            let deaf = seconds(2.0 / self.rate);
+            // A moment further ahead than it was ever set is of before the clock was stepped back.
+            if self.deaf_until.is_some_and(|until| now < until && until - now <= deaf * 2) {
                 return;
             }
             self.throttled = Some((self.rate, 0.0));
@@ -168,11 +171,22 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_gives_nothing_and_breaks_nothing() {
+    fn a_clock_that_steps_back_gives_nothing_for_the_step_and_goes_on_from_the_new_time() {
         let mut limiter = Limiter::at_most(1.0);
         let start = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
         assert!(limiter.take(start).is_ok());
-        assert!(limiter.take(start - TimeDelta::hours(1)).is_err());
-        assert!(limiter.take(start + TimeDelta::seconds(1)).is_ok());
+        let stepped = start - TimeDelta::hours(1);
+        assert!(limiter.take(stepped).is_err());
+        assert!(limiter.take(stepped + TimeDelta::seconds(1)).is_ok(), "an hour later than the new time");
+    }
+
+    #[test]
+    fn a_throttle_after_a_step_back_is_heard() {
+        let mut limiter = Limiter::learning(10.0);
+        let start = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        limiter.heard(true, start);
+        let before = limiter.rate();
+        limiter.heard(true, start - TimeDelta::hours(1));
+        assert!(limiter.rate() < before);
     }
 }

@@ -17,7 +17,7 @@ use crate::money::Usd;
 use crate::predict::Calibration;
 use crate::price::{self, Price, Rate};
 use crate::request;
-use crate::spec::{CandidateSpec, ExperimentSpec, PurchaseOption};
+use crate::spec::{CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec};
 
 /// One trial as it would be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -67,6 +67,12 @@ pub struct WorstCase {
     #[serde(default)]
     pub pool_usd: Usd,
     pub total_usd: Usd,
+    /// The longest that one instance of the job is billed; 0 in plans from before it was written.
+    #[serde(default)]
+    pub billed_seconds: u64,
+    /// Of that, what weights and data of a known size take beyond the usual allowance.
+    #[serde(default)]
+    pub transfer_seconds: u64,
 }
 
 /// Lays out every trial of an experiment, in the order of its candidates; none of one that is beyond all limits.
@@ -125,10 +131,11 @@ fn trial(
     let request = workload
         .zip(profile)
         .map(|(workload, profile)| request::template(spec, (workload, candidate, profile), purchase_option, steps));
+    let transfer = workload.map_or(0, transfer_seconds);
     let worst_case = price
         .as_ref()
         .zip(request.as_ref())
-        .map(|(price, request)| worst_case(request, tariff, price, metrics_interval, now));
+        .map(|(price, request)| worst_case((request, transfer), tariff, price, metrics_interval, now));
     // Of a layout that there cannot be, nothing is estimated.
     let able = workload.zip(profile).zip(instance).map(|((workload, profile), instance)| (workload, profile, instance));
     let able = able.filter(|(workload, profile, _)| {
@@ -159,25 +166,36 @@ fn trial(
     }
 }
 
-/// The most that one attempt can cost: its longest life, at the highest price in force over it, and watching it.
+/// What its weights (two bytes a parameter) and the data whose size it names take to come and go.
+fn transfer_seconds(workload: &WorkloadSpec) -> u64 {
+    let data: f64 = workload.channels.iter().filter_map(|channel| channel.size_gb).map(|gb| f64::from(gb) * 1e9).sum();
+    let weights = if crate::lint::is_sound(&workload.model) { workload.model.parameters() * 2.0 } else { 0.0 };
+    cost::transfer_seconds(weights, data)
+}
+
+/// The most that one attempt can cost: its longest life, and that of the pool it leaves, at the highest price in force over both,
+/// and watching it.
 pub fn worst_case(
-    request: &TrainingJobRequest,
+    (request, transfer_seconds): (&TrainingJobRequest, u64),
     tariff: Tariff<'_>,
     price: &Price,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
     let span = request.max_wait_seconds.unwrap_or(request.max_runtime_seconds);
-    let ceiling = price::ceiling_over(tariff.prices, price, now, now + TimeDelta::seconds(i64::from(span)));
+    let billed_seconds = cost::longest_billed_seconds(request.max_runtime_seconds, transfer_seconds);
+    let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
+    let last = u64::from(span) + (billed_seconds - u64::from(request.max_runtime_seconds)) + keep_alive;
+    let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
+    let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
     let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64;
     let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
     let gb_month = price::storage_ceiling(tariff.rates, &price.region);
     let volumes = |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
-    let training_usd = cost::worst_case_training(request.max_runtime_seconds, request.instance_count, ceiling)
-        + volumes(cost::longest_billed_seconds(request.max_runtime_seconds));
+    let training_usd = cost::training(billed_seconds, request.instance_count, ceiling) + volumes(billed_seconds);
     let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
-    let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
     let pool_usd = cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
-    WorstCase { training_usd, metrics_usd, pool_usd, total_usd: training_usd + metrics_usd + pool_usd }
+    let total_usd = training_usd + metrics_usd + pool_usd;
+    WorstCase { training_usd, metrics_usd, pool_usd, total_usd, billed_seconds, transfer_seconds }
 }

@@ -66,12 +66,14 @@ pub struct PoolFacts {
     pub job_ended_at: DateTime<Utc>,
     /// A trial waits that matches it.
     pub is_wanted: bool,
+    /// Looks in a row that showed no pool, or no job.
+    pub absent: u32,
 }
 
 /// What a look at the pool's job showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolSeen {
-    /// The job is there and says nothing of a pool: there was none.
+    /// The job is there and says nothing of a pool: there was none, or SageMaker does not show it yet.
     NoPool,
     Pool(WarmPool),
     /// The job is gone.
@@ -101,6 +103,8 @@ pub fn decide(facts: &PoolFacts, seen: &PoolSeen, now: DateTime<Utc>, policy: &P
     let at_most = retained.min(u64::from(facts.keep_alive_seconds));
     let is_overdue = now > facts.job_ended_at + TimeDelta::seconds(facts.keep_alive_seconds.into()) + REPORT_ALLOWANCE;
     match seen {
+        // One answer may come from a replica that lags; a pool that waits behind it is billed.
+        PoolSeen::NoPool | PoolSeen::Absent if facts.absent < policy.absent_max => soon,
         PoolSeen::NoPool => PoolDecision::Settle { retained_seconds: 0, estimated: false },
         PoolSeen::Absent => PoolDecision::Settle { retained_seconds: at_most, estimated: true },
         PoolSeen::Pool(pool) => match (&pool.status, pool.retained_seconds) {
@@ -134,8 +138,21 @@ mod tests {
 
     fn decided(is_wanted: bool, seen: &PoolSeen) -> PoolDecision {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
-        let facts = PoolFacts { keep_alive_seconds: 1800, job_ended_at: now - TimeDelta::seconds(100), is_wanted };
-        decide(&facts, seen, now, &Policy::default())
+        let policy = Policy::default();
+        let job_ended_at = now - TimeDelta::seconds(100);
+        let facts = PoolFacts { keep_alive_seconds: 1800, job_ended_at, is_wanted, absent: policy.absent_max };
+        decide(&facts, seen, now, &policy)
+    }
+
+    #[test]
+    fn one_answer_without_a_pool_ends_nothing() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let job_ended_at = now - TimeDelta::seconds(100);
+        let facts = PoolFacts { keep_alive_seconds: 1800, job_ended_at, is_wanted: false, absent: 0 };
+        for seen in [PoolSeen::NoPool, PoolSeen::Absent] {
+            let decision = decide(&facts, &seen, now, &Policy::default());
+            assert!(matches!(decision, PoolDecision::LookAgain { .. }), "{decision:?}");
+        }
     }
 
     #[test]

@@ -65,25 +65,52 @@ pub struct JobPage {
     pub next: Option<String>,
 }
 
+/// A page of something, and where the next one begins. An empty page may have a successor: only a missing token is the end.
+///
+/// A port answers one page a call, so that whoever paces and counts calls sees each of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
+}
+
+/// Who is calling.
+#[async_trait]
+pub trait Identity: Send + Sync {
+    /// The account that the credentials belong to, twelve digits (sts:GetCallerIdentity; it needs no permission).
+    async fn account(&self) -> Result<String, AwsError>;
+}
+
 /// The account's quotas.
 #[async_trait]
 pub trait Quotas: Send + Sync {
-    /// Quotas on training instances, all pages.
-    async fn training(&self) -> Result<Vec<Quota>, AwsError>;
+    /// A page of the quotas on training instances.
+    async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError>;
 }
 
-/// Objects that training scripts write.
+/// Objects in S3.
 #[async_trait]
 pub trait Objects: Send + Sync {
-    /// When the newest object below an `s3://bucket/prefix` was written; `None` when there is none.
-    async fn newest(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError>;
+    /// When the objects of a page below an `s3://bucket/prefix` were written.
+    async fn written(&self, s3_uri: &str, token: Option<String>) -> Result<Page<DateTime<Utc>>, AwsError>;
+    /// A small object, whole; `None` when there is none of that name.
+    async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError>;
+    /// Puts an object in the place of whatever is there.
+    async fn put(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError>;
+}
+
+/// What SageMaker's price list is asked for: instances and, apart from them, volumes, which are of another product family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Products {
+    TrainingInstances,
+    Volumes,
 }
 
 /// The AWS Price List.
 #[async_trait]
 pub trait PriceList: Send + Sync {
-    /// Every product of SageMaker's list in a region that may be about training: each is a JSON text of its own.
-    async fn products(&self, region: &str) -> Result<Vec<String>, AwsError>;
+    /// A page of the products of a kind in a region: each is a JSON text of its own.
+    async fn products(&self, region: &str, kind: Products, token: Option<String>) -> Result<Page<String>, AwsError>;
 }
 
 /// One metric of a job as SageMaker itself keeps it, point by point.
@@ -121,21 +148,34 @@ pub struct MetricQuery {
     pub value: String,
 }
 
-/// The answer to one query: (minute, value), oldest first.
-pub type Series = Vec<(DateTime<Utc>, f64)>;
+/// The answer to one query.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series {
+    /// (minute, value), oldest first.
+    pub points: Vec<(DateTime<Utc>, f64)>,
+    /// CloudWatch says that this is all there is (StatusCode `Complete`). Else more may be there, and it is to be asked again.
+    pub is_complete: bool,
+}
+
+/// What metrics are read over: averages over a period (whole minutes) from `start` (inclusive) to `end` (exclusive).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub period: TimeDelta,
+    pub start: DateTime<Utc>,
+    pub end: DateTime<Utc>,
+}
 
 /// CloudWatch metrics of training jobs.
 #[async_trait]
 pub trait JobMetrics: Send + Sync {
-    /// Averages over a period (whole minutes) from `start` (inclusive) to `end` (exclusive), one series per query, in the queries'
-    /// order. At most [`QUERIES_MAX`] queries.
+    /// A page of the answer: one series per query, in the queries' order. At most [`QUERIES_MAX`] queries. A series is complete when
+    /// the last page that has any of it says so.
     async fn read(
         &self,
         queries: &[MetricQuery],
-        period: TimeDelta,
-        start: DateTime<Utc>,
-        end: DateTime<Utc>,
-    ) -> Result<Vec<Series>, AwsError>;
+        window: Window,
+        token: Option<String>,
+    ) -> Result<Page<Series>, AwsError>;
 }
 
 /// GetMetricData takes at most 500 queries.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,6 +68,10 @@ fn is_default(techniques: &Techniques) -> bool {
 pub struct Channel {
     pub name: String,
     pub s3_uri: String,
+    /// Size of the data, GB, where they are downloaded whole before training (File mode): what that takes is billed, and so
+    /// reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_gb: Option<u32>,
 }
 
 /// Numeric format of the matrix multiplications.
@@ -287,6 +292,10 @@ pub struct ExperimentSpec {
     /// Higher goes first among the project's waiting trials, -100 to 100.
     #[serde(default)]
     pub priority: i32,
+    /// Hours after its start until which trials wait while AWS has no capacity for them; 72 when absent, 0: not at all. Waiting
+    /// is not billed, and holds no budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_hours: Option<u32>,
     /// What somebody expects, shown beside what is measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
@@ -299,6 +308,17 @@ pub struct ExperimentSpec {
     /// Free notes, kept with the experiment: why it is asked, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// How long trials wait for capacity where the experiment does not say: droughts of p5 last hours, seldom days.
+const DEADLINE_HOURS_DEFAULT: u32 = 72;
+
+impl ExperimentSpec {
+    /// Until when trials of an experiment that starts now wait for capacity.
+    pub fn deadline(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+        let hours = self.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
+        now.checked_add_signed(TimeDelta::hours(hours.into())).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
 }
 
 impl CandidateSpec {

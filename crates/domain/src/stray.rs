@@ -19,6 +19,8 @@ pub struct StrayFacts {
     pub started_at: Option<DateTime<Utc>>,
     /// When SageMaker last described it.
     pub last_seen_at: DateTime<Utc>,
+    /// The longest that an instance of it can be billed, seconds: what an estimate never exceeds.
+    pub longest_billed_seconds: u64,
 }
 
 /// What a look at it came to.
@@ -47,7 +49,9 @@ pub fn decide(facts: &StrayFacts, seen: StraySeen<'_>, now: DateTime<Utc>) -> St
         StraySeen::Job(job) => match job.status {
             JobStatus::InProgress => StrayDecision::Stop,
             JobStatus::Stopping | JobStatus::Unknown(_) => StrayDecision::LookAgain,
-            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => StrayDecision::Settle(job.billing(now)),
+            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => {
+                StrayDecision::Settle(job.billing(facts.longest_billed_seconds, now))
+            }
         },
         StraySeen::Absent if silent >= ABSENT => unknown_end(facts),
         StraySeen::Unreadable if silent >= UNREADABLE => unknown_end(facts),
@@ -58,7 +62,7 @@ pub fn decide(facts: &StrayFacts, seen: StraySeen<'_>, now: DateTime<Utc>) -> St
 /// Nobody will tell what it cost. Whoever last saw it had asked for its stop: billed to then, and the grace on top.
 fn unknown_end(facts: &StrayFacts) -> StrayDecision {
     let start = facts.started_at.unwrap_or(facts.found_at);
-    let seconds = seconds_between(start, facts.last_seen_at) + STOP_GRACE_SECONDS;
+    let seconds = (seconds_between(start, facts.last_seen_at) + STOP_GRACE_SECONDS).min(facts.longest_billed_seconds);
     StrayDecision::Settle(Billing { seconds, estimated: true })
 }
 
@@ -71,7 +75,12 @@ mod tests {
     }
 
     fn facts(started_at: Option<i64>) -> StrayFacts {
-        StrayFacts { found_at: at(1000), started_at: started_at.map(at), last_seen_at: at(1600) }
+        StrayFacts {
+            found_at: at(1000),
+            started_at: started_at.map(at),
+            last_seen_at: at(1600),
+            longest_billed_seconds: 100_000,
+        }
     }
 
     fn job(status: &str) -> ObservedJob {

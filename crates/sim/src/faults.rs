@@ -63,6 +63,9 @@ pub(crate) struct Faults {
     /// Share of pushed events that come late, after their successors.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_late: f64,
+    /// Share of GetMetricData answers whose series come half, with StatusCode PartialData.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) partial_metrics: f64,
     /// Share of jobs whose checkpoints stop being synced to S3 after the first.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) checkpoint_stall: f64,

@@ -209,7 +209,9 @@ impl Timeline {
 
     /// Stops the job: what is under way ends now, then the grace, the upload of what there is, Stopped.
     pub(crate) fn stop(&mut self, now: DateTime<Utc>) {
-        if self.is_over(now) || self.end_status == "Stopped" {
+        // As it is now, not as it would have ended: a job that was to run into its limit can be stopped before.
+        let is_stopping = self.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now);
+        if self.is_over(now) || is_stopping {
             return;
         }
         let was_launched = self.phases.iter().any(|phase| phase.status == "Downloading" && phase.start <= now);

@@ -18,6 +18,9 @@ use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::rules;
 use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
+/// The account that the region's jobs are in.
+pub(crate) const ACCOUNT: &str = "111122223333";
+
 /// What a job that is no language model sleeps for.
 const SLEEP_SECONDS: f64 = 600.0;
 
@@ -28,6 +31,7 @@ pub(crate) struct Job {
     pub(crate) request: Value,
     pub(crate) name: String,
     pub(crate) arn: String,
+    pub(crate) account: String,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) instance: &'static InstanceType,
     pub(crate) count: u32,
@@ -89,6 +93,8 @@ pub(crate) struct World {
     dice: StdRng,
     /// Faults that were done, by kind.
     done: BTreeMap<&'static str, u64>,
+    /// The account that callers' credentials belong to; the region's jobs are in [`ACCOUNT`].
+    pub(crate) account: String,
     /// Confirmed by whoever was asked.
     pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
@@ -108,6 +114,7 @@ impl World {
             create_per_second,
             launch_seconds: None,
             done: BTreeMap::new(),
+            account: ACCOUNT.to_owned(),
             subscriptions: 0,
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
@@ -164,12 +171,13 @@ impl World {
     }
 
     pub(crate) fn job(&self, name: &str) -> Option<&Job> {
-        self.by_name.get(name).and_then(|index| self.jobs.get(*index))
+        let job = self.by_name.get(name).and_then(|index| self.jobs.get(*index));
+        job.filter(|job| job.account == self.account)
     }
 
     pub(crate) fn job_mut(&mut self, name: &str) -> Option<&mut Job> {
         let index = *self.by_name.get(name)?;
-        self.jobs.get_mut(index)
+        self.jobs.get_mut(index).filter(|job| job.account == self.account)
     }
 
     /// Instances of a type that count against a quota: jobs that are not over, and on demand idle warm pools too.
@@ -237,7 +245,8 @@ impl World {
             request["CheckpointConfig"] = Value::Null;
         }
         let job = Job {
-            arn: format!("arn:aws:sagemaker:us-east-1:111122223333:training-job/{name}"),
+            arn: format!("arn:aws:sagemaker:us-east-1:{}:training-job/{name}", self.account),
+            account: self.account.clone(),
             name: name.clone(),
             created_at: now,
             instance,

@@ -48,6 +48,7 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
             message: "The parameter StartTime must be less than the parameter EndTime.".to_owned(),
         });
     }
+    let is_partial = world.happens(world.faults.partial_metrics, "partial_metrics");
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
     let mut results = Vec::with_capacity(queries.len());
     for query in queries {
@@ -55,10 +56,13 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
         if newest_first {
             points.reverse();
         }
+        if is_partial {
+            points.truncate(points.len() / 2);
+        }
         results.push(json!({
             "Id": query["Id"],
             "Label": query["MetricStat"]["Metric"]["MetricName"],
-            "StatusCode": "Complete",
+            "StatusCode": if is_partial { "PartialData" } else { "Complete" },
             "Timestamps": points.iter().map(|(at, _)| epoch(*at)).collect::<Vec<_>>(),
             "Values": points.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
         }));

@@ -4,6 +4,7 @@ mod cloudwatch;
 mod describe;
 pub(crate) mod s3;
 mod sagemaker;
+mod sts;
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use crate::world::World;
 
 pub(crate) fn router(region: Region) -> Router {
     Router::new()
-        .route("/", post(aws_json))
+        .route("/", post(aws))
         .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
         .route("/BatchGetMetrics", post(iterations))
         .route("/_sim/record", get(record))
@@ -37,6 +38,7 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/_sim/prices", post(change_price))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
+        .route("/_sim/account", post(sts::set_account))
         .route("/_sim/sns", post(sign))
         .route(sns::CONFIRM_PATH, get(confirm))
         .route(sns::CERTIFICATE_PATH, get(sns::certificate))
@@ -91,6 +93,15 @@ async fn sign(State(region): State<Region>, headers: HeaderMap, axum::Json(new):
 async fn confirm(State(region): State<Region>) -> StatusCode {
     region.with(|world| world.subscriptions += 1);
     StatusCode::OK
+}
+
+/// STS speaks the query protocol, which names its operation in a form; all others JSON.
+async fn aws(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> Response {
+    if headers.contains_key("x-amz-target") {
+        aws_json(State(region), headers, body).await
+    } else {
+        sts::call(&region, &body).await
+    }
 }
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.

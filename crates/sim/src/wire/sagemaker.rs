@@ -123,7 +123,8 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
             && body["CreationTimeBefore"].as_f64().is_none_or(|before| created < before)
     };
-    let mut matching: Vec<&Job> = world.jobs.iter().filter(within).collect();
+    let own = |job: &&Job| job.account == world.account;
+    let mut matching: Vec<&Job> = world.jobs.iter().filter(own).filter(within).collect();
     if body["SortBy"] == "Name" {
         matching.sort_by(|a, b| a.name.cmp(&b.name));
     }

@@ -1,0 +1,108 @@
+//! The fence: a token outside the database (an object in S3) that only the installation's living database knows how to follow. A
+//! copy of that database has the same installation, the same names and the same rows; what it lacks is the token's next value,
+//! since the owner changes it every minute. Pure: it reads no clock and no S3.
+//!
+//! A lease in all but name: who cannot renew it in time stops acting before anybody else may take it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+/// Between two renewals.
+pub const RENEW_EVERY: TimeDelta = TimeDelta::seconds(60);
+/// Whoever has not renewed or confirmed for so long no longer acts.
+pub const TRUSTED: TimeDelta = TimeDelta::seconds(120);
+/// A stranger's token that has not changed for so long belongs to nobody who lives: a restored backup takes over.
+pub const SILENCE: TimeDelta = TimeDelta::seconds(240);
+
+/// What this database and this process know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FenceFacts {
+    /// The token that was written last, and the one that was about to be: a crash lies between.
+    pub token: Option<Uuid>,
+    pub next: Option<Uuid>,
+    /// When the database's owner renewed last, as the database has it.
+    pub renewed_at: Option<DateTime<Utc>>,
+    /// This process has seen the token change together with its own database: it is the owner's.
+    pub has_followed: bool,
+    /// A stranger's token, and since when it has not changed.
+    pub stranger: Option<(Uuid, DateTime<Utc>)>,
+}
+
+/// What follows from a look at the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FenceDecision {
+    /// It is ours: act, and renew it when that is due.
+    Ours,
+    /// There is none yet: make it, and act.
+    Make,
+    /// It has our token, but so would a copy that was made a moment ago: wait whether somebody else renews it.
+    Unsure,
+    /// Somebody else holds it.
+    Stranger { token: Uuid, since: DateTime<Utc> },
+    /// Its holder has been silent for long: take it over, and sweep before anything is submitted.
+    TakeOver,
+}
+
+/// Decides on what the object says.
+pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> FenceDecision {
+    let Some(found) = found else { return FenceDecision::Make };
+    if facts.token == Some(found) || facts.next == Some(found) {
+        // A living owner would have renewed it by now; or it is us, started again.
+        let is_settled = facts.renewed_at.is_none_or(|at| (now - at).abs() > RENEW_EVERY * 3 / 2);
+        return if facts.has_followed || is_settled { FenceDecision::Ours } else { FenceDecision::Unsure };
+    }
+    match facts.stranger {
+        Some((token, since)) if token == found && now - since >= SILENCE => FenceDecision::TakeOver,
+        Some((token, since)) if token == found => FenceDecision::Stranger { token, since: since.min(now) },
+        Some(_) | None => FenceDecision::Stranger { token: found, since: now },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    fn token(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    fn facts() -> FenceFacts {
+        FenceFacts { token: Some(token(1)), renewed_at: Some(at(0)), ..FenceFacts::default() }
+    }
+
+    #[test]
+    fn a_copy_made_a_moment_ago_waits_and_then_meets_a_stranger() {
+        assert_eq!(decide(&facts(), Some(token(1)), at(20)), FenceDecision::Unsure);
+        let met = decide(&facts(), Some(token(2)), at(70));
+        assert_eq!(met, FenceDecision::Stranger { token: token(2), since: at(70) });
+    }
+
+    #[test]
+    fn the_owner_goes_on_after_a_restart_and_after_a_crash_in_the_middle_of_a_renewal() {
+        assert_eq!(decide(&facts(), Some(token(1)), at(91)), FenceDecision::Ours);
+        let followed = FenceFacts { has_followed: true, ..facts() };
+        assert_eq!(decide(&followed, Some(token(1)), at(1)), FenceDecision::Ours);
+        let crashed = FenceFacts { next: Some(token(9)), ..facts() };
+        assert_eq!(decide(&crashed, Some(token(9)), at(500)), FenceDecision::Ours);
+        assert_eq!(decide(&FenceFacts::default(), None, at(0)), FenceDecision::Make);
+    }
+
+    #[test]
+    fn a_restored_backup_takes_over_only_when_nobody_renews() {
+        let waiting = FenceFacts { stranger: Some((token(2), at(0))), ..facts() };
+        assert!(matches!(decide(&waiting, Some(token(2)), at(239)), FenceDecision::Stranger { .. }));
+        assert_eq!(decide(&waiting, Some(token(2)), at(240)), FenceDecision::TakeOver);
+        // It changed meanwhile: somebody lives.
+        let seen = decide(&waiting, Some(token(3)), at(240));
+        assert_eq!(seen, FenceDecision::Stranger { token: token(3), since: at(240) });
+    }
+
+    #[test]
+    fn who_does_not_renew_stops_before_another_may_begin() {
+        assert!(RENEW_EVERY < TRUSTED && TRUSTED < SILENCE);
+    }
+}

@@ -1,0 +1,81 @@
+//! The operations of AWS that are called: their names, and where their pace begins. Who calls them is [`super::Aws`].
+
+use bakeoff_domain::limiter::Limiter;
+
+/// An operation with a limiter and a tally of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    CreateTrainingJob,
+    DescribeTrainingJob,
+    StopTrainingJob,
+    UpdateTrainingJob,
+    ListTrainingJobs,
+    ListTags,
+    GetMetricData,
+    ListServiceQuotas,
+    ListObjectsV2,
+    GetObject,
+    PutObject,
+    GetProducts,
+    BatchGetMetrics,
+    GetCallerIdentity,
+}
+
+impl Operation {
+    pub(super) const ALL: [Self; 14] = [
+        Self::CreateTrainingJob,
+        Self::DescribeTrainingJob,
+        Self::StopTrainingJob,
+        Self::UpdateTrainingJob,
+        Self::ListTrainingJobs,
+        Self::ListTags,
+        Self::GetMetricData,
+        Self::ListServiceQuotas,
+        Self::ListObjectsV2,
+        Self::GetObject,
+        Self::PutObject,
+        Self::GetProducts,
+        Self::BatchGetMetrics,
+        Self::GetCallerIdentity,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CreateTrainingJob => "CreateTrainingJob",
+            Self::DescribeTrainingJob => "DescribeTrainingJob",
+            Self::StopTrainingJob => "StopTrainingJob",
+            Self::UpdateTrainingJob => "UpdateTrainingJob",
+            Self::ListTrainingJobs => "ListTrainingJobs",
+            Self::ListTags => "ListTags",
+            Self::GetMetricData => "GetMetricData",
+            Self::ListServiceQuotas => "ListServiceQuotas",
+            Self::ListObjectsV2 => "ListObjectsV2",
+            Self::GetObject => "GetObject",
+            Self::PutObject => "PutObject",
+            Self::GetProducts => "GetProducts",
+            Self::BatchGetMetrics => "BatchGetMetrics",
+            Self::GetCallerIdentity => "GetCallerIdentity",
+        }
+    }
+
+    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, for others in the account), GetMetricData
+    /// 50/s. The others are learnt, from a modest beginning: CreateTrainingJob is throttled with five callers at once.
+    pub(super) fn limiter(self, start: f64) -> Limiter {
+        match self {
+            Self::ListTrainingJobs => Limiter::at_most(start),
+            Self::GetMetricData => Limiter::at_most(40.0 * start),
+            Self::CreateTrainingJob => Limiter::learning(start),
+            Self::DescribeTrainingJob
+            | Self::StopTrainingJob
+            | Self::UpdateTrainingJob
+            | Self::ListTags
+            | Self::ListServiceQuotas
+            | Self::ListObjectsV2
+            | Self::GetObject
+            | Self::PutObject
+            | Self::GetProducts
+            | Self::BatchGetMetrics
+            | Self::GetCallerIdentity => Limiter::learning(10.0 * start),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Whether work goes on: a pulse that long work beats at each step, patience that counts beats and not seconds, and a board that
+//! says how each task fares.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Stopwatch, real_sleep};
+use crate::store;
+
+/// Beaten at each step of long work.
+#[derive(Debug, Clone, Default)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    pub fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Does some work, and gives it up when it has not taken a step for so long: a database or an AWS that never answers must not
+    /// keep a loop for ever. Work can be given up anywhere: it is as if the process had died there.
+    pub async fn patiently<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let before = self.0.load(Ordering::Relaxed);
+            tokio::select! {
+                done = &mut work => return Some(done),
+                () = real_sleep(patience) => {
+                    if self.0.load(Ordering::Relaxed) == before {
+                        // Before the work is dropped, and its connection goes back to the pool.
+                        store::given_up();
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How a task fares.
+#[derive(Debug, Clone, Default)]
+struct Health {
+    failing_since: Option<Stopwatch>,
+    why: String,
+}
+
+/// How all tasks of this process fare, for `/readyz`.
+#[derive(Debug, Default)]
+pub struct TaskBoard(Mutex<BTreeMap<&'static str, Health>>);
+
+impl TaskBoard {
+    pub fn done(&self, task: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(task, Health::default());
+    }
+
+    pub fn failed(&self, task: &'static str, why: String) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let health = all.entry(task).or_default();
+        health.failing_since.get_or_insert_with(Stopwatch::start);
+        health.why = why;
+    }
+
+    /// Tasks that have done nothing but fail for longer than some time, and why.
+    pub fn failing_for(&self, longer_than: Duration) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failing = all.iter().filter_map(|(task, health)| {
+            let seconds =
+                health.failing_since.as_ref().filter(|since| since.elapsed() > longer_than)?.elapsed().as_secs();
+            Some(format!("the {task} has failed for {seconds} s: {}", health.why))
+        });
+        failing.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(30);
+
+    #[tokio::test]
+    async fn work_that_takes_no_step_is_given_up_and_work_that_does_is_not() {
+        let pulse = Pulse::default();
+        assert_eq!(pulse.patiently(PATIENCE, std::future::pending::<()>()).await, None);
+        let steps = async {
+            for _ in 0..20 {
+                real_sleep(PATIENCE / 3).await;
+                pulse.beat();
+            }
+        };
+        assert_eq!(pulse.patiently(PATIENCE, steps).await, Some(()));
+    }
+
+    #[test]
+    fn a_task_is_failing_from_its_first_failure_to_its_next_success() {
+        let board = TaskBoard::default();
+        board.failed("watcher", "no answer".to_owned());
+        board.failed("watcher", "still none".to_owned());
+        assert_eq!(board.failing_for(Duration::ZERO).len(), 1);
+        assert!(board.failing_for(Duration::from_secs(60)).is_empty());
+        board.done("watcher");
+        assert!(board.failing_for(Duration::ZERO).is_empty());
+    }
+}

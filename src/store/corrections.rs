@@ -1,0 +1,113 @@
+//! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and an estimate was booked.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+
+use super::events::{self, NewEvent};
+use super::ledger::Account;
+use super::repricing::{Correction, adjust, settled_rows};
+use super::{Store, StoreError, bill, budget, prices, retried};
+
+/// What a person says of an attempt's bill.
+#[derive(Debug, Clone, Copy)]
+pub struct BilledByHand<'a> {
+    pub project: ProjectId,
+    pub attempt: AttemptId,
+    /// BillableTimeInSeconds, as AWS's bill has it.
+    pub billable_seconds: u64,
+    pub reason: &'a str,
+}
+
+/// What became of a correction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corrected {
+    /// What it costs more, or less.
+    By(Usd),
+    /// There is no such attempt in the project.
+    Unknown,
+    /// It runs, or never had instances: there is nothing to correct.
+    NotSettled,
+}
+
+impl Store {
+    /// Bills an attempt for other seconds than were booked, with an event that says why.
+    pub async fn correct_billing(&self, said: BilledByHand<'_>, now: DateTime<Utc>) -> Result<Corrected, StoreError> {
+        retried(|| self.correct_billing_once(said, now)).await
+    }
+
+    async fn correct_billing_once(&self, said: BilledByHand<'_>, now: DateTime<Utc>) -> Result<Corrected, StoreError> {
+        let seconds = i64::try_from(said.billable_seconds).unwrap_or(i64::MAX);
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"UPDATE attempts a SET billable_seconds = $3, billing_estimated = false
+               FROM trials t
+               WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
+                 AND t.id = a.trial_id
+               RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
+                         t.plan->'price'->>'region' AS region"#,
+            said.attempt.0,
+            said.project.0,
+            seconds,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else {
+            let is_known = sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1 AND project_id = $2) AS "known!""#,
+                said.attempt.0,
+                said.project.0,
+            );
+            let is_known = is_known.fetch_one(&mut *tx).await?;
+            return Ok(if is_known { Corrected::NotSettled } else { Corrected::Unknown });
+        };
+        let (experiment, region) = (ExperimentId(row.experiment_id), row.region.unwrap_or_default());
+        bill::lock(&mut tx, experiment).await?;
+        let tariffs =
+            prices::tariffs(&mut *tx, said.project, &region, std::slice::from_ref(&row.instance_type)).await?;
+        let account = Account {
+            project_id: said.project,
+            experiment_id: experiment,
+            trial_id: TrialId(row.trial_id),
+            attempt_id: said.attempt,
+            price_id: PriceId(row.price_id),
+        };
+        let mut corrections = Vec::new();
+        for settled in settled_rows(&mut tx, experiment, (None, Some(said.attempt))).await? {
+            for (component, lines, booked) in settled.parts(&region, &tariffs) {
+                let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
+                if usd != Usd::ZERO {
+                    let price_id = lines.first().map_or(account.price_id, |line| line.price_id);
+                    let used = lines.first().zip(lines.last()).map(|(first, last)| (first.from, last.until));
+                    corrections.push(Correction {
+                        account: Account { price_id, ..account },
+                        component,
+                        usd,
+                        quantity: lines.iter().map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX)).sum(),
+                        estimated: false,
+                        used: used.unwrap_or((now, now)),
+                    });
+                }
+            }
+        }
+        let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
+        budget::settle(&mut tx, experiment, said.project, Usd::ZERO, total).await?;
+        for correction in &corrections {
+            adjust(&mut tx, correction, now).await?;
+        }
+        let event = NewEvent {
+            project_id: said.project,
+            experiment_id: experiment,
+            trial_id: Some(account.trial_id),
+            kind: "trial.billing_corrected".to_owned(),
+            severity: "warning",
+            message: format!(
+                "{}: {} was billed {seconds} s, {total} to what was booked: {}",
+                row.candidate, row.job_name, said.reason
+            ),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(Corrected::By(total))
+    }
+}

@@ -1,0 +1,135 @@
+//! The installation: its name in every job, the account that its jobs are in, and what its database knows of the fence.
+
+use bakeoff_domain::fence::FenceFacts;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+impl Store {
+    /// The installation's eight hexadecimal digits, part of every job name.
+    pub async fn installation(&self) -> Result<String, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT id FROM installation").fetch_one(&self.pool).await?)
+    }
+
+    /// The account that the installation's jobs are in, once it has been seen; the first that is seen stays.
+    pub async fn pin_account(&self, seen: Option<&str>) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar!("UPDATE installation SET account = coalesce(account, $1) RETURNING account", seen)
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Where the fence is; one that is given takes the place of the one that is known.
+    pub async fn fence_uri(&self, given: Option<&str>) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "UPDATE installation SET fence_uri = coalesce($1, fence_uri) RETURNING fence_uri",
+            given
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// What the database knows of the fence.
+    pub async fn fence(&self) -> Result<FenceFacts, StoreError> {
+        let row = sqlx::query!("SELECT fence_token, fence_next, fence_renewed_at FROM installation")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(FenceFacts {
+            token: row.fence_token,
+            next: row.fence_next,
+            renewed_at: row.fence_renewed_at,
+            ..FenceFacts::default()
+        })
+    }
+
+    /// Says which token is about to be written. A fence that was another's, or a restored database's, is followed by a sweep
+    /// before anything is submitted.
+    pub async fn fence_will_be(&self, next: Uuid, is_taken_over: bool) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE installation SET fence_next = $1, sweep_due = sweep_due OR $2", next, is_taken_over)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// The token has been written.
+    pub async fn fence_is(&self, token: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE installation SET fence_token = $1, fence_renewed_at = $2, fence_next = NULL
+               WHERE fence_next = $1"#,
+            token,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether nothing may be submitted until all jobs of the installation have been listed.
+    pub async fn sweep_is_due(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT sweep_due FROM installation").fetch_one(&self.pool).await?)
+    }
+
+    /// All jobs of the installation have been listed, and every one is accounted for.
+    pub async fn swept(&self) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE installation SET sweep_due = false WHERE sweep_due").execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Makes a copied database an installation of its own: another name, no fence, and an end to all that lived in it. What runs
+    /// in AWS belongs to the installation that it was copied from, and is left alone.
+    pub async fn make_new_installation(&self, id: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let reason = "it belongs to the installation that this database was copied from";
+        sqlx::query!(
+            r#"UPDATE attempts SET state = 'stopped', settled_at = $1, ended_at = coalesce(ended_at, $1),
+                      quarantine_until = NULL, metrics_due_at = NULL, checkpoint_due_at = NULL,
+                      billable_seconds = coalesce(billable_seconds, 0), failure_reason = coalesce(failure_reason, $2)
+               WHERE settled_at IS NULL"#,
+            now,
+            reason,
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("UPDATE attempts SET metrics_due_at = NULL WHERE metrics_due_at IS NOT NULL")
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!(
+            r#"UPDATE trials SET state = 'stopped', reason = $2, ended_at = $1, lease_owner = NULL, lease_expires_at = NULL
+               WHERE state IN ('queued', 'submitting', 'parked', 'running', 'stopping')"#,
+            now,
+            reason,
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            r#"UPDATE warm_pools SET state = 'settled', retained_seconds = coalesce(retained_seconds, 0), due_at = NULL,
+                      lease_owner = NULL, lease_expires_at = NULL
+               WHERE state <> 'settled'"#
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            r#"UPDATE experiments SET state = 'cancelled', ended_at = $1, reserved_usd = 0, paused_reason = $2
+               WHERE state IN ('running', 'cancelling')"#,
+            now,
+            reason,
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("UPDATE experiments SET reserved_usd = 0 WHERE reserved_usd <> 0").execute(&mut *tx).await?;
+        sqlx::query!("UPDATE projects SET reserved_usd = 0 WHERE reserved_usd <> 0").execute(&mut *tx).await?;
+        sqlx::query!("UPDATE stray_jobs SET settled_at = $1, due_at = NULL WHERE settled_at IS NULL", now)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM leases").execute(&mut *tx).await?;
+        sqlx::query!(
+            r#"UPDATE installation SET id = $1, account = NULL, fence_uri = NULL, fence_token = NULL, fence_next = NULL,
+                      fence_renewed_at = NULL, sweep_due = false"#,
+            id,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Database sessions that end: what a session may hold, and for how long, when its client sleeps, is cut off, or waits for an
+//! answer that never comes. A lease runs out by itself; row locks and advisory locks do so only here.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{Connection, PgConnection};
+
+/// How long a caller waits for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that was given up in the middle of a statement has so long to answer before it is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// After something was given up, connections are looked at for so long when they come back.
+const SUSPICION: Duration = Duration::from_secs(120);
+
+/// Bounds of a session, as fractions of the lease: whoever takes over a lease must find the rows free. The least are for leases so
+/// short that a busy machine would miss them.
+fn bounds(lease: Duration) -> [(&'static str, String); 8] {
+    let at_least = |part: Duration, least: u64| part.max(Duration::from_secs(least)).as_millis().to_string();
+    let seconds = |part: Duration| part.as_secs().max(1).to_string();
+    [
+        ("statement_timeout", at_least(lease, 10)),
+        ("lock_timeout", at_least(lease / 6, 1)),
+        ("idle_in_transaction_session_timeout", at_least(lease / 2, 2)),
+        // The server's end of a connection whose client is cut off.
+        ("tcp_user_timeout", at_least(lease, 10)),
+        ("tcp_keepalives_idle", seconds(lease / 2)),
+        ("tcp_keepalives_interval", seconds(lease / 6)),
+        ("tcp_keepalives_count", "3".to_owned()),
+        ("client_connection_check_interval", at_least(lease / 3, 1)),
+    ]
+}
+
+/// A pool whose sessions are bounded by a lease, or by nothing.
+pub(super) fn pool(options: PgConnectOptions, connections_max: u32, lease: Option<Duration>) -> PgPool {
+    let pool = PgPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT);
+    match lease {
+        None => pool.connect_lazy_with(options),
+        Some(lease) => pool
+            .after_release(|connection, _| Box::pin(is_alive(connection)))
+            .connect_lazy_with(options.options(bounds(lease))),
+    }
+}
+
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// When something was last given up, milliseconds since the first look at this; 0 for never.
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+fn millis() -> u64 {
+    u64::try_from(STARTED.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// Says that work on the database is about to be given up in the middle. sqlx would ask the connection whether it is well and wait
+/// for the answer for ever, with one connection of the pool less each time.
+pub fn given_up() {
+    GIVEN_UP.store(millis(), Ordering::Relaxed);
+}
+
+/// Says so when it is dropped before it is finished: for a future that somebody else may drop.
+#[derive(Debug, Default)]
+pub struct Unfinished(());
+
+impl Unfinished {
+    pub fn finished(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        given_up();
+    }
+}
+
+/// An error closes the connection.
+async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let last = GIVEN_UP.load(Ordering::Relaxed);
+    let suspicion = u64::try_from(SUSPICION.as_millis()).unwrap_or(u64::MAX);
+    if last == 0 || millis().saturating_sub(last) > suspicion {
+        return Ok(true);
+    }
+    let answered = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+    answered.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+}
