@@ -1,0 +1,142 @@
+//! A proxy between the service and its region: it remembers what was sent, and does to a call what a region cannot be asked to do.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+/// What becomes of one call.
+pub(crate) enum Act {
+    Pass,
+    /// Not carried out, and answered with this.
+    Answer(u16, Value),
+    /// Carried out, and each such text in the answer is another one.
+    Replace(&'static [u8], &'static [u8]),
+    /// Never answered; carried out when [`Between::deliver`] is called.
+    Keep,
+}
+
+/// An operation and its body, as JSON or null.
+type Rule = Box<dyn FnMut(&str, &Value) -> Act + Send>;
+
+#[derive(Clone)]
+struct Call {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// The proxy.
+#[derive(Clone)]
+pub(crate) struct Between {
+    pub(crate) url: String,
+    target: String,
+    client: reqwest::Client,
+    rule: Arc<Mutex<Rule>>,
+    seen: Arc<Mutex<Vec<String>>>,
+    kept: Arc<Mutex<Vec<Call>>>,
+}
+
+impl Between {
+    pub(crate) async fn start(target: &str, rule: impl FnMut(&str, &Value) -> Act + Send + 'static) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let between = Self {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            target: target.to_owned(),
+            client: reqwest::Client::new(),
+            rule: Arc::new(Mutex::new(Box::new(rule))),
+            seen: Arc::default(),
+            kept: Arc::default(),
+        };
+        let router = Router::new().fallback(through).with_state(between.clone());
+        tokio::spawn(axum::serve(listener, router).into_future());
+        between
+    }
+
+    /// How often an operation was called.
+    pub(crate) fn count(&self, operation: &str) -> usize {
+        self.seen.lock().unwrap().iter().filter(|seen| *seen == operation).count()
+    }
+
+    /// From now on another rule holds.
+    pub(crate) fn follow(&self, rule: impl FnMut(&str, &Value) -> Act + Send + 'static) {
+        *self.rule.lock().unwrap() = Box::new(rule);
+    }
+
+    /// Carries out what was kept; returns how many calls that were.
+    pub(crate) async fn deliver(&self) -> usize {
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap());
+        let count = kept.len();
+        for call in kept {
+            self.forward(call).await;
+        }
+        count
+    }
+
+    async fn forward(&self, call: Call) -> (StatusCode, HeaderMap, Bytes) {
+        let mut headers = call.headers;
+        headers.remove(header::HOST);
+        headers.remove(header::CONTENT_LENGTH);
+        let request = self.client.request(call.method, format!("{}{}", self.target, call.path));
+        let answer = request.headers(headers).body(call.body).send().await.unwrap();
+        let (status, mut headers) = (answer.status(), answer.headers().clone());
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::TRANSFER_ENCODING);
+        (status, headers, answer.bytes().await.unwrap_or_default())
+    }
+}
+
+/// The operation's name is in a header, or at the end of the path.
+fn operation(headers: &HeaderMap, path: &str) -> String {
+    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
+    let name = target.and_then(|target| target.rsplit('.').next()).or_else(|| path.rsplit('/').next());
+    name.unwrap_or_default().to_owned()
+}
+
+async fn through(
+    State(between): State<Between>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let path = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let name = operation(&headers, uri.path());
+    let json: Value = serde_json::from_slice(&body).unwrap_or_default();
+    between.seen.lock().unwrap().push(name.clone());
+    let act = (*between.rule.lock().unwrap())(&name, &json);
+    let call = Call { method, path, headers, body };
+    match act {
+        Act::Pass => between.forward(call).await.into_response(),
+        Act::Answer(status, answer) => {
+            let kind = [(header::CONTENT_TYPE, "application/x-amz-json-1.1")];
+            let body = if answer.is_null() { String::new() } else { answer.to_string() };
+            (StatusCode::from_u16(status).unwrap(), kind, body).into_response()
+        }
+        Act::Replace(from, to) => {
+            let (status, headers, body) = between.forward(call).await;
+            (status, headers, replaced(&body, from, to)).into_response()
+        }
+        Act::Keep => {
+            between.kept.lock().unwrap().push(call);
+            std::future::pending().await
+        }
+    }
+}
+
+fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut written = Vec::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(at) = rest.windows(from.len()).position(|window| window == from) {
+        written.extend_from_slice(&rest[..at]);
+        written.extend_from_slice(to);
+        rest = &rest[at + from.len()..];
+    }
+    written.extend_from_slice(rest);
+    written
+}
