@@ -1,5 +1,7 @@
-//! A proxy between the service and its region: it remembers what was sent, and does to a call what a region cannot be asked to do.
+//! What stands between the service and its region, or its database. A proxy that remembers what was sent, and does to a call what a
+//! region cannot be asked to do; a line that falls silent.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -7,7 +9,13 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use bakeoff::store::Store;
 use serde_json::Value;
+use sqlx::{ConnectOptions, PgPool};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// What becomes of one call.
 pub(crate) enum Act {
@@ -16,6 +24,8 @@ pub(crate) enum Act {
     Answer(u16, Value),
     /// Carried out, and each such text in the answer is another one.
     Replace(&'static [u8], &'static [u8]),
+    /// Carried out and answered when somebody gives the word.
+    Wait(Arc<Notify>),
     /// Never answered; carried out when [`Between::deliver`] is called.
     Keep,
 }
@@ -44,7 +54,7 @@ pub(crate) struct Between {
 
 impl Between {
     pub(crate) async fn start(target: &str, rule: impl FnMut(&str, &Value) -> Act + Send + 'static) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let between = Self {
             url: format!("http://{}", listener.local_addr().unwrap()),
             target: target.to_owned(),
@@ -118,6 +128,10 @@ async fn through(
             let body = if answer.is_null() { String::new() } else { answer.to_string() };
             (StatusCode::from_u16(status).unwrap(), kind, body).into_response()
         }
+        Act::Wait(word) => {
+            word.notified().await;
+            between.forward(call).await.into_response()
+        }
         Act::Replace(from, to) => {
             let (status, headers, body) = between.forward(call).await;
             (status, headers, replaced(&body, from, to)).into_response()
@@ -139,4 +153,53 @@ fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     }
     written.extend_from_slice(rest);
     written
+}
+
+/// A line to the database. Connections that are there when it falls silent stay open and carry nothing more, as after a failover.
+pub(crate) struct Line {
+    made: Arc<AtomicUsize>,
+    silent: Arc<AtomicUsize>,
+    url: String,
+}
+
+impl Line {
+    pub(crate) async fn start(pool: &PgPool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut url = pool.connect_options().to_url_lossy();
+        let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
+        url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
+        let line = Self { made: Arc::default(), silent: Arc::default(), url: url.to_string() };
+        let (made, silent) = (line.made.clone(), line.silent.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = made.fetch_add(1, Ordering::SeqCst);
+                let server = TcpStream::connect(&target).await.unwrap();
+                let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+                tokio::spawn(carry(from_client, to_server, number, silent.clone()));
+                tokio::spawn(carry(from_server, to_client, number, silent.clone()));
+            }
+        });
+        line
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        Store::connect_lazy(&self.url, 8).unwrap()
+    }
+
+    pub(crate) fn fall_silent(&self) {
+        self.silent.store(self.made.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, number: usize, silent: Arc<AtomicUsize>) {
+    let mut buffer = vec![0; 65_536];
+    while let Ok(count) = from.read(&mut buffer).await {
+        let is_silent = number < silent.load(Ordering::SeqCst);
+        if count == 0 && is_silent {
+            return std::future::pending().await;
+        }
+        if count == 0 || (!is_silent && to.write_all(&buffer[..count]).await.is_err()) {
+            return;
+        }
+    }
 }

@@ -1,12 +1,17 @@
 //! What holds when something does not answer: a frozen replica, a listing that failed, a clock that was set back, no capacity.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff::clock::real_sleep;
-use bakeoff::ids;
+use bakeoff::app::Settings;
+use bakeoff::aws::Aws;
+use bakeoff::clock::{Clock, real_now, real_sleep};
+use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::tasks::{scheduler, watcher};
+use bakeoff::{ids, tasks};
 use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::decide::FailureClass;
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::TrainingJobRequest;
@@ -15,7 +20,10 @@ use bakeoff_domain::request;
 use chrono::{DateTime, TimeDelta};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Postgres, Transaction};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::between::Line;
 use crate::support::{Region, TestApp, production_store, spec, usual};
 
 /// The price of a p5.
@@ -158,6 +166,41 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
     let experiment = test.get(&format!("/v1/experiments/{id}")).await;
     assert!(settled, "${} stay reserved {PATIENCE:?} after a replica froze writing points", experiment["reserved_usd"]);
     leave(test, frozen).await;
+}
+
+/// After a failover: the scheduler's claim was sent, and its answer will never come. Other connections can be made.
+#[sqlx::test(migrations = false)]
+async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(pool: PgPool) {
+    let test = TestApp::starting(pool.clone(), real_now()).await;
+    let line = Line::start(&pool).await;
+    let mut app = test.replica("silent");
+    app.store = line.store();
+    app.clock = Clock::Running(Timescale::REAL);
+    app.aws = Arc::new(Aws::new(test.ports.clone(), app.clock.clone(), 100.0));
+    let lease = Duration::from_secs(2);
+    app.settings = Arc::new(Settings { lease, ..(*app.settings).clone() });
+    app.watcher = Arc::new(Leader::new("watcher", "silent".into(), lease));
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    tasks::spawn(&app, &tracker, &stop);
+    let id = test.start(&long()).await;
+    let runs = comes_true(async || number(&pool, "SELECT count(*) FROM attempts WHERE state = 'running'").await > 0);
+    assert!(runs.await, "it runs");
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE trials IN ACCESS EXCLUSIVE MODE").execute(&mut *held).await.unwrap();
+    app.wake.notify_one();
+    let claims = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+                  AND query LIKE '%FOR UPDATE SKIP LOCKED%'";
+    assert!(comes_true(async || number(&pool, claims).await > 0).await, "the scheduler's claim is under way");
+    line.fall_silent();
+    held.rollback().await.unwrap();
+    assert_eq!(test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await.0, 202);
+    let mut stopped = false;
+    for _ in 0..3 {
+        stopped = stopped || comes_true(async || jobs(&test.record().await)[0]["status"] != "InProgress").await;
+    }
+    stop.cancel();
+    assert!(stopped, "cancelled, and not stopped a minute later: ${P5_USD_PER_HOUR:.2} an hour until the process ends");
+    app.store.pool().close().await;
 }
 
 /// Committed, and not sent: what a scheduler has in its hands when it freezes before its create.
@@ -353,7 +396,7 @@ async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: Pg
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
     test.app.clock.advance(-TimeDelta::hours(1));
     for _ in 0..4 {
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+        scheduler::tick(&test.app).await.unwrap();
         test.advance(TimeDelta::seconds(30)).await;
     }
     let going = jobs(&test.record().await).iter().filter(|job| job["status"] == "InProgress").count();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::clock::{real_now, real_sleep};
 use bakeoff::leader::Leader;
-use bakeoff::store::{Store, StoreError};
+use bakeoff::store::Store;
 use bakeoff::tasks::{archivist, ingester, scheduler, watcher};
 use bakeoff_domain::job::TrainingJobRequest;
 use bakeoff_domain::ports::AwsError;
@@ -18,9 +18,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
+use tokio::sync::Notify;
 
 use crate::between::{Act, Between};
-use crate::support::{TestApp, ports_of, production_store, spec};
+use crate::support::{TestApp, ports_of, spec};
 
 fn jobs(record: &Value) -> Vec<Value> {
     record["jobs"].as_array().cloned().unwrap_or_default()
@@ -131,12 +132,46 @@ async fn a_create_that_is_carried_out_late_never_makes_a_second_job_of_its_trial
     assert_eq!(there, 1, "jobs of one trial at a time, after {sent} creates");
 }
 
+/// It froze before its create, and its lease has passed on; another has given the attempt up. The create goes through, and whoever
+/// sent it is the one that knows.
+#[sqlx::test(migrations = false)]
+async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let word = Arc::new(Notify::new());
+    let late = word.clone();
+    let rule = move |operation: &str, _: &Value| match operation {
+        "CreateTrainingJob" => Act::Wait(late.clone()),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, rule).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    let id = test.start(&repeats(1)).await;
+    let app = test.app.clone();
+    let frozen = tokio::spawn(async move { scheduler::tick(&app).await });
+    while between.count("CreateTrainingJob") == 0 {
+        real_sleep(Duration::from_millis(20)).await;
+    }
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    for statement in [
+        "UPDATE attempts SET state = 'never_created', settled_at = planned_at",
+        "UPDATE trials SET state = 'stopped', ended_at = created_at, lease_token = lease_token + 1, lease_owner = NULL, lease_expires_at = NULL",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    word.notify_one();
+    frozen.await.unwrap().unwrap();
+    let (there, strays) = (in_progress(&test.record().await), number(&pool, "SELECT count(*) FROM stray_jobs").await);
+    assert_eq!((there, strays), (1, 1), "jobs that run, and strays that are known of");
+}
+
 /// On a database of its own, as a restore or a staging copy is.
 async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
     let options: PgConnectOptions = (*pool.connect_options()).clone();
     let origin = options.get_database().unwrap().to_owned();
-    let name = format!("{origin}_copy");
-    let admin = PgPoolOptions::new().max_connections(1).connect_with(options.clone().database("postgres")).await.unwrap();
+    let name = format!("copy_{}", bakeoff::ids::fresh().as_simple());
+    let admin =
+        PgPoolOptions::new().max_connections(1).connect_with(options.clone().database("postgres")).await.unwrap();
     sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1")
         .bind(&origin)
         .execute(&admin)
@@ -181,109 +216,6 @@ async fn a_copy_of_the_database_stops_no_job_of_the_original(pool: PgPool) {
     admin.close().await;
     assert_eq!(going, 3, "of three jobs go on beside a copy of the database; ${lost:.2} were spent in vain: {states}");
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
-}
-
-/// SQLSTATE of a deadlock's victim.
-const DEADLOCK: &str = "40P01";
-
-fn is_deadlock(error: &StoreError) -> bool {
-    format!("{error:?}").contains(DEADLOCK)
-}
-
-async fn push(test: &TestApp, job: &Value, status: &str, secondary: &str) {
-    let key = bakeoff::http::events_key(&[7; 32]);
-    let now = test.app.clock.now();
-    let body = json!({
-        "version": "0", "id": "1", "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
-        "account": "111122223333", "region": "us-east-1", "time": now, "resources": [],
-        "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": status, "SecondaryStatus": secondary,
-                   "LastModifiedTime": now.timestamp_millis(),
-                   "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
-    });
-    test.send(test.request(Method::POST, "/v1/aws-events", &key).json(&body)).await;
-}
-
-async fn deadlocks(pool: &PgPool) -> i64 {
-    number(pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
-}
-
-/// Cancels, settlements, listings, pushed events and metrics, all of the same trials at the same time.
-#[sqlx::test(migrations = false)]
-async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool: PgPool) {
-    let storm = production_store(&pool);
-    let mut test = TestApp::with_faults(storm.pool().clone(), &["--quota", "1000"]).await;
-    let settings = Settings { lease: Duration::from_secs(2), ..(*test.app.settings).clone() };
-    test.app.settings = Arc::new(settings);
-    let mut failed = Vec::new();
-    for round in 0..ROUNDS {
-        let mut ids = Vec::new();
-        for _ in 0..EXPERIMENTS {
-            ids.push(test.start(&repeats(12)).await);
-        }
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        test.advance(TimeDelta::minutes(12)).await;
-        test.watch().await;
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        if round % 2 == 0 {
-            test.advance(TimeDelta::hours(3)).await;
-        }
-        failed.extend(one_storm(&test, &ids).await);
-        test.advance(TimeDelta::minutes(30)).await;
-        test.tick().await;
-    }
-    storm.pool().close().await;
-    test.app.store.pool().close().await;
-    let counted = deadlocks(&pool).await;
-    println!("{counted} deadlocks, {} calls failed", failed.len());
-    assert_eq!((counted, failed), (0, Vec::new()), "deadlocks, and what failed");
-}
-
-const ROUNDS: usize = 6;
-const EXPERIMENTS: usize = 8;
-
-/// What failed in it: cancels that were not taken, ticks that were a deadlock's victim.
-async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
-    let now = test.app.clock.now();
-    let all = "UPDATE trials SET due_at = $1 WHERE state IN ('running', 'stopping')";
-    sqlx::query(all).bind(now).execute(test.app.store.pool()).await.unwrap();
-    sqlx::query("UPDATE attempts SET metrics_due_at = $1 WHERE state = 'running'")
-        .bind(now)
-        .execute(test.app.store.pool())
-        .await
-        .unwrap();
-    let (left, right) = (test.replica("left"), test.replica("right"));
-    let of = async |result: Result<usize, StoreError>| result.err().filter(is_deadlock).map(|error| error.to_string());
-    let settles = async |app: &App| {
-        let mut victims = Vec::new();
-        for _ in 0..4 {
-            victims.extend(of(scheduler::tick(app).await).await);
-        }
-        victims
-    };
-    let living = jobs(&test.record().await);
-    let pushes = async |backwards: bool| {
-        let mut order: Vec<&Value> = living.iter().rev().take(96).collect();
-        if backwards {
-            order.reverse();
-        }
-        for secondary in ["Uploading", "Completed"] {
-            let status = if secondary == "Completed" { "Completed" } else { "InProgress" };
-            futures::future::join_all(order.iter().map(|job| push(test, job, status, secondary))).await;
-        }
-    };
-    let cancels = futures::future::join_all(ids.iter().map(async |id| {
-        let (status, body) = test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
-        (status != 202).then(|| format!("a cancel was answered {status}: {body}"))
-    }));
-    let watching = async {
-        for _ in 0..4 {
-            drop(watcher::tick(&test.app, &mut watcher::Memory::default()).await);
-        }
-    };
-    let reading = async { of(ingester::tick(&right).await).await };
-    let (one, two, cancelled, (), (), (), read) =
-        tokio::join!(settles(&left), settles(&right), cancels, watching, pushes(false), pushes(true), reading);
-    one.into_iter().chain(two).chain(cancelled.into_iter().flatten()).chain(read).collect()
 }
 
 /// A transaction that has merged points and is not over yet.

@@ -14,6 +14,7 @@ mod fleet;
 mod fuzz;
 mod holds;
 mod holds_fleet;
+mod holds_locks;
 mod holds_money;
 mod ledger;
 mod metrics;
