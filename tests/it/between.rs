@@ -1,7 +1,6 @@
 //! What stands between the service and its region, or its database. A proxy that remembers what was sent, and does to a call what a
 //! region cannot be asked to do; a line that falls silent.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -155,10 +154,9 @@ fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     written
 }
 
-/// A line to the database. Connections that are there when it falls silent stay open and carry nothing more, as after a failover.
+/// A line to the database, on which one statement gets lost with its connection: both stay open, and nothing more is carried.
 pub(crate) struct Line {
-    made: Arc<AtomicUsize>,
-    silent: Arc<AtomicUsize>,
+    lost: Arc<Mutex<Option<&'static str>>>,
     url: String,
 }
 
@@ -168,15 +166,15 @@ impl Line {
         let mut url = pool.connect_options().to_url_lossy();
         let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
         url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
-        let line = Self { made: Arc::default(), silent: Arc::default(), url: url.to_string() };
-        let (made, silent) = (line.made.clone(), line.silent.clone());
+        url.query_pairs_mut().append_pair("application_name", "behind the line");
+        let line = Self { lost: Arc::default(), url: url.to_string() };
+        let lost = line.lost.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let number = made.fetch_add(1, Ordering::SeqCst);
                 let server = TcpStream::connect(&target).await.unwrap();
                 let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-                tokio::spawn(carry(from_client, to_server, number, silent.clone()));
-                tokio::spawn(carry(from_server, to_client, number, silent.clone()));
+                tokio::spawn(carry(from_client, to_server, lost.clone()));
+                tokio::spawn(carry(from_server, to_client, Arc::default()));
             }
         });
         line
@@ -186,19 +184,28 @@ impl Line {
         Store::connect_lazy(&self.url, 8).unwrap()
     }
 
-    pub(crate) fn fall_silent(&self) {
-        self.silent.store(self.made.load(Ordering::SeqCst), Ordering::SeqCst);
+    /// The next statement with such a text that is prepared gets lost.
+    pub(crate) fn lose(&self, text: &'static str) {
+        *self.lost.lock().unwrap() = Some(text);
+    }
+
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.lock().unwrap().is_none()
     }
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, number: usize, silent: Arc<AtomicUsize>) {
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lost: Arc<Mutex<Option<&'static str>>>) {
     let mut buffer = vec![0; 65_536];
-    while let Ok(count) = from.read(&mut buffer).await {
-        let is_silent = number < silent.load(Ordering::SeqCst);
-        if count == 0 && is_silent {
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let is_lost = {
+            let mut lost = lost.lock().unwrap();
+            let has = |text: &&str| buffer[..count].windows(text.len()).any(|window| window == text.as_bytes());
+            lost.as_ref().is_some_and(has) && lost.take().is_some()
+        };
+        if is_lost {
             return std::future::pending().await;
         }
-        if count == 0 || (!is_silent && to.write_all(&buffer[..count]).await.is_err()) {
+        if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
     }

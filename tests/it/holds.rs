@@ -168,6 +168,10 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
     leave(test, frozen).await;
 }
 
+/// Ends the sessions of a line.
+const HANG_UP: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                       WHERE datname = current_database() AND application_name = 'behind the line'";
+
 /// After a failover: the scheduler's claim was sent, and its answer will never come. Other connections can be made.
 #[sqlx::test(migrations = false)]
 async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(pool: PgPool) {
@@ -185,14 +189,14 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     let id = test.start(&long()).await;
     let runs = comes_true(async || number(&pool, "SELECT count(*) FROM attempts WHERE state = 'running'").await > 0);
     assert!(runs.await, "it runs");
-    let mut held = pool.begin().await.unwrap();
-    sqlx::query("LOCK TABLE trials IN ACCESS EXCLUSIVE MODE").execute(&mut *held).await.unwrap();
-    app.wake.notify_one();
-    let claims = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-                  AND query LIKE '%FOR UPDATE SKIP LOCKED%'";
-    assert!(comes_true(async || number(&pool, claims).await > 0).await, "the scheduler's claim is under way");
-    line.fall_silent();
-    held.rollback().await.unwrap();
+    // New connections prepare their statements anew.
+    line.lose("lease_owner FROM trials");
+    assert!(number(&pool, HANG_UP).await > 0);
+    let is_lost = comes_true(async || {
+        app.wake.notify_one();
+        line.has_lost()
+    });
+    assert!(is_lost.await, "the scheduler's claim is under way");
     assert_eq!(test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await.0, 202);
     let mut stopped = false;
     for _ in 0..3 {
@@ -200,7 +204,9 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     }
     stop.cancel();
     assert!(stopped, "cancelled, and not stopped a minute later: ${P5_USD_PER_HOUR:.2} an hour until the process ends");
-    app.store.pool().close().await;
+    // The lost one never hears of it.
+    drop(tokio::time::timeout(Duration::from_secs(2), app.store.pool().close()).await);
+    number(&pool, HANG_UP).await;
 }
 
 /// Committed, and not sent: what a scheduler has in its hands when it freezes before its create.

@@ -19,10 +19,11 @@ use bakeoff_domain::watch::Change;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
-use crate::support::{TestApp, production_store, spec};
+use crate::support::{TestApp, spec};
 
 fn jobs(record: &Value) -> Vec<Value> {
     record["jobs"].as_array().cloned().unwrap_or_default()
@@ -210,8 +211,9 @@ async fn deadlocks(pool: &PgPool) -> i64 {
 /// Cancels, settlements, listings, pushed events and metrics, all of the same trials at the same time.
 #[sqlx::test(migrations = false)]
 async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool: PgPool) {
-    let storm = production_store(&pool);
-    let mut test = TestApp::with_faults(storm.pool().clone(), &["--quota", "1000"]).await;
+    // A pool of its own, whose end makes its sessions tell what they counted.
+    let own = PgPoolOptions::new().max_connections(16).connect_lazy_with((*pool.connect_options()).clone());
+    let mut test = TestApp::with_faults(own, &["--quota", "1000"]).await;
     let settings = Settings { lease: Duration::from_secs(2), ..(*test.app.settings).clone() };
     test.app.settings = Arc::new(settings);
     let mut failed = Vec::new();
@@ -231,7 +233,6 @@ async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool:
         test.advance(TimeDelta::minutes(30)).await;
         test.tick().await;
     }
-    storm.pool().close().await;
     test.app.store.pool().close().await;
     let counted = deadlocks(&pool).await;
     println!("{counted} deadlocks, {} calls failed", failed.len());
