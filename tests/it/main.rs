@@ -5,12 +5,17 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test fails")]
 
 mod api;
+mod between;
 mod bill;
 mod ci;
 mod clients;
 mod documents;
 mod fleet;
 mod fuzz;
+mod holds;
+mod holds_fleet;
+mod holds_locks;
+mod holds_money;
 mod ledger;
 mod metrics;
 mod plans;

@@ -26,8 +26,26 @@ use bakeoff_domain::queue::{self, Waiting};
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{ConnectOptions, PgPool};
 use tokio::sync::{Notify, watch};
+
+/// AWS at an address.
+pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
+    let region = bakeoff_aws::connect_to(api, s3, "us-east-1").await;
+    Ports {
+        jobs: Arc::new(region.jobs),
+        metrics: Arc::new(region.metrics),
+        quotas: Arc::new(region.quotas),
+        objects: Arc::new(region.objects),
+        prices: Arc::new(region.prices),
+        iterations: Arc::new(region.iterations),
+    }
+}
+
+/// A store as the service opens it, with its sessions' settings. To be closed before the test ends.
+pub(crate) fn production_store(pool: &PgPool) -> Store {
+    Store::connect_lazy(pool.connect_options().to_url_lossy().as_str(), 8).expect("a store")
+}
 
 /// A region that ends with the test.
 pub(crate) struct Region {
@@ -123,16 +141,7 @@ impl TestApp {
         store.migrate().await.expect("migrations");
         let clock = Clock::manual(origin);
         store.put_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
-        let ports = bakeoff_aws::connect_to(&region.url, &region.s3_url, "us-east-1").await;
-        let ports = Ports {
-            jobs: Arc::new(ports.jobs),
-            metrics: Arc::new(ports.metrics),
-            quotas: Arc::new(ports.quotas),
-            objects: Arc::new(ports.objects),
-            prices: Arc::new(ports.prices),
-            iterations: Arc::new(ports.iterations),
-            identity: Arc::new(ports.identity),
-        };
+        let ports = ports_of(&region.url, &region.s3_url).await;
         let settings = Settings {
             region: "us-east-1".into(),
             owner: "test".into(),
@@ -254,6 +263,31 @@ impl TestApp {
     /// A listing of all jobs, as a new watcher makes it.
     pub(crate) async fn watch(&self) {
         tasks::watcher::tick(&self.app, &mut tasks::watcher::Memory::default()).await.expect("watcher");
+    }
+
+    /// Watches for so long as production does: one memory over all ticks, each when the one before says.
+    pub(crate) async fn watch_as_production(&self, memory: &mut tasks::watcher::Memory, how_long: TimeDelta) {
+        let until = self.app.clock.now() + how_long;
+        loop {
+            let next = tasks::watcher::tick(&self.app, memory).await.expect("watcher");
+            let left = until - self.app.clock.now();
+            if left <= TimeDelta::zero() {
+                return;
+            }
+            self.advance(next.max(TimeDelta::seconds(1)).min(left)).await;
+        }
+    }
+
+    /// From now on AWS is at another address: a proxy, or a region of somebody else's.
+    pub(crate) async fn call_aws_at(&mut self, api: &str, s3: &str) {
+        let ports = ports_of(api, s3).await;
+        self.app.aws = Arc::new(Aws::new(ports, self.app.clock.clone(), 100_000.0));
+    }
+
+    /// Dollars that the region has billed for all jobs by now.
+    pub(crate) async fn billed_usd(&self) -> f64 {
+        let record = self.record().await;
+        record["jobs"].as_array().expect("jobs").iter().map(|job| job["micro_usd"].as_f64().unwrap_or(0.0) / 1e6).sum()
     }
 
     /// In steps of five minutes until the experiment has ended, or `hours` have passed; then nothing may leak.

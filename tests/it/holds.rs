@@ -1,0 +1,506 @@
+//! What holds when something does not answer: a frozen replica, a listing that failed, a clock that was set back, no capacity.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bakeoff::app::Settings;
+use bakeoff::aws::Aws;
+use bakeoff::clock::{Clock, real_now, real_sleep};
+use bakeoff::leader::Leader;
+use bakeoff::store::Store;
+use bakeoff::tasks::{scheduler, watcher};
+use bakeoff::{ids, tasks};
+use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::clock::Timescale;
+use bakeoff_domain::decide::FailureClass;
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::job::TrainingJobRequest;
+use bakeoff_domain::limiter::Limiter;
+use bakeoff_domain::request;
+use chrono::{DateTime, TimeDelta};
+use serde_json::{Value, json};
+use sqlx::{PgPool, Postgres, Transaction};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::between::Line;
+use crate::support::{Region, TestApp, production_store, spec, usual};
+
+/// The price of a p5.
+const P5_USD_PER_HOUR: f64 = 63.296;
+
+fn jobs(record: &Value) -> Vec<Value> {
+    record["jobs"].as_array().cloned().unwrap_or_default()
+}
+
+/// One trial, on p5.
+fn one() -> Value {
+    let mut spec = spec();
+    spec["candidates"].as_array_mut().unwrap().remove(0);
+    spec["budget_usd"] = json!(100_000);
+    spec
+}
+
+/// The same for two days and more.
+fn long() -> Value {
+    let mut spec = one();
+    spec["workload"]["total_tokens"] = json!(1_000_000_000_000_u64);
+    spec["workload"]["trial_tokens"] = json!(10_000_000_000_u64);
+    spec["max_runtime_seconds"] = json!(400_000);
+    spec
+}
+
+async fn number(pool: &PgPool, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
+}
+
+/// Real time in which a healthy replica must have got over a frozen one; and after which it gives up one try, as a loop does.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TRY: Duration = Duration::from_secs(4);
+
+async fn comes_true(mut attempt: impl AsyncFnMut() -> bool) -> bool {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if tokio::time::timeout(TRY, attempt()).await == Ok(true) {
+            return true;
+        }
+        real_sleep(Duration::from_millis(200)).await;
+    }
+    false
+}
+
+/// A replica that stands still within a transaction: it has begun one, taken a lock, and says nothing more.
+struct Frozen {
+    store: Store,
+    _transaction: Transaction<'static, Postgres>,
+}
+
+async fn freeze(pool: &PgPool, locks: &[&'static str]) -> Frozen {
+    let store = production_store(pool);
+    let mut transaction = store.pool().begin().await.unwrap();
+    for lock in locks {
+        sqlx::query(*lock).execute(&mut *transaction).await.unwrap();
+    }
+    Frozen { store, _transaction: transaction }
+}
+
+/// The test's database is dropped: nobody may be in it.
+async fn leave(test: TestApp, frozen: Frozen) {
+    drop(frozen._transaction);
+    frozen.store.pool().close().await;
+    test.app.store.pool().close().await;
+}
+
+async fn healthy(pool: &PgPool) -> TestApp {
+    TestApp::new(production_store(pool).pool().clone()).await
+}
+
+/// A trial whose job is over in the region, and not settled.
+async fn with_a_job_that_is_over(pool: &PgPool) -> (TestApp, String) {
+    let test = healthy(pool).await;
+    let id = test.start(&one()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    test.advance(TimeDelta::hours(6)).await;
+    sqlx::query("UPDATE trials SET due_at = $1").bind(test.app.clock.now()).execute(pool).await.unwrap();
+    (test, id)
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting(pool: PgPool) {
+    let test = healthy(&pool).await;
+    test.start(&one()).await;
+    let frozen = freeze(&pool, &["SELECT pg_advisory_xact_lock(108170553131009)"]).await;
+    let admitted = comes_true(async || {
+        scheduler::tick(&test.app).await.ok();
+        !jobs(&test.record().await).is_empty()
+    });
+    assert!(admitted.await, "nothing is admitted {PATIENCE:?} after a replica froze in its admission");
+    leave(test, frozen).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and_settling(pool: PgPool) {
+    let (test, id) = with_a_job_that_is_over(&pool).await;
+    let other = test.start(&one()).await;
+    let rows = ["SELECT 1 FROM experiments FOR UPDATE", "SELECT 1 FROM projects FOR UPDATE"];
+    let frozen = freeze(&pool, &rows).await;
+    let path = format!("/v1/experiments/{other}/cancel");
+    let cancelled = comes_true(async || test.post(&path, &json!({})).await.0 == 202).await;
+    let settled = comes_true(async || {
+        scheduler::tick(&test.app).await.ok();
+        number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await > 0
+    });
+    let settled = settled.await;
+    assert_eq!((cancelled, settled), (true, true), "cancel and settlement of {id}, {PATIENCE:?} after a replica froze");
+    leave(test, frozen).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_replica_frozen_on_the_watchers_lease_does_not_end_all_watching(pool: PgPool) {
+    let test = healthy(&pool).await;
+    test.start(&one()).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    test.app.store.acquire_lease("watcher", "frozen", Duration::ZERO).await.unwrap();
+    let frozen = freeze(&pool, &["SELECT 1 FROM leases FOR UPDATE"]).await;
+    let mut memory = watcher::Memory::default();
+    let listed = comes_true(async || {
+        watcher::tick(&test.app, &mut memory).await.ok();
+        test.record().await["calls"]["ListTrainingJobs"].as_i64().unwrap_or(0) > 0
+    });
+    assert!(listed.await, "no listing {PATIENCE:?} after the watcher froze in a transaction, its lease long over");
+    leave(test, frozen).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(pool: PgPool) {
+    let (test, id) = with_a_job_that_is_over(&pool).await;
+    let held = "SELECT pg_advisory_xact_lock(hashtext('make_samples_partition'))";
+    let frozen = freeze(&pool, &[held]).await;
+    let settled = comes_true(async || {
+        scheduler::tick(&test.app).await.ok();
+        number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await > 0
+    });
+    let settled = settled.await;
+    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
+    assert!(settled, "${} stay reserved {PATIENCE:?} after a replica froze writing points", experiment["reserved_usd"]);
+    leave(test, frozen).await;
+}
+
+/// Ends the sessions of a line.
+const HANG_UP: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                       WHERE datname = current_database() AND application_name = 'behind the line'";
+
+/// After a failover: the scheduler's claim was sent, and its answer will never come. Other connections can be made.
+#[sqlx::test(migrations = false)]
+async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(pool: PgPool) {
+    let test = TestApp::starting(pool.clone(), real_now()).await;
+    let line = Line::start(&pool).await;
+    let mut app = test.replica("silent");
+    app.store = line.store();
+    app.clock = Clock::Running(Timescale::REAL);
+    app.aws = Arc::new(Aws::new(test.ports.clone(), app.clock.clone(), 100.0));
+    let lease = Duration::from_secs(2);
+    app.settings = Arc::new(Settings { lease, ..(*app.settings).clone() });
+    app.watcher = Arc::new(Leader::new("watcher", "silent".into(), lease));
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    tasks::spawn(&app, &tracker, &stop);
+    let id = test.start(&long()).await;
+    let runs = comes_true(async || number(&pool, "SELECT count(*) FROM attempts WHERE state = 'running'").await > 0);
+    assert!(runs.await, "it runs");
+    // New connections prepare their statements anew.
+    line.lose("lease_owner FROM trials");
+    assert!(number(&pool, HANG_UP).await > 0);
+    let is_lost = comes_true(async || {
+        app.wake.notify_one();
+        line.has_lost()
+    });
+    assert!(is_lost.await, "the scheduler's claim is under way");
+    assert_eq!(test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await.0, 202);
+    let mut stopped = false;
+    for _ in 0..3 {
+        stopped = stopped || comes_true(async || jobs(&test.record().await)[0]["status"] != "InProgress").await;
+    }
+    stop.cancel();
+    assert!(stopped, "cancelled, and not stopped a minute later: ${P5_USD_PER_HOUR:.2} an hour until the process ends");
+    // The lost one never hears of it.
+    drop(tokio::time::timeout(Duration::from_secs(2), app.store.pool().close()).await);
+    number(&pool, HANG_UP).await;
+}
+
+/// Committed, and not sent: what a scheduler has in its hands when it freezes before its create.
+async fn planned(test: &TestApp) -> TrainingJobRequest {
+    let claimed = test.admit("frozen", Duration::ZERO).await;
+    let trial = claimed.first().unwrap();
+    let attempt = AttemptId(ids::fresh());
+    let name = request::job_name(&test.app.settings.installation, attempt.0);
+    let (price, now) = (trial.plan.price.clone().unwrap(), test.app.clock.now());
+    test.app.store.plan_attempt(trial, (attempt, &name), &trial.plan, &price, now).await.unwrap();
+    request::for_attempt(trial.plan.request.as_ref().unwrap(), &name, &attempt.to_string(), &trial.id.to_string())
+}
+
+/// A create that is carried out when its experiment is long over, and nothing else runs.
+#[sqlx::test(migrations = false)]
+async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&long()).await;
+    let late = planned(&test).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    let mut memory = watcher::Memory::default();
+    for _ in 0..6 {
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    }
+    test.tick().await;
+    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "cancelled");
+    test.ports.jobs.create(&late).await.unwrap();
+    for _ in 0..7 * 12 {
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        if jobs(&test.record().await)[0]["status"] == "Stopped" {
+            break;
+        }
+    }
+    let (longest, grace) = (test.app.settings.listing.1, TimeDelta::minutes(4));
+    let most = (longest + grace).as_seconds_f64() / 3600.0 * P5_USD_PER_HOUR;
+    let billed = test.billed_usd().await;
+    println!("a late create: ${billed:.2} billed, at most ${most:.2}");
+    assert!(billed <= most, "${billed:.2} were billed for a job of a cancelled experiment, at most ${most:.2}");
+    assert_eq!(jobs(&test.record().await)[0]["status"], "Stopped");
+}
+
+/// As after a restore: jobs run, and their attempts are over in the database.
+async fn without_attempts(test: &TestApp, pool: &PgPool) {
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    for statement in [
+        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "UPDATE trials SET state = 'stopped', ended_at = created_at",
+    ] {
+        sqlx::query(statement).execute(pool).await.unwrap();
+    }
+}
+
+const STRAYS: &str = "SELECT count(*) FROM stray_jobs";
+
+#[sqlx::test(migrations = false)]
+async fn a_first_listing_that_is_throttled_is_repeated_at_once_and_not_after_hours(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&long()).await;
+    without_attempts(&test, &pool).await;
+    let mut memory = watcher::Memory::default();
+    test.region_post("/_sim/faults", &json!({"throttle": 1.0})).await;
+    watcher::tick(&test.app, &mut memory).await.unwrap();
+    test.region_post("/_sim/faults", &json!({})).await;
+    let mut minutes = 0;
+    while number(&pool, STRAYS).await < 1 && minutes < 7 * 60 {
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        minutes += 5;
+    }
+    let billed = test.billed_usd().await;
+    println!("a throttled first listing: stray found after {minutes} minutes, ${billed:.2} billed");
+    assert!(minutes <= 10, "the stray was found after {minutes} minutes, ${billed:.2} billed");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_listing_that_was_cut_off_midway_is_not_complete_and_is_repeated(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&spec()).await;
+    without_attempts(&test, &pool).await;
+    let mut memory = watcher::Memory::default();
+    test.region_post("/_sim/faults", &json!({"reset_after": 1.0})).await;
+    watcher::tick(&test.app, &mut memory).await.unwrap();
+    test.region_post("/_sim/faults", &json!({})).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(10)).await;
+    assert_eq!(number(&pool, STRAYS).await, 2, "strays found ten minutes after a listing whose reply was lost");
+}
+
+/// They may run for 28 days: a backup may be as old, and so may be an attempt that was given up.
+#[sqlx::test(migrations = false)]
+async fn the_first_listing_of_a_term_finds_jobs_of_days_ago(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&long()).await;
+    without_attempts(&test, &pool).await;
+    test.advance(TimeDelta::hours(30)).await;
+    let before = test.billed_usd().await;
+    assert_eq!(jobs(&test.record().await)[0]["status"], "InProgress");
+    let mut memory = watcher::Memory::default();
+    test.watch_as_production(&mut memory, TimeDelta::minutes(20)).await;
+    let status = jobs(&test.record().await)[0]["status"].clone();
+    let each_day = 24.0 * P5_USD_PER_HOUR;
+    println!("a job of 30 hours ago: ${before:.2} billed when the watcher came; it is {status}");
+    assert_eq!(status, "Stopped", "${each_day:.2} a day run on that nobody looks for");
+}
+
+/// A role of another account, after a deploy: Describe says "not found" of every job, List is empty.
+#[sqlx::test(migrations = false)]
+async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let mut three = long();
+    three["candidates"][0]["repeats"] = json!(3);
+    let id = test.start(&three).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    test.advance(TimeDelta::minutes(20)).await;
+    let mut memory = watcher::Memory::default();
+    test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let reserved = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
+
+    let others = Region::start(&[], usual() + TimeDelta::minutes(25));
+    let account = json!({"account": "999988887777"});
+    drop(test.client.post(format!("{}/_sim/account", others.url)).json(&account).send().await);
+    test.call_aws_at(&others.url, &others.s3_url).await;
+    for _ in 0..30 {
+        test.advance(TimeDelta::minutes(1)).await;
+        watcher::tick(&test.app, &mut memory).await.unwrap();
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    }
+    let vanished = number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await;
+    let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
+    let running = jobs(&test.record().await).iter().filter(|job| job["status"] == "InProgress").count();
+    let rate = 3.0 * P5_USD_PER_HOUR;
+    println!("wrong account: {vanished} of 3 given up, reserved ${reserved} then ${held}; they run at ${rate:.2}/h");
+    assert_eq!((vanished, running, &held), (0, 3, &reserved), "attempts given up, jobs that run, dollars reserved");
+
+    let (url, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
+    test.call_aws_at(&url, &s3_url).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.run_to_end(&id, 3).await;
+}
+
+fn start() -> DateTime<chrono::Utc> {
+    DateTime::from_timestamp(1_800_000_000, 0).unwrap()
+}
+
+#[test]
+fn after_the_clock_was_set_back_a_call_is_free_within_seconds() {
+    let mut limiter = Limiter::at_most(1.0);
+    let mut now = start();
+    assert!(limiter.take(now).is_ok());
+    now -= TimeDelta::hours(1);
+    let mut waited = 0;
+    while limiter.take(now).is_err() && waited < 7200 {
+        now += TimeDelta::seconds(1);
+        waited += 1;
+    }
+    assert!(waited <= 5, "a call was free {waited} seconds after the clock had been set back by an hour");
+}
+
+#[test]
+fn a_throttle_before_the_clock_was_set_back_is_still_learnt_from_after_it() {
+    let mut limiter = Limiter::learning(10.0);
+    limiter.heard(true, start());
+    let before = limiter.rate();
+    limiter.heard(true, start() - TimeDelta::hours(1) + TimeDelta::seconds(30));
+    assert!(limiter.rate() < before, "a throttle after the step says nothing: {} calls a second", limiter.rate());
+}
+
+#[sqlx::test(migrations = false)]
+async fn listings_go_on_after_the_clock_was_set_back(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&one()).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    test.advance(TimeDelta::minutes(90)).await;
+    let mut memory = watcher::Memory::default();
+    test.watch_as_production(&mut memory, TimeDelta::minutes(3)).await;
+    let lists = async || test.record().await["calls"]["ListTrainingJobs"].as_i64().unwrap();
+    let before = lists().await;
+    test.app.clock.advance(-TimeDelta::hours(1));
+    test.watch_as_production(&mut memory, TimeDelta::minutes(10)).await;
+    let after = lists().await;
+    assert!(after > before, "no listing in ten minutes after the clock had been set back by an hour");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut many = long();
+    many["candidates"][0]["repeats"] = json!(8);
+    let id = test.start(&many).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.app.clock.advance(-TimeDelta::hours(1));
+    for _ in 0..4 {
+        scheduler::tick(&test.app).await.unwrap();
+        test.advance(TimeDelta::seconds(30)).await;
+    }
+    let going = jobs(&test.record().await).iter().filter(|job| job["status"] == "InProgress").count();
+    let exposed = P5_USD_PER_HOUR * f64::from(u32::try_from(going).unwrap());
+    println!("stops after a step back: {going} of 8 not sent, ${exposed:.2} for the hour");
+    assert_eq!(going, 0, "jobs whose stop was not sent two minutes after the clock had been set back by an hour");
+}
+
+#[test]
+fn a_failure_is_classed_by_its_prefix_and_not_by_a_word_in_the_users_message() {
+    let reason = "AlgorithmError: ExecuteUserScriptError: ExpertCapacityError: 12 tokens dropped, ExitCode 1";
+    assert_eq!(FailureClass::of(reason), FailureClass::Algorithm);
+    assert_eq!(FailureClass::of("ClientError: CapacityError.txt was not found in S3"), FailureClass::Client);
+    assert_eq!(FailureClass::of("InternalServerError: after a CapacityError"), FailureClass::Internal);
+    let capacity = "CapacityError: Unable to provision requested ML compute capacity.";
+    assert_eq!(FailureClass::of(capacity), FailureClass::Capacity);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_stop_goes_before_any_number_of_looks(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut many = spec();
+    many["budget_usd"] = json!(1_000_000);
+    let each: Vec<Value> = (0..10)
+        .map(|number| {
+            let mut one = many["candidates"][0].clone();
+            (one["name"], one["repeats"]) = (json!(format!("c{number}")), json!(20));
+            one
+        })
+        .collect();
+    many["candidates"] = json!(each);
+    let stopped = test.start(&many).await;
+    for _ in 0..2 {
+        test.start(&many).await;
+    }
+    let now = test.app.clock.now();
+    sqlx::query("UPDATE trials SET state = 'running', due_at = $1 - interval '1 hour'")
+        .bind(now)
+        .execute(&pool)
+        .await
+        .unwrap();
+    test.post(&format!("/v1/experiments/{stopped}/cancel"), &json!({})).await;
+    sqlx::query(
+        "UPDATE trials SET stop_requested_at = NULL, due_at = $1 - interval '1 hour'
+         WHERE stop_requested_at IS NOT NULL AND id <> (SELECT id FROM trials WHERE stop_requested_at IS NOT NULL ORDER BY id LIMIT 1)",
+    )
+    .bind(now)
+    .execute(&pool)
+    .await
+    .unwrap();
+    let claimed = test.app.store.claim_due_trials("x", Duration::from_secs(30), now, 10).await.unwrap();
+    let stops = claimed.iter().filter(|trial| trial.stop_requested && trial.state == TrialState::Running).count();
+    assert_eq!((claimed.len(), stops), (10, 1), "of 600 due trials, claimed and to be stopped");
+}
+
+#[sqlx::test(migrations = false)]
+async fn quotas_that_could_not_be_read_are_read_again_within_minutes(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut memory = watcher::Memory::default();
+    test.region_post("/_sim/faults", &json!({"throttle": 1.0})).await;
+    watcher::tick(&test.app, &mut memory).await.unwrap();
+    test.region_post("/_sim/faults", &json!({})).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(15)).await;
+    let known = number(&pool, "SELECT count(*) FROM quotas WHERE instances IS NOT NULL").await;
+    assert!(known > 0, "no quota is known a quarter of an hour after the first reading failed");
+}
+
+/// A p5 drought lasts hours, and waiting costs nothing.
+#[sqlx::test(migrations = false)]
+async fn a_drought_of_capacity_is_waited_for(pool: PgPool) {
+    let test = TestApp::with_faults(pool.clone(), &["--no-capacity", "1"]).await;
+    let id = test.start(&one()).await;
+    for _ in 0..8 * 12 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(5)).await;
+    }
+    let waiting = test.get(&format!("/v1/experiments/{id}")).await;
+    let (during, state) = (test.billed_usd().await, waiting["state"].clone());
+    test.region_post("/_sim/faults", &json!({})).await;
+    let ended = test.run_to_end(&id, 12).await;
+    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
+    let row = &table["rows"][0];
+    println!("eight hours without capacity: {state}, ${during:.2} billed; then {} ({})", row["state"], row["reason"]);
+    assert_eq!((&ended["state"], &row["state"]), (&json!("completed"), &json!("completed")), "{row}");
+    assert!(during < f64::EPSILON, "${during} were billed while there was no capacity");
+}
+
+/// While it lasts, somebody has had enough.
+#[sqlx::test(migrations = false)]
+async fn a_drought_of_capacity_ends_with_a_cancel_and_costs_nothing(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--no-capacity", "1"]).await;
+    let id = test.start(&one()).await;
+    for _ in 0..3 * 12 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(5)).await;
+    }
+    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "running", "it is waited for");
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    let ended = test.run_to_end(&id, 2).await;
+    assert_eq!((&ended["state"], &ended["settled_usd"]), (&json!("cancelled"), &json!(0.0)));
+}

@@ -1,0 +1,390 @@
+//! What holds of money when AWS, the database or a row of it is not as it should be: nothing is booked that cannot have been billed,
+//! and nothing stays reserved or unbooked for long.
+
+use std::time::Duration;
+
+use bakeoff::ids;
+use bakeoff::tasks::{ingester, pools, repricer, scheduler};
+use bakeoff_domain::ids::{AttemptId, PriceId};
+use bakeoff_domain::job::TrainingJobRequest;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::plan::{self, Tariff};
+use bakeoff_domain::price::Price;
+use bakeoff_domain::request;
+use chrono::TimeDelta;
+use reqwest::{Method, StatusCode};
+use rust_decimal::Decimal;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::between::{Act, Between};
+use crate::support::{TestApp, spec, spot_spec};
+
+fn jobs(record: &Value) -> Vec<Value> {
+    record["jobs"].as_array().cloned().unwrap_or_default()
+}
+
+/// One trial, on p5.
+fn one() -> Value {
+    let mut spec = spec();
+    spec["candidates"].as_array_mut().unwrap().remove(0);
+    spec["budget_usd"] = json!(100_000);
+    spec
+}
+
+async fn number(pool: &PgPool, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
+}
+
+async fn run(pool: &PgPool, statement: &'static str) {
+    sqlx::query(statement).execute(pool).await.unwrap();
+}
+
+async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
+    let page = test.get(&format!("/v1/experiments/{experiment}/events?page_size=500")).await;
+    let alarms = page["items"].as_array().unwrap().iter().filter(|event| event["severity"] == "alarm").cloned();
+    alarms.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The service was away for three days; a clean-up script has deleted the job meanwhile.
+#[sqlx::test(migrations = false)]
+async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&one()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    test.advance(TimeDelta::hours(4)).await;
+    let job = jobs(&test.record().await)[0].clone();
+    let delete = test.client.post(&test.region.url).header("x-amz-target", "SageMaker.DeleteTrainingJob");
+    assert!(delete.json(&json!({"TrainingJobName": job["name"]})).send().await.unwrap().status().is_success());
+    test.advance(TimeDelta::days(3)).await;
+    let ended = test.run_until_ended(&id, 24).await;
+    let (booked, billed) = (ended["settled_usd"].as_f64().unwrap(), job["micro_usd"].as_f64().unwrap() / 1e6);
+    let reserved = number(&pool, "SELECT (reserved_training_usd * 100)::bigint FROM attempts").await;
+    let seconds = number(&pool, "SELECT billable_seconds FROM attempts").await;
+    let most = f64::from(i32::try_from(reserved).unwrap()) / 100.0;
+    println!("vanished: ${billed:.2} billed by the region, ${most:.2} reserved, ${booked:.2} booked for {seconds} s");
+    assert!(booked <= most + 0.1, "${booked:.2} are booked, ${billed:.2} were billed, ${most:.2} were reserved");
+}
+
+/// BillableTimeInSeconds may be missing: then what spot waited for capacity is not billed either.
+#[sqlx::test(migrations = false)]
+async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let mut spot = spot_spec();
+    spot["candidates"][0]["purchase_options"] = json!(["spot"]);
+    spot["candidates"][0]["repeats"] = json!(3);
+    let rule = |_: &str, _: &Value| Act::Replace(b"BillableTimeInSeconds", b"BillableTimeUnknown__");
+    let silent = Between::start(&test.region.url, rule).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&silent.url, &s3_url).await;
+    let id = test.start(&spot).await;
+    test.run_until_ended(&id, 60).await;
+    let record = test.record().await;
+    let (mut waited, mut over) = (0, Vec::new());
+    for job in jobs(&record) {
+        let ran = job["training_seconds"].as_i64().unwrap();
+        let attempt = uuid::Uuid::try_parse(job["attempt"].as_str().unwrap().rsplit_once('_').unwrap().1).unwrap();
+        let (booked, whole): (i64, i64) = sqlx::query_as(
+            "SELECT billable_seconds, extract(epoch FROM ended_at - started_at)::bigint FROM attempts WHERE id = $1",
+        )
+        .bind(attempt)
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+        waited += whole - ran;
+        if booked > ran + 60 {
+            over.push(format!("{booked} s booked, and it ran for {ran}"));
+        }
+    }
+    assert!(waited > 600, "no job waited for capacity, {waited} s: the test proves nothing");
+    assert_eq!(over, Vec::<String>::new(), "they waited {waited} s together");
+}
+
+/// Points are worth less than money that stays reserved.
+#[sqlx::test(migrations = false)]
+async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&one()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    for statement in [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full'; END $$",
+        "CREATE TRIGGER refuse BEFORE INSERT ON series FOR EACH STATEMENT EXECUTE FUNCTION refuse()",
+        "CREATE TRIGGER refuse BEFORE INSERT ON samples FOR EACH STATEMENT EXECUTE FUNCTION refuse()",
+    ] {
+        run(&pool, statement).await;
+    }
+    test.advance(TimeDelta::hours(4)).await;
+    test.watch().await;
+    for _ in 0..3 {
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+        run(
+            &pool,
+            "UPDATE trials SET lease_expires_at = clock_timestamp() - interval '1 s' WHERE lease_owner IS NOT NULL",
+        )
+        .await;
+    }
+    let state = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone();
+    let released =
+        number(&pool, "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'training'").await;
+    let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
+    assert_eq!((state, released), (json!("completed"), 1), "${held} are still reserved");
+}
+
+/// Its job is over, and its pool waits.
+async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> String {
+    let mut warm = one();
+    warm["keep_alive_seconds"] = json!(keep_alive_seconds);
+    let id = test.start(&warm).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    for _ in 0..5 * 12 {
+        test.advance(TimeDelta::minutes(5)).await;
+        test.watch().await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+        if jobs(&test.record().await)[0]["idle_pool"] == true {
+            break;
+        }
+    }
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    id
+}
+
+const RETAINED: &str = "SELECT count(*) FROM warm_pools WHERE state = 'retained'";
+
+/// Looks once at a pool that waits while AWS answers in a strange way; then again and again as it is.
+async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act + Send + 'static) {
+    let mut test = TestApp::new(pool.clone()).await;
+    with_a_pool(&test, 14_400).await;
+    assert_eq!(number(pool, RETAINED).await, 1);
+    let between = Between::start(&test.region.url, strange).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    pools::tick(&test.app).await.unwrap();
+    let (retained, exposed) = (number(pool, RETAINED).await, 4.0 * 63.296);
+    assert_eq!(retained, 1, "pools that are looked after; nobody ends it, and its keep-alive costs ${exposed:.2}");
+    between.follow(|_, _| Act::Pass);
+    for _ in 0..10 {
+        test.advance(TimeDelta::minutes(2)).await;
+        while pools::tick(&test.app).await.unwrap() > 0 {}
+    }
+    let job = jobs(&test.record().await)[0].clone();
+    assert_eq!((number(pool, RETAINED).await, &job["idle_pool"]), (0, &json!(false)), "in the end it is let go");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_pool_is_not_given_up_because_its_job_was_not_found_once(pool: PgPool) {
+    let unknown = json!({"__type": "ValidationException", "message": "Requested resource not found."});
+    looked_at_once(&pool, move |_, _| Act::Answer(400, unknown.clone())).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_pool_is_not_given_up_because_its_status_was_missing_once(pool: PgPool) {
+    looked_at_once(&pool, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let id = with_a_pool(&test, 3600).await;
+    let longer = |_: &str, _: &Value| {
+        Act::Replace(b"\"ResourceRetainedBillableTimeInSeconds\":", b"\"ResourceRetainedBillableTimeInSeconds\":99")
+    };
+    let between = Between::start(&test.region.url, longer).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    for _ in 0..6 {
+        while pools::tick(&test.app).await.unwrap() > 0 {}
+        test.advance(TimeDelta::minutes(2)).await;
+    }
+    let over = "SELECT count(*) FROM warm_pools WHERE state = 'settled' AND retained_seconds > 3600";
+    assert_eq!(number(&pool, over).await, 1, "it was settled at what SageMaker says");
+    let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
+    let alarms = alarms(&test, &id).await;
+    assert!(!alarms.is_empty() && !paused.is_null(), "alarms {alarms:?}, paused: {paused}");
+}
+
+async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(pool).await.unwrap();
+    let read = |key: &str| plan[key].clone();
+    (serde_json::from_value(read("request")).unwrap(), serde_json::from_value(read("price")).unwrap())
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut warm = one();
+    warm["keep_alive_seconds"] = json!(21_600);
+    test.start(&warm).await;
+    let (request, price) = request_of(&pool).await;
+    let now = test.app.clock.now();
+    let dear = Usd(price.usd_per_hour.0 * Decimal::from(2u32));
+    let after_the_job = now + TimeDelta::seconds(request.max_runtime_seconds.into()) + TimeDelta::hours(1);
+    let id = PriceId(ids::fresh());
+    let risen =
+        Price { id, usd_per_hour: dear, usd_per_hour_max: None, effective_from: after_the_job, ..price.clone() };
+    let prices = [price.clone(), risen];
+    let worst = plan::worst_case(&request, Tariff { prices: &prices, rates: &[] }, &price, TimeDelta::minutes(5), now);
+    let needed = Usd(dear.0 * Decimal::from(5u32));
+    assert!(
+        worst.pool_usd >= needed,
+        "{} are reserved for the pool, and its last five hours cost {needed}",
+        worst.pool_usd
+    );
+}
+
+/// Seconds beyond the longest training that a plan's worst case pays for.
+async fn allowance(test: &TestApp, spec: &Value) -> f64 {
+    let (status, plan) = test.post("/v1/plans", spec).await;
+    assert_eq!(status, StatusCode::OK, "{plan}");
+    let trial = &plan["candidates"][0];
+    let usd = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    let worst = usd(&trial["worst_case"]["training_usd"]).unwrap_or_else(|| panic!("{plan:#}"));
+    let rate = usd(&trial["price"]["usd_per_hour"]).unwrap() * trial["instance_count"].as_f64().unwrap();
+    worst / rate * 3600.0 - spec["max_runtime_seconds"].as_f64().unwrap()
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_reservation_holds_the_upload_of_a_large_model(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let small = allowance(&test, &one()).await;
+    let mut large = one();
+    large["workload"]["model"] = json!({"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "intermediate": 28_672,
+        "vocabulary": 128_256, "sequence_length": 2048});
+    large["candidates"][0]["instance_count"] = json!(4);
+    large["candidates"][0]["profile"]["zero_stage"] = json!(3);
+    large["candidates"][0]["profile"]["micro_batch_per_gpu"] = json!(1);
+    let large = allowance(&test, &large).await;
+    println!("seconds beyond the training that are reserved: {small:.0} for 7B, {large:.0} for 70B");
+    assert!((500.0..2100.0).contains(&small), "7B: {small:.0} s beyond its training");
+    assert!(large >= 1800.0 + 120.0, "70B: {large:.0} s beyond its training, and its upload alone takes half an hour");
+}
+
+/// Two experiments whose jobs run, in one tick of everything; the first one's plan can then not be read.
+async fn two_of_which_one_is_unreadable(test: &TestApp, pool: &PgPool, spec: &Value, path: &str) -> uuid::Uuid {
+    test.start(spec).await;
+    test.start(spec).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let broken: uuid::Uuid =
+        sqlx::query_scalar("SELECT min(id::text)::uuid FROM trials").fetch_one(pool).await.unwrap();
+    sqlx::query("UPDATE trials SET plan = jsonb_set(plan, $2::text[], '\"nonsense\"') WHERE id = $1")
+        .bind(broken)
+        .bind(path.split('.').map(str::to_owned).collect::<Vec<_>>())
+        .execute(pool)
+        .await
+        .unwrap();
+    test.advance(TimeDelta::hours(1)).await;
+    broken
+}
+
+#[sqlx::test(migrations = false)]
+async fn metrics_are_read_although_another_trials_plan_cannot_be(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let broken = two_of_which_one_is_unreadable(&test, &pool, &one(), "request.metrics").await;
+    let read = ingester::tick(&test.app).await;
+    let behind: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL")
+            .bind(broken)
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+    assert_eq!(behind, 0, "attempts whose metrics were not read, because of one unreadable plan: {read:?}");
+}
+
+#[sqlx::test(migrations = false)]
+async fn checkpoints_are_looked_at_although_another_trials_plan_cannot_be_read(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut spot = spot_spec();
+    spot["candidates"][0]["purchase_options"] = json!(["spot"]);
+    let broken = two_of_which_one_is_unreadable(&test, &pool, &spot, "request.checkpoint").await;
+    let now = test.app.clock.now();
+    let due = test.app.store.claim_due_checkpoints(now, TimeDelta::minutes(10), 100).await;
+    let due: Result<Vec<uuid::Uuid>, _> = due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());
+    let is_taken = due.as_ref().is_ok_and(|due| !due.is_empty() && !due.contains(&broken));
+    assert!(is_taken, "taken to be looked at, beside an unreadable one: {due:?}");
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_read(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (id, readable) = (test.start(&one()).await, test.start(&one()).await);
+    test.run_to_end(&id, 12).await;
+    test.run_to_end(&readable, 12).await;
+    let settled = async |id: &str| test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let before = settled(&id).await;
+    run(&pool, "CREATE TABLE kept AS SELECT id, spec FROM experiments ORDER BY id LIMIT 1").await;
+    let broken = "UPDATE experiments e SET spec = jsonb_set(e.spec, '{objective}', '\"nonsense\"') FROM kept k
+                  WHERE k.id = e.id";
+    run(&pool, broken).await;
+    let body = json!({"region": "us-east-1", "usd_per_hour": 10, "source": "contract",
+                      "effective_from": "2026-11-01T00:00:00Z"});
+    let put = test.request(Method::PUT, "/v1/prices/ml.p5.48xlarge", &test.admin).json(&body);
+    let (status, answer) = test.send(put).await;
+    assert!(status.is_success(), "{answer}");
+    repricer::tick(&test.app).await.ok();
+    run(&pool, "UPDATE experiments e SET spec = k.spec FROM kept k WHERE k.id = e.id").await;
+    for _ in 0..12 {
+        test.advance(TimeDelta::minutes(10)).await;
+        repricer::tick(&test.app).await.ok();
+    }
+    assert!(settled(&readable).await < 0.3 * before, "the other one was repriced at once");
+    let after = settled(&id).await;
+    println!("repricing: ${before:.2} at $63.30 an hour, ${after:.2} two hours after the row could be read again");
+    assert!(after < 0.3 * before, "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $10");
+}
+
+/// A backup of before the attempt: nobody has a row of it, but the job says whose it is.
+#[sqlx::test(migrations = false)]
+async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&one()).await;
+    let claimed = test.admit("restored", Duration::ZERO).await;
+    let trial = claimed.first().unwrap();
+    let attempt = AttemptId(ids::fresh());
+    let name = request::job_name(&test.app.settings.installation, attempt.0);
+    let template = trial.plan.request.as_ref().unwrap();
+    let job = request::for_attempt(template, &name, &attempt.to_string(), &trial.id.to_string());
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.ports.jobs.create(&job).await.unwrap();
+    test.advance(TimeDelta::minutes(20)).await;
+    let mut memory = bakeoff::tasks::watcher::Memory::default();
+    for _ in 0..24 {
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    }
+    let (billed, status) = (test.billed_usd().await, jobs(&test.record().await)[0]["status"].clone());
+    let booked = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let alarms = alarms(&test, &id).await;
+    println!("a job without a row: {status}, ${billed:.2} billed, ${booked:.2} booked");
+    assert!(billed > 1.0 && !alarms.is_empty(), "it was {status} and ${billed:.2} were billed, without an alarm");
+    assert!((booked - billed).abs() < 0.02 * billed, "${billed:.2} were billed, ${booked:.2} are booked");
+}
+
+/// AWS bills a metric that it has read, whether or not its answer arrives.
+#[sqlx::test(migrations = false)]
+async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&one()).await;
+    test.tick().await;
+    for round in 0..8 {
+        test.advance(TimeDelta::minutes(12)).await;
+        test.watch().await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+        let faults = if round % 2 == 0 { json!({"reset_after": 1.0}) } else { json!({}) };
+        test.region_post("/_sim/faults", &faults).await;
+        ingester::tick(&test.app).await.unwrap();
+        test.region_post("/_sim/faults", &json!({})).await;
+    }
+    test.run_to_end(&id, 12).await;
+    let counted: i64 = jobs(&test.record().await).iter().map(|job| job["metrics_requested"].as_i64().unwrap()).sum();
+    let booked = "SELECT sum(quantity)::bigint FROM ledger WHERE kind = 'settled' AND component = 'cloudwatch'";
+    let booked = number(&pool, booked).await;
+    assert!(booked >= counted, "the region counts {counted} metrics, {booked} are booked");
+}
