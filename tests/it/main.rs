@@ -6,6 +6,7 @@
 
 mod api;
 mod bill;
+mod caught;
 mod ci;
 mod clients;
 mod documents;
@@ -16,6 +17,7 @@ mod metrics;
 mod plans;
 mod preview;
 mod prices;
+mod program;
 mod scheduler;
 mod sdk_requests;
 mod states;

@@ -30,10 +30,14 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Where everything is built.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |given| root().join(given))
+}
+
 /// One of our programs, as the workspace build makes it: running it through cargo would resolve features anew and build twice.
 pub(crate) fn program(name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("debug").join(name)
+    target().join("debug").join(name)
 }
 
 /// The same, as a release build makes it.
