@@ -10,6 +10,7 @@ mod caught;
 mod ci;
 mod clients;
 mod documents;
+mod embedded;
 mod fleet;
 mod fuzz;
 mod ledger;

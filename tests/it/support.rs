@@ -143,7 +143,8 @@ impl TestApp {
             owner: "test".into(),
             installation: store.installation().await.expect("installation"),
             policy: Policy { poll: TimeDelta::seconds(60), ..Policy::default() },
-            lease: Duration::from_secs(30),
+            // So long that no machine is too slow for it: what a lease is, tests say where they try it.
+            lease: Duration::from_mins(10),
             listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
             metrics_interval: Some(TimeDelta::minutes(5)),
             sagemaker_metrics: false,

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, root, run as run_program, target};
+use crate::process::{Scratch, build, cargo, root, run as run_program, target};
 
 /// A mistake, and the test that must catch it.
 struct Mutant {
@@ -78,7 +78,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     }
     check()?;
     // The schema comes from the program as it is.
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    build(&["--bins"])?;
     let copy = Copied::new()?;
     let scratch = Scratch::new("mutants")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
@@ -110,9 +110,9 @@ pub(crate) fn check() -> Result<(), String> {
 fn all<'a>(mutants: impl Iterator<Item = &'a Mutant>, copy: &Copied, cluster: &Cluster) -> Result<(), String> {
     let mut survived = Vec::new();
     for Mutant { name, suite, test } in mutants {
-        copy.bring_up_to_date()?;
-        copy.apply(&patch(name))?;
+        copy.apply(&patch(name), &[])?;
         let is_caught = copy.is_caught(*suite, test, cluster)?;
+        copy.apply(&patch(name), &["--reverse"])?;
         println!("{name:<44} {} {test}", if is_caught { "caught by" } else { "NOT caught by" });
         if !is_caught {
             survived.push(*name);
@@ -136,7 +136,8 @@ impl Copied {
         Ok(copy)
     }
 
-    /// What git knows or would add. A file that is the same stays untouched, so that cargo does not build it anew.
+    /// What git knows or would add, as it is now: whoever works on meanwhile changes nothing of this run. A file that is the same
+    /// stays untouched, so that cargo does not build it anew.
     fn bring_up_to_date(&self) -> Result<(), String> {
         let listed = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -178,10 +179,15 @@ impl Copied {
     }
 
     /// The copy lies inside a repository that ignores it, and git would apply nothing there.
-    fn apply(&self, patch: &Path) -> Result<(), String> {
+    fn apply(&self, patch: &Path, how: &[&str]) -> Result<(), String> {
         let above = self.tree.parent().unwrap_or(&self.tree);
         run_program(
-            Command::new("git").arg("apply").arg(patch).current_dir(&self.tree).env("GIT_CEILING_DIRECTORIES", above),
+            Command::new("git")
+                .arg("apply")
+                .args(how)
+                .arg(patch)
+                .current_dir(&self.tree)
+                .env("GIT_CEILING_DIRECTORIES", above),
         )
     }
 
