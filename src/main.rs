@@ -7,6 +7,7 @@ use clap::Parser;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    bakeoff_postgres::reaper::stand_by();
     match Cli::parse().run().await {
         Ok(code) => code,
         Err(error) => {

@@ -71,7 +71,7 @@ impl Embedded {
     pub(super) async fn start(data_dir: PathBuf) -> anyhow::Result<(Self, String)> {
         let cluster =
             tokio::task::spawn_blocking(move || Cluster::start(&Config { data_dir, durable: true })).await??;
-        let url = cluster.url("postgres");
+        let url = cluster.service_url();
         tracing::info!(source = cluster.source(), pid = cluster.pid(), "the embedded PostgreSQL is up");
         let stop = CancellationToken::new();
         let supervisor = tokio::spawn(supervise(cluster, stop.clone()));

@@ -101,14 +101,35 @@ pub(super) struct ServeOptions {
 }
 
 pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
+    // First of all: who is told to stop while it starts has to take down again what it has put up.
+    let asked = stop_asked()?;
     let clock = options.clock.unwrap_or(Timescale::REAL);
     refuse_to_simulate_on_aws(clock)?;
     if let Some(fault) = options.fault.take() {
         ensure!(options.clock.is_some(), "--fault is for simulation: it needs BAKEOFF_CLOCK");
         crash::arm(fault);
     }
-    let (embedded, url) = open_database(&options).await?;
-    let served = serve(&options, clock, &url).await;
+    let mut opening = std::pin::pin!(open_database(&options));
+    let opened = tokio::select! {
+        opened = &mut opening => opened,
+        () = asked.cancelled() => tokio::select! {
+            opened = &mut opening => opened,
+            // A download, perhaps. What was started for it ends with this process.
+            () = real_sleep(DRAIN) => std::process::exit(0),
+        },
+    };
+    let (embedded, url) = match opened {
+        Err(error) if asked.is_cancelled() => {
+            tracing::info!(%error, "stopped before there was a database");
+            return Ok(());
+        }
+        opened => opened?,
+    };
+    let under_way = CancellationToken::new();
+    let served = tokio::select! {
+        served = serve(&options, clock, &url, (&asked, &under_way)) => served,
+        () = asked_before(&asked, &under_way) => Ok(()),
+    };
     if let Some(embedded) = embedded {
         embedded.stop().await?;
     }
@@ -151,7 +172,12 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::Result<()> {
+async fn serve(
+    options: &ServeOptions,
+    clock: Timescale,
+    url: &str,
+    (asked, under_way): (&CancellationToken, &CancellationToken),
+) -> anyhow::Result<()> {
     // A migration may take longer than any statement of the service.
     prepare_schema(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
     let lease = lease(options);
@@ -189,6 +215,7 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         wake: Arc::new(Notify::new()),
         events: watch::Sender::new(0),
     };
+    under_way.cancel();
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
     let beside = App { store: app.store.apart(tasks_share, lease), ..app.clone() };
@@ -201,7 +228,7 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
     tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
     let server = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
     let server = tokio::spawn(server.into_future());
-    stop_asked().await;
+    asked.cancelled().await;
     tracing::info!("stopping");
     stop.cancel();
     tracker.close();
@@ -323,11 +350,26 @@ pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(std::fs::rename(&scratch, path)?)
 }
 
-async fn stop_asked() {
+/// Cancelled at the first SIGTERM or Ctrl-C from now on.
+fn stop_asked() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let asked = CancellationToken::new();
+    let token = asked.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        token.cancel();
+    });
+    Ok(asked)
+}
+
+/// Ends when a stop is asked for and there is nothing yet that has to be brought to an end.
+async fn asked_before(asked: &CancellationToken, under_way: &CancellationToken) {
+    asked.cancelled().await;
+    if under_way.is_cancelled() {
+        std::future::pending::<()>().await;
     }
 }

@@ -69,10 +69,18 @@ fn sim() -> PathBuf {
     own.ancestors().nth(2).expect("target/debug").join("bakeoff-sim")
 }
 
+/// A new folder of this checkout's, not of the machine's: two checkouts may be tested at once.
+pub(crate) fn scratch(purpose: &str) -> PathBuf {
+    let name = format!("{purpose}-{}", ids::fresh().as_simple());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
 impl Region {
     /// Virtual time stands almost still at first: a factor of 1 from a virtual origin, stepped through `/_sim/advance`.
     pub(crate) fn start(faults: &[&str], origin: DateTime<Utc>) -> Self {
-        let folder = std::env::temp_dir().join(format!("bakeoff-it-{}", ids::fresh().as_simple()));
+        let folder = scratch("region");
         for input in ["train", "validation"] {
             let path = folder.join("tests").join(input);
             std::fs::create_dir_all(&path).expect("a folder");
@@ -147,7 +155,8 @@ impl TestApp {
             owner: "test".into(),
             installation: store.installation().await.expect("installation"),
             policy: Policy { poll: TimeDelta::seconds(60), ..Policy::default() },
-            lease: Duration::from_secs(30),
+            // So long that no machine is too slow for it: what a lease is, tests say where they try it.
+            lease: Duration::from_mins(10),
             listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
             metrics_interval: Some(TimeDelta::minutes(5)),
             sagemaker_metrics: false,

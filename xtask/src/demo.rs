@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::chaos;
-use crate::process::{cargo, run as run_program, wait_gone};
+use crate::process::{build, wait_gone};
 use crate::stack::Stack;
 use crate::verify::{self, Verdict};
 
@@ -51,8 +51,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
             println!("{text}");
         }
     };
-    say("Building; the first time takes about four minutes …");
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    build(&["--bins"])?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;

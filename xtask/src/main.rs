@@ -56,6 +56,7 @@ cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
+    bakeoff_postgres::reaper::stand_by();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flags: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     let outcome = match arguments.first().map(String::as_str) {

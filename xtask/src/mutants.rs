@@ -1,99 +1,252 @@
-//! `cargo xtask mutants`: proof that the tests bite. Each patch in `tests/mutants/` puts one classic mistake into a copy of the
-//! sources; the test named here has to fail on it. `--check` only looks whether the patches still apply.
+//! `cargo xtask mutants [NAME…]`: proof that the tests bite. Each patch in `tests/mutants/` puts one classic mistake into a copy
+//! of the sources below `target/`; the test named here has to fail on it. `--check` only looks whether the patches still apply.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, root, run as run_program};
+use crate::process::{Scratch, build, cargo, root, run as run_program, target};
 
-/// Patch, package, and the test that must catch it.
-const MUTANTS: [(&str, &str, &str); 7] = [
-    ("new-name-on-retry", "it", "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated"),
-    ("renewal-by-name-only", "it", "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term"),
-    ("unknown-read-as-failed", "domain", "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure"),
-    ("rescue-by-elapsed-time", "it", "scheduler::a_writer_that_lost_its_lease_changes_nothing"),
-    ("stop-at-an-empty-page", "it", "fleet::an_empty_page_is_not_the_end_of_a_listing"),
-    ("idempotency-fails-open", "it", "api::concurrent_requests_with_one_key_are_one_experiment"),
-    ("adopt-without-the-marker", "it", "scheduler::a_job_made_by_hand_with_our_name_is_left_alone"),
+/// A mistake, and the test that must catch it.
+struct Mutant {
+    /// Of the patch.
+    name: &'static str,
+    suite: Suite,
+    test: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum Suite {
+    /// `crates/domain`.
+    Domain,
+    /// `tests/it`.
+    Integration,
+}
+
+const fn it(name: &'static str, test: &'static str) -> Mutant {
+    Mutant { name, suite: Suite::Integration, test }
+}
+
+const fn domain(name: &'static str, test: &'static str) -> Mutant {
+    Mutant { name, suite: Suite::Domain, test }
+}
+
+const MUTANTS: [Mutant; 21] = [
+    it("new-name-on-retry", "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated"),
+    it("renewal-by-name-only", "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term"),
+    domain("unknown-read-as-failed", "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure"),
+    it("rescue-by-elapsed-time", "scheduler::a_writer_that_lost_its_lease_changes_nothing"),
+    it("stop-at-an-empty-page", "fleet::an_empty_page_is_not_the_end_of_a_listing"),
+    it("idempotency-fails-open", "api::concurrent_requests_with_one_key_are_one_experiment"),
+    it("adopt-without-the-marker", "scheduler::a_job_made_by_hand_with_our_name_is_left_alone"),
+    it("reserve-without-volumes", "caught::a_reservation_holds_what_the_volume_may_cost"),
+    it("release-a-reservation-twice", "caught::a_last_read_that_comes_twice_releases_once"),
+    it("stop-strays-without-the-marker", "caught::a_strangers_job_of_our_name_is_neither_stopped_nor_billed"),
+    it("settle-with-training-seconds", "ledger::the_ledger_agrees_with_the_regions_bill_to_the_cent"),
+    it("give-back-a-lease-without-the-token", "caught::a_lease_is_given_back_only_by_its_holder"),
+    it("pool-kept-for-the-cancelled-and-the-paused", "caught::a_pool_is_not_kept_for_a_paused_experiment"),
+    it("access-denied-is-never-created", "scheduler::a_definite_no_after_a_lost_reply_does_not_abandon_the_job"),
+    it(
+        "throttled-page-ends-a-listing-as-complete",
+        "caught::a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach",
+    ),
+    it("quarantine-half-as-long", "caught::a_quarantine_outlasts_the_lease_and_two_calls"),
+    it("an-old-event-overrides-a-newer-status", "caught::an_event_older_than_what_is_known_changes_nothing"),
+    domain(
+        "one-denial-and-the-job-has-vanished",
+        "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
+    ),
+    it("a-cancel-during-a-claim-is-forgotten", "caught::a_cancel_while_the_create_is_under_way_takes_effect_at_once"),
+    it("budget-cap-ignored", "ledger::concurrent_reservations_never_pass_the_cap"),
+    it("cancel-sends-no-stop", "scheduler::a_cancel_stops_what_runs_and_settles_it"),
 ];
+
+fn patch(name: &str) -> PathBuf {
+    root().join("tests/mutants").join(format!("{name}.patch"))
+}
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if flags.contains(&"--check") {
         return check();
     }
+    if let Some(unknown) = flags.iter().find(|flag| !MUTANTS.iter().any(|mutant| mutant.name == **flag)) {
+        return Err(format!("there is no mutant {unknown}"));
+    }
     check()?;
-    // The tests run the region's program as it lies there.
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    // The schema comes from the program as it is.
+    build(&["--bins"])?;
+    let copy = Copied::new()?;
     let scratch = Scratch::new("mutants")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    let outcome = crate::test::migrate(&cluster).and_then(|()| all(&scratch.0, &cluster));
+    let chosen = MUTANTS.iter().filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
+    let outcome = crate::test::migrate(&cluster).and_then(|()| all(chosen, &copy, &cluster));
     cluster.stop().map_err(|error| error.to_string())?;
     outcome
 }
 
-/// Every patch applies to the sources as they are.
+/// Every patch applies to the sources as they are, and none lies there without a test.
 pub(crate) fn check() -> Result<(), String> {
-    for (name, ..) in MUTANTS {
-        let patch = format!("tests/mutants/{name}.patch");
-        let applies = Command::new("git").args(["apply", "--check", &patch]).current_dir(root()).output();
+    for Mutant { name, .. } in MUTANTS {
+        let applies = Command::new("git").args(["apply", "--check"]).arg(patch(name)).current_dir(root()).output();
         let applies = applies.map_err(|error| format!("git: {error}"))?;
         if !applies.status.success() {
-            return Err(format!("{patch} no longer applies: {}", String::from_utf8_lossy(&applies.stderr)));
+            return Err(format!("{name} no longer applies: {}", String::from_utf8_lossy(&applies.stderr)));
         }
     }
-    println!("{} mutants apply", MUTANTS.len());
+    let entries = fs::read_dir(root().join("tests/mutants")).map_err(|error| format!("tests/mutants: {error}"))?;
+    let count = entries.flatten().count();
+    if count != MUTANTS.len() {
+        return Err(format!("{count} patches in tests/mutants, and {} of them have a test", MUTANTS.len()));
+    }
+    println!("{count} mutants apply");
     Ok(())
 }
 
-/// A patched source is put back by whatever ends this.
-struct Patched(String);
-
-impl Drop for Patched {
-    fn drop(&mut self) {
-        let back = Command::new("git").args(["apply", "--reverse", &self.0]).current_dir(root()).status();
-        if !back.is_ok_and(|status| status.success()) {
-            eprintln!("{} could not be taken back: git checkout -- src crates", self.0);
-        }
-    }
-}
-
-fn all(scratch: &Path, cluster: &Cluster) -> Result<(), String> {
+fn all<'a>(mutants: impl Iterator<Item = &'a Mutant>, copy: &Copied, cluster: &Cluster) -> Result<(), String> {
     let mut survived = Vec::new();
-    for (name, suite, test) in MUTANTS {
-        let patch = format!("tests/mutants/{name}.patch");
-        run_program(Command::new("git").args(["apply", &patch]).current_dir(root()))?;
-        let guard = Patched(patch);
-        let is_caught = is_caught(suite, test, cluster, &scratch.join(format!("{name}.log")))?;
-        drop(guard);
-        println!("{name:<28} {} {test}", if is_caught { "caught by" } else { "NOT caught by" });
+    for Mutant { name, suite, test } in mutants {
+        copy.apply(&patch(name), &[])?;
+        let is_caught = copy.is_caught(*suite, test, cluster)?;
+        copy.apply(&patch(name), &["--reverse"])?;
+        println!("{name:<44} {} {test}", if is_caught { "caught by" } else { "NOT caught by" });
         if !is_caught {
-            survived.push(name);
+            survived.push(*name);
         }
     }
-    // The tests' programs are built from patched sources now.
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
     if survived.is_empty() { Ok(()) } else { Err(format!("not caught: {}", survived.join(", "))) }
 }
 
-/// It compiles, and the test fails.
-fn is_caught(suite: &str, test: &str, cluster: &Cluster, log: &Path) -> Result<bool, String> {
-    // Another selection than the workspace would resolve features anew and build the SDKs again.
-    let target = if suite == "domain" { "--lib" } else { "--test=it" };
-    let arguments = |run: &[&str], name: &str| {
-        let mut command = cargo();
-        // A patch may change a query: it is checked against the database itself.
-        command.args(["test", "--quiet", "--workspace", target]).args(run).env("SQLX_OFFLINE", "false");
-        command.env("DATABASE_URL", cluster.url(name));
-        command
-    };
-    // The schema is in the template, of which each test's database is a copy.
-    run_program(&mut arguments(&["--no-run"], "template1"))?;
-    let output = arguments(&["--", "--exact", test], "postgres").output();
-    let output = output.map_err(|error| error.to_string())?;
-    std::fs::write(log, &output.stdout).map_err(|error| error.to_string())?;
-    let shown = String::from_utf8_lossy(&output.stdout);
-    Ok(!output.status.success() && shown.contains("1 failed"))
+/// A copy of the sources with a target folder of its own, kept for the next time: nobody's working tree is ever patched.
+struct Copied {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Copied {
+    fn new() -> Result<Self, String> {
+        let home = target().join("mutants");
+        let copy = Self { tree: home.join("tree"), target: home.join("target") };
+        copy.bring_up_to_date()?;
+        copy.seed()?;
+        Ok(copy)
+    }
+
+    /// What git knows or would add, as it is now: whoever works on meanwhile changes nothing of this run. A file that is the same
+    /// stays untouched, so that cargo does not build it anew.
+    fn bring_up_to_date(&self) -> Result<(), String> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root())
+            .output()
+            .map_err(|error| format!("git: {error}"))?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let wanted: BTreeSet<&Path> = listed
+            .split('\0')
+            .filter(|name| !name.is_empty())
+            .map(Path::new)
+            .filter(|name| root().join(name).is_file())
+            .collect();
+        for name in &wanted {
+            let (from, to) = (root().join(name), self.tree.join(name));
+            let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
+            if fs::read(&to).is_ok_and(|old| old == text) {
+                continue;
+            }
+            let folder = to.parent().unwrap_or(&self.tree);
+            fs::create_dir_all(folder).and_then(|()| fs::write(&to, text)).map_err(|error| error.to_string())?;
+        }
+        remove_others(&self.tree, &self.tree, &wanted).map_err(|error| error.to_string())
+    }
+
+    /// What cargo has built of other people's crates is the same wherever the workspace lies: copied once, it saves minutes.
+    fn seed(&self) -> Result<(), String> {
+        if self.target.exists() {
+            return Ok(());
+        }
+        println!("Copying what is built already; once …");
+        let debug = target().join("debug");
+        let fresh = self.target.with_extension("new");
+        drop(fs::remove_dir_all(&fresh));
+        for part in ["deps", "build", ".fingerprint"] {
+            copy_folder(&debug.join(part), &fresh.join("debug").join(part)).map_err(|error| error.to_string())?;
+        }
+        fs::rename(&fresh, &self.target).map_err(|error| error.to_string())
+    }
+
+    /// The copy lies inside a repository that ignores it, and git would apply nothing there.
+    fn apply(&self, patch: &Path, how: &[&str]) -> Result<(), String> {
+        let above = self.tree.parent().unwrap_or(&self.tree);
+        run_program(
+            Command::new("git")
+                .arg("apply")
+                .args(how)
+                .arg(patch)
+                .current_dir(&self.tree)
+                .env("GIT_CEILING_DIRECTORIES", above),
+        )
+    }
+
+    /// It compiles, and the test fails.
+    fn is_caught(&self, suite: Suite, test: &str, cluster: &Cluster) -> Result<bool, String> {
+        let chosen = match suite {
+            Suite::Domain => "--lib",
+            Suite::Integration => "--test=it",
+        };
+        let arguments = |run: &[&str], database: &str| {
+            let mut command = cargo();
+            // Another selection than the workspace would resolve features anew and build the SDKs again.
+            command.args(run).args(["--quiet", "--workspace"]).current_dir(&self.tree);
+            command.env("CARGO_TARGET_DIR", &self.target);
+            // A patch may change a query: it is checked against the database itself.
+            command.env("SQLX_OFFLINE", "false").env("DATABASE_URL", cluster.url(database));
+            command
+        };
+        // The tests run the programs as they lie there. The schema is in the template, of which each test's database is a copy.
+        run_program(&mut arguments(&["build", "--bins"], "template1"))?;
+        run_program(&mut arguments(&["test", "--no-run", chosen], "template1"))?;
+        let mut tested = arguments(&["test", chosen], "postgres");
+        let output = tested.args(["--", "--exact", test]).output().map_err(|error| error.to_string())?;
+        let shown = String::from_utf8_lossy(&output.stdout);
+        Ok(!output.status.success() && shown.contains("1 failed"))
+    }
+}
+
+/// Files that were removed or renamed since.
+fn remove_others(tree: &Path, folder: &Path, wanted: &BTreeSet<&Path>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            remove_others(tree, &path, wanted)?;
+        } else if path.strip_prefix(tree).is_ok_and(|name| !wanted.contains(name)) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ours are built anew: they have other sources.
+fn is_ours(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy();
+    ["bakeoff", "libbakeoff", "xtask", "it-", "bare-"].iter().any(|ours| name.starts_with(ours))
+}
+
+/// With the times of the files: cargo compares them.
+fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)?.flatten().filter(|entry| !is_ours(&entry.file_name())) {
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+            continue;
+        }
+        let modified = entry.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        fs::copy(entry.path(), &target)?;
+        fs::OpenOptions::new().write(true).open(&target)?.set_modified(modified)?;
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{cargo, program, root, run as run_program};
+use crate::process::{build, program, root};
 
 const REDOCLY: &str = "@redocly/cli@2.77.0";
 
@@ -23,7 +23,7 @@ pub(crate) fn lint() -> Result<(), String> {
 }
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
+    build(&["--all-targets"])?;
     let output = Command::new(program("bakeoff")).arg("openapi").output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());

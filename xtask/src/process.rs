@@ -1,11 +1,19 @@
 //! Running programs and finding our own folders.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use bakeoff_postgres::{Cluster, reaper};
+use rustix::io::Errno;
 pub(crate) use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, test_kill_process};
+
+/// A long build says that it goes on.
+const SAY_EVERY: Duration = Duration::from_secs(15);
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -23,6 +31,40 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
+/// Builds the workspace, as far as `what` says.
+pub(crate) fn build(what: &[&str]) -> Result<(), String> {
+    compile(cargo().args(["build", "--workspace"]).args(what))
+}
+
+/// Runs cargo, which shows itself what it does where somebody watches. Elsewhere a line now and then says that it goes on: the
+/// first build takes minutes. Nothing of it goes to stdout.
+pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
+    if std::io::stderr().is_terminal() {
+        return run(command);
+    }
+    let started = Instant::now();
+    let mut child = spawn(command.env("CARGO_TERM_COLOR", "never").stderr(Stdio::piped()))?;
+    let pipe = child.stderr.take().ok_or("cargo has no stderr")?;
+    let (send, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+    let (mut crates, mut said) = (0, Instant::now());
+    loop {
+        match lines.recv_timeout(SAY_EVERY.saturating_sub(said.elapsed())) {
+            Ok(line) if line.trim_start().starts_with("Compiling ") => crates += 1,
+            Ok(line) if line.trim_start().starts_with("Finished ") => {}
+            Ok(line) => eprintln!("{line}"),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if said.elapsed() >= SAY_EVERY {
+            eprintln!("  building: {crates} crates compiled in {} s", started.elapsed().as_secs());
+            said = Instant::now();
+        }
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}
+
 /// The cargo that runs us, in the root.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -30,10 +72,14 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Where everything is built.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |given| root().join(given))
+}
+
 /// One of our programs, as the workspace build makes it: running it through cargo would resolve features anew and build twice.
 pub(crate) fn program(name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("debug").join(name)
+    target().join("debug").join(name)
 }
 
 /// The same, as a release build makes it.
@@ -43,13 +89,41 @@ pub(crate) fn release(name: &str) -> PathBuf {
     target.join("release").join(name)
 }
 
-/// A folder below the system's temporary one, removed when dropped.
+/// Below the target folder, where this checkout's runs keep what they need and nobody else's do.
+pub(crate) fn scratch_dir() -> Result<PathBuf, String> {
+    let folder = target().join("scratch");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Until it is dropped, nobody else of this checkout has the lock of that name; waits for whoever has.
+pub(crate) fn lock(name: &str) -> Result<File, String> {
+    let path = scratch_dir()?.join(format!("{name}.lock"));
+    let locked = File::create(&path).and_then(|file| {
+        if file.try_lock().is_err() {
+            eprintln!("Another `cargo xtask {name}` of this checkout is running; waiting for it …");
+            file.lock()?;
+        }
+        Ok(file)
+    });
+    locked.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A folder of this run, removed when dropped; of runs that were killed, by the next.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(purpose: &str) -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("bakeoff-{purpose}-{}", std::process::id()));
-        drop(std::fs::remove_dir_all(&path));
+        let folder = scratch_dir()?;
+        for left in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let name = left.file_name();
+            let pid = name.to_str().and_then(|name| name.rsplit_once('-')?.1.parse().ok());
+            if pid.and_then(Pid::from_raw).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
+                discard(&left.path());
+            }
+        }
+        let path = folder.join(format!("{purpose}-{}", std::process::id()));
+        discard(&path);
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
@@ -57,8 +131,21 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
+        discard(&self.0);
     }
+}
+
+/// Also where a cluster's files are elsewhere, because the server's user could not get here.
+fn discard(folder: &Path) {
+    Cluster::discard(&folder.join("data"));
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// A child that ends with us, whatever ends us.
+pub(crate) fn spawn(command: &mut Command) -> Result<Child, String> {
+    let child = command.spawn().map_err(|error| format!("{command:?} could not be run: {error}"))?;
+    reaper::guard(&child);
+    Ok(child)
 }
 
 /// Asks a process to end (SIGTERM). One that is gone already is fine.

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, SecondsFormat};
 
-use crate::process::{Scratch, Signal, interrupt, program, root, signal, wait_gone};
+use crate::process::{Scratch, Signal, interrupt, program, root, signal, spawn, wait_gone};
 
 /// Virtual seconds in a real one.
 const FACTOR: u32 = 1000;
-const START_TIMEOUT: Duration = Duration::from_mins(3);
+/// Of a process that lives and is only slow: one that ends is noticed at once.
+const START_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Objects that the examples' channels point to.
 const INPUTS: [&str; 3] = ["hebrew/train", "legal/train", "legal/validation"];
@@ -123,7 +124,7 @@ impl Stack {
     /// Stops the service (which stops its Postgres), then the region; the folders go with it.
     pub(crate) fn stop(mut self) -> Result<(), String> {
         interrupt(&self.service);
-        let is_gone = wait_gone(&mut self.service, Duration::from_secs(40));
+        let is_gone = wait_gone(&mut self.service, Duration::from_mins(3));
         interrupt(&self.region);
         wait_gone(&mut self.region, Duration::from_secs(5));
         kill(&mut self.region);
@@ -158,7 +159,7 @@ fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
     let mut command = detached("bakeoff-sim", &scratch.join("region.log"))?;
     command.arg("--s3-root").arg(scratch.join("s3")).args(["--clock", clock, "--throttle", "0.01"]);
     command.arg("--ready-file").arg(scratch.join("region.json"));
-    command.spawn().map_err(|error| error.to_string())
+    spawn(&mut command)
 }
 
 fn start_service(scratch: &Path, clock: &str, (region, s3): (&str, &str), listen: &str) -> Result<Child, String> {
@@ -172,7 +173,7 @@ fn start_service(scratch: &Path, clock: &str, (region, s3): (&str, &str), listen
         .env_remove("DATABASE_URL")
         .env("BAKEOFF_CLOCK", clock);
     simulated_aws(&mut command, region, s3);
-    command.spawn().map_err(|error| error.to_string())
+    spawn(&mut command)
 }
 
 /// Waits for a ready file; a process that ends first is an error with the end of its log.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bakeoff_postgres::{Cluster, Config};
 use serde_json::{Value, json};
 
-use crate::process::{Scratch, cargo, run as run_program};
+use crate::process::{Scratch, build, scratch_dir};
 use course::Ground;
 use verdict::Verdict;
 
@@ -53,10 +53,7 @@ impl Flags {
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let flags = Flags::parse(flags)?;
-    if !flags.json {
-        println!("Building; the first time takes about four minutes …");
-    }
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    build(&["--bins"])?;
     let scratch = Scratch::new("storm")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let mut cluster = cluster.map_err(|error| error.to_string())?;
@@ -76,7 +73,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     for (seed, verdict) in verdicts.iter().filter(|(_, one)| !one.holds()) {
         eprintln!("seed {seed}: {}", verdict.notes.join("\n  "));
     }
-    let kept = std::env::temp_dir().join("bakeoff-storm-failed");
+    let kept = scratch_dir()?.join("storm-failed");
     drop(std::fs::remove_dir_all(&kept));
     drop(std::fs::rename(scratch.0.join("seeds"), &kept));
     Err(format!(
@@ -104,11 +101,16 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
     let bar = Bar::new(flags);
     let mut restarts = 0;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..flags.jobs.min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
-            .map(|_| scope.spawn(|| work(flags, &ground, &next, &verdicts, &bar)))
-            .collect();
+        let players = scope.spawn(|| {
+            let workers: Vec<_> = (0..flags.jobs.min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
+                .map(|_| scope.spawn(|| work(flags, &ground, &next, &verdicts, &bar)))
+                .collect();
+            // A worker that panicked is told of by the scope.
+            workers.into_iter().for_each(|worker| drop(worker.join()));
+            play_late_ones_again(&ground, &verdicts);
+        });
         let mut last = Instant::now();
-        while workers.iter().any(|worker| !worker.is_finished()) {
+        while !players.is_finished() {
             std::thread::sleep(Duration::from_millis(50));
             if last.elapsed() > DATABASE_DIES_EVERY {
                 let died = SystemTime::now();
@@ -132,14 +134,26 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
 
 fn work(flags: &Flags, ground: &Ground, next: &AtomicU64, verdicts: &Mutex<Verdicts>, bar: &Bar) {
     while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|n| flags.seeds.get(n)) {
-        let verdict = course::run(ground, *seed).unwrap_or_else(|error| Verdict {
-            lost: 1,
-            notes: vec![error],
-            ..Verdict::default()
-        });
+        let verdict = play(ground, *seed, 0);
         let mut all = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((*seed, verdict));
         bar.show(&all);
+    }
+}
+
+/// A stage that could not be set is late too: nothing was seen to go wrong on it.
+fn play(ground: &Ground, seed: u64, played: u32) -> Verdict {
+    let outcome = course::run(ground, seed, played);
+    outcome.unwrap_or_else(|error| Verdict { lost: 1, is_late: true, notes: vec![error], ..Verdict::default() })
+}
+
+/// Seeds that were only late are played once more, alone: what is lost then is lost.
+fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
+    let late = |(_, one): &&mut (u64, Verdict)| !one.holds() && one.is_only_late();
+    let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+    for (seed, verdict) in verdicts.iter_mut().filter(late) {
+        eprintln!("\nseed {seed} did not come to its end; playing it again, alone …");
+        *verdict = play(ground, *seed, 1);
     }
 }
 

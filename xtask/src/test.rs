@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, program, run as run_program};
+use crate::process::{Scratch, build, cargo, lock, program, run as run_program};
 use crate::{deploy, mutants, openapi, python, queries, rules, storm};
 
 pub(crate) fn run() -> Result<(), String> {
+    // A second one would replace programs that the first is about to start.
+    let _alone = lock("test")?;
     let started = Instant::now();
     step("formatting");
     run_program(cargo().args(["fmt", "--all", "--check"]))?;
-    step("build; the first time takes about four minutes");
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
+    step("build");
+    build(&["--all-targets"])?;
     step("committed OpenAPI document");
     openapi::run(&["--check"])?;
     openapi::lint()?;
@@ -59,7 +61,7 @@ pub(crate) fn postgres() -> Result<(), String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--all-targets"]))?;
+    build(&["--all-targets"])?;
     let scratch = Scratch::new("postgres")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;

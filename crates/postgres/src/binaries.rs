@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::child;
+use crate::manifest;
 use crate::owner::Owner;
 
 const VERSION: &str = "18.4";
@@ -65,11 +67,12 @@ impl Binaries {
     /// # Errors
     /// [`NotFound`] names each way tried and the lines that mend it.
     pub fn find() -> Result<Self, NotFound> {
-        let cache = Owner::current().cache_dir().join(format!("postgres-{VERSION}"));
+        // What earlier versions kept in `postgres-18.4` has no manifest, and may be in use.
+        let cache = || Owner::current().cache_dir().map(|dir| dir.join(format!("postgres-{VERSION}-checked")));
         let ways: [(&'static str, Way<'_>); 4] = [
             ("given", Box::new(given)),
-            ("pip", Box::new(|| cached(&cache, "pip", PIP_BIN, pip_install))),
-            ("npm", Box::new(|| npm(&cache))),
+            ("pip", Box::new(|| cached(&cache()?, "pip", PIP_BIN, pip_install))),
+            ("npm", Box::new(|| npm(&cache()?))),
             ("installed", Box::new(installed)),
         ];
         let mut tried = Vec::new();
@@ -99,7 +102,8 @@ fn usable(dir: &Path) -> Result<PathBuf, String> {
     Ok(dir.to_owned())
 }
 
-/// Installs into a scratch folder beside the target and renames it, so that a half download is never found.
+/// Installs into a scratch folder beside the target and renames it, so that a half download is never found. What was installed
+/// earlier is run only if nobody has changed it since; else it is put aside and fetched anew.
 fn cached(
     cache: &Path,
     name: &str,
@@ -107,26 +111,34 @@ fn cached(
     install: impl Fn(&Path) -> Result<(), String>,
 ) -> Result<PathBuf, String> {
     let home = cache.join(name);
-    if let Ok(dir) = usable(&home.join(bin)) {
-        return Ok(dir);
-    }
+    let checked = |home: &Path| manifest::check(home, bin).and_then(|()| usable(&home.join(bin)));
     let scratch = cache.join(format!("{name}.{}", std::process::id()));
-    fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    if home.exists() {
+        match checked(&home) {
+            Ok(dir) => return Ok(dir),
+            Err(why) => eprintln!("{}: {why}; it is fetched anew", home.display()),
+        }
+        let aside = scratch.with_extension("refused");
+        fs::rename(&home, &aside).map_err(|error| format!("{} cannot be replaced: {error}", home.display()))?;
+        drop(fs::remove_dir_all(&aside));
+    }
+    manifest::make_private(cache)?;
+    drop(fs::remove_dir_all(&scratch));
+    fs::create_dir(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
     eprintln!("Fetching PostgreSQL {VERSION} ({name}, about 25 MB, once) …");
     let outcome = install(&scratch).and_then(|()| usable(&scratch.join(bin)));
-    if outcome.is_ok() && fs::rename(&scratch, &home).is_err() {
-        // Somebody else finished first: theirs is as good.
-        usable(&home.join(bin))?;
-    }
+    let outcome = outcome.and_then(|_| manifest::write(&scratch, bin));
+    // A failure: somebody else finished first, and theirs is as good if it holds.
+    let outcome = outcome.map(|()| drop(fs::rename(&scratch, &home)));
     // Nothing to clean after a rename; after a failure the scratch folder is only litter.
     drop(fs::remove_dir_all(&scratch));
-    outcome.map(|_| home.join(bin))
+    outcome.and_then(|()| checked(&home))
 }
 
 fn pip_install(target: &Path) -> Result<(), String> {
     let requirements = target.join("requirements.txt");
     fs::write(&requirements, PIP_REQUIREMENT).map_err(|error| error.to_string())?;
-    let mut command = Command::new("python3");
+    let mut command = child::installer("python3");
     command
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore"])
         .args(["--require-hashes", "--no-deps", "--only-binary=:all:"])
@@ -156,13 +168,30 @@ fn npm_install(target: &Path, platform: &str, integrity: &str) -> Result<(), Str
     );
     fs::write(target.join("package.json"), manifest).map_err(|error| error.to_string())?;
     fs::write(target.join("package-lock.json"), lock).map_err(|error| error.to_string())?;
-    let mut command = Command::new("npm");
-    command.args(["ci", "--silent", "--no-audit", "--no-fund"]).current_dir(target);
-    run(command, "npm ci")
+    let mut command = child::installer("npm");
+    command.args(["ci", "--ignore-scripts", "--silent", "--no-audit", "--no-fund"]).current_dir(target);
+    run(command, "npm ci")?;
+    link_libraries(&target.join("node_modules").join(package))
+}
+
+/// A package of npm's holds no links. Its script, which is not run, would make those of the list that it carries.
+fn link_libraries(package: &Path) -> Result<(), String> {
+    let list = package.join("native/pg-symlinks.json");
+    let links = fs::read(&list).map_err(|error| format!("{}: {error}", list.display()))?;
+    let links: Vec<serde_json::Map<String, serde_json::Value>> =
+        serde_json::from_slice(&links).map_err(|error| format!("{}: {error}", list.display()))?;
+    for link in links {
+        let path = |key: &str| link.get(key).and_then(|path| path.as_str()).map(Path::new);
+        // All of them lead to a file beside them.
+        let Some((source, target)) = path("source").and_then(Path::file_name).zip(path("target")) else { continue };
+        let target = package.join(target);
+        std::os::unix::fs::symlink(source, &target).map_err(|error| format!("{}: {error}", target.display()))?;
+    }
+    Ok(())
 }
 
 fn run(mut command: Command, name: &str) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("{name} could not be run ({error})"))?;
+    let output = child::output(&mut command).map_err(|error| format!("{name} could not be run ({error})"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -194,7 +223,7 @@ fn installed() -> Result<PathBuf, String> {
 }
 
 fn major(dir: &Path) -> Option<u32> {
-    let output = Command::new(dir.join("postgres")).arg("--version").output().ok()?;
+    let output = child::output(child::server(dir.join("postgres")).arg("--version")).ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_whitespace().find_map(|word| word.split('.').next()?.parse().ok())
 }

@@ -1,26 +1,34 @@
 //! One cluster in one data directory: initialise, start or adopt, restart, stop.
 //!
 //! The server runs in a process group of its own, so that Ctrl-C reaches its parent first and the parent stops it
-//! in order. If the parent is killed, the server lives on; the next start adopts it through `postmaster.pid`.
+//! in order. If the parent is killed, the next start adopts the server through `postmaster.pid`; if nobody does, the
+//! [`crate::reaper`] shuts it down.
 
 use std::fmt;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::binaries::{Binaries, NotFound};
+use crate::child;
 use crate::owner::Owner;
+use crate::reaper;
+use crate::role::{self, Script};
 
-const START_SECONDS_MAX: u64 = 60;
-const STOP_SECONDS_MAX: u64 = 30;
-const USER: &str = "postgres";
+/// Recovery after a kill takes its time on a busy machine; a server that died is noticed at once.
+const START_SECONDS_MAX: u64 = 300;
+const STOP_SECONDS_MAX: u64 = 120;
+/// The superuser, with whom the cluster begins; not for the service.
+const SUPERUSER: &str = "postgres";
+/// In the cluster's own directory once the service's role is there.
+const HAS_ROLE: &str = "bakeoff-role";
 
 /// Where the cluster lives and how careful it is.
 #[derive(Debug, Clone)]
@@ -63,9 +71,12 @@ pub struct Cluster {
     owner: Owner,
     pgdata: PathBuf,
     password: String,
+    service_password: String,
     port: u16,
     pid: i32,
     child: Option<Child>,
+    /// Held as long as we use the cluster: see [`crate::reaper`].
+    _in_use: File,
 }
 
 impl Cluster {
@@ -83,25 +94,65 @@ impl Cluster {
     fn prepare(config: &Config) -> Result<Self, Error> {
         let binaries = Binaries::find().map_err(Error::NotFound)?;
         let owner = Owner::current();
-        fs::create_dir_all(&config.data_dir).map_err(io(config.data_dir.display().to_string()))?;
+        make_private(&config.data_dir, owner).map_err(io(config.data_dir.display().to_string()))?;
         let data_dir = fs::canonicalize(&config.data_dir).map_err(io("data directory"))?;
+        let in_use = wait_for_lock(&data_dir).map_err(io("postgres-lock"))?;
         let config = Config { data_dir, durable: config.durable };
         let pgdata = owner.reachable(&config.data_dir.join("postgres"));
-        let password = password(&config.data_dir)?;
-        let cluster = Self { config, binaries, owner, pgdata, password, port: 0, pid: 0, child: None };
+        let password = password(&config.data_dir.join("postgres-password"))?;
+        let service_password = self::password(&config.data_dir.join("bakeoff-password"))?;
+        let cluster = Self {
+            config,
+            binaries,
+            owner,
+            pgdata,
+            password,
+            service_password,
+            port: 0,
+            pid: 0,
+            child: None,
+            _in_use: in_use,
+        };
         if !cluster.pgdata.join("PG_VERSION").exists() {
             cluster.initdb()?;
+        } else if !cluster.pgdata.join(HAS_ROLE).exists() {
+            cluster.give_a_role()?;
         }
         Ok(cluster)
     }
 
+    /// A cluster from before the service had a role of its own.
+    fn give_a_role(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
+        while let Some((pid, _)) = running(&self.pgdata) {
+            if Instant::now() > deadline {
+                return Err(self.failed("the PostgreSQL of an earlier version did not stop"));
+            }
+            if let Some(pid) = Pid::from_raw(pid) {
+                kill_process(pid, Signal::INT).ok();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let scripts = role::of_an_old_cluster(&self.service_password);
+        self.run_scripts(&self.pgdata, &scripts)
+    }
+
+    fn run_scripts(&self, pgdata: &Path, scripts: &[Script]) -> Result<(), Error> {
+        for script in scripts {
+            let sql = script.statements.join(";\n\n");
+            let ran = self.single_user((pgdata, script.database), &format!("{sql};"));
+            ran.map_err(|log| Error::Failed { what: "the role of the service".to_owned(), log })?;
+        }
+        fs::write(pgdata.join(HAS_ROLE), role::NAME).map_err(io(HAS_ROLE))
+    }
+
     /// `-j`: a command ends at a semicolon and an empty line, so a whole file is one command.
-    fn single_user(&self, sql: &str) -> Result<(), String> {
-        let mut command = Command::new(self.binaries.dir.join("postgres"));
-        command.args(["--single", "-j", "-D"]).arg(&self.pgdata).arg("postgres");
+    fn single_user(&self, (pgdata, database): (&Path, &str), sql: &str) -> Result<(), String> {
+        let mut command = child::server(self.binaries.dir.join("postgres"));
+        command.args(["--single", "-j", "-D"]).arg(pgdata).arg(database);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         self.owner.apply(&mut command);
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let mut child = child::spawn(&mut command).map_err(|error| error.to_string())?;
         if let Some(mut stdin) = child.stdin.take() {
             write!(stdin, "{sql}\n\n").map_err(|error| error.to_string())?;
         }
@@ -118,14 +169,21 @@ impl Cluster {
         let cluster = Self::prepare(config)?;
         for file in files {
             let sql = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
-            cluster.single_user(&sql).map_err(|log| Error::Failed { what: file.display().to_string(), log })?;
+            cluster
+                .single_user((&cluster.pgdata, "postgres"), &sql)
+                .map_err(|log| Error::Failed { what: file.display().to_string(), log })?;
         }
         Ok(())
     }
 
-    /// A connection URL for `database`.
+    /// A connection URL for `database`, as the superuser: for tests, which make databases.
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://{USER}:{}@127.0.0.1:{}/{database}", self.password, self.port)
+        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", self.password, self.port)
+    }
+
+    /// The URL of the service's own database, which its own role owns. It is no superuser.
+    pub fn service_url(&self) -> String {
+        format!("postgres://{0}:{1}@127.0.0.1:{2}/{0}", role::NAME, self.service_password, self.port)
     }
 
     /// The server's process id.
@@ -143,14 +201,14 @@ impl Cluster {
         if let Some(child) = &mut self.child {
             return matches!(child.try_wait(), Ok(None));
         }
-        is_running(self.pid)
+        reaper::began(self.pid).is_some()
     }
 
     /// Brings the server up: adopts one that runs in the directory, else starts one. A restart keeps the port: whoever holds
     /// the URL looks for it there.
     ///
     /// # Errors
-    /// When it is not up after a minute; the error carries the end of its log.
+    /// When it is not up after five minutes; the error carries the end of its log.
     pub fn restart(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
         while Instant::now() < deadline {
@@ -163,6 +221,7 @@ impl Cluster {
                     self.child = None;
                 }
                 (self.pid, self.port) = (pid, port);
+                reaper::guard_cluster(pid, &self.config.data_dir);
                 return self.save_url();
             }
             // One that runs and does not answer is still recovering. A killed one leaves children that hold its shared
@@ -178,7 +237,7 @@ impl Cluster {
     /// Fast shutdown: open transactions are rolled back, everything committed is on disk.
     ///
     /// # Errors
-    /// When the process is still there after half a minute.
+    /// When the process is still there after two minutes.
     pub fn stop(mut self) -> Result<(), Error> {
         if let Some(pid) = Pid::from_raw(self.pid) {
             // An error means that it is gone already.
@@ -195,6 +254,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// Removes what lies outside of the data directory because the server's user could not get there. For whoever removes the
+    /// data directory, before that.
+    pub fn discard(data_dir: &Path) {
+        let Ok(data_dir) = fs::canonicalize(data_dir) else { return };
+        let pgdata = Owner::current().reachable(&data_dir.join("postgres"));
+        if !pgdata.starts_with(&data_dir) {
+            // There may be none.
+            drop(fs::remove_dir_all(pgdata));
+        }
+    }
+
     /// Into a folder beside it, renamed when whole: a kill half-way leaves nothing that looks like a cluster.
     fn initdb(&self) -> Result<(), Error> {
         let fresh = self.pgdata.with_extension("new");
@@ -209,17 +279,18 @@ impl Cluster {
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&pwfile).map_err(io("password"))?;
         file.write_all(self.password.as_bytes()).map_err(io("password"))?;
         self.owner.own(&pwfile).map_err(io("chown"))?;
-        let mut command = Command::new(self.binaries.dir.join("initdb"));
+        let mut command = child::server(self.binaries.dir.join("initdb"));
         command
             .arg("-D")
             .arg(&fresh)
-            .args(["-U", USER, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
+            .args(["-U", SUPERUSER, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
             .arg(format!("--pwfile={}", pwfile.display()));
         self.owner.apply(&mut command);
-        let output = command.output().map_err(io("initdb"));
+        let output = child::output(&mut command).map_err(io("initdb"));
         drop(fs::remove_file(&pwfile));
         let output = output?;
         if output.status.success() {
+            self.run_scripts(&fresh, &role::of_a_new_cluster(&self.service_password))?;
             return fs::rename(&fresh, &self.pgdata).map_err(io("rename"));
         }
         Err(Error::Failed {
@@ -235,8 +306,11 @@ impl Cluster {
             // Whoever holds the URL would look for it there: wait for the port rather than move.
             return Ok(());
         }
-        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).map_err(io("postgres.log"))?;
-        let mut command = Command::new(self.binaries.dir.join("postgres"));
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.log_path());
+        let log = log.map_err(io("postgres.log"))?;
+        // One from before it was private.
+        log.set_permissions(Permissions::from_mode(0o600)).map_err(io("postgres.log"))?;
+        let mut command = child::server(self.binaries.dir.join("postgres"));
         command
             .arg("-D")
             .arg(&self.pgdata)
@@ -254,12 +328,13 @@ impl Cluster {
         self.owner.apply(&mut command);
         let child = command.spawn().map_err(io("postgres"))?;
         self.pid = i32::try_from(child.id()).unwrap_or_default();
+        reaper::guard_cluster(self.pid, &self.config.data_dir);
         self.child = Some(child);
         Ok(())
     }
 
     fn save_url(&self) -> Result<(), Error> {
-        write_secret(&self.config.data_dir.join(URL_FILE), &self.url("postgres"))
+        write_secret(&self.config.data_dir.join(URL_FILE), &self.service_url())
     }
 
     fn log_path(&self) -> PathBuf {
@@ -281,15 +356,41 @@ pub fn saved_url(data_dir: &Path) -> Option<String> {
     fs::read_to_string(data_dir.join(URL_FILE)).ok()
 }
 
-fn password(data_dir: &Path) -> Result<String, Error> {
-    let path = data_dir.join("postgres-password");
-    if let Ok(saved) = fs::read_to_string(&path) {
+/// A data directory is its owner's alone. The server's user, where it is another, has to get through to its part of it.
+fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
+    let mode = if owner.is_another() { 0o711 } else { 0o700 };
+    if let Some(parent) = data_dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(mode).create(data_dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    // One from before it was private; a folder that has other uses too is left as it is.
+    let meta = fs::metadata(data_dir)?;
+    let is_new = fs::read_dir(data_dir)?.next().is_none();
+    let is_ours = is_new || data_dir.join("postgres-password").exists();
+    if is_ours && meta.uid() == geteuid().as_raw() && meta.mode() & 0o1000 == 0 {
+        fs::set_permissions(data_dir, Permissions::from_mode(meta.mode() & mode))?;
+    }
+    Ok(())
+}
+
+/// Shared with other users of the cluster; a reaper that shuts it down has it alone, for a moment.
+fn wait_for_lock(data_dir: &Path) -> std::io::Result<File> {
+    let file = reaper::lock_file(data_dir)?;
+    file.lock_shared()?;
+    Ok(file)
+}
+
+fn password(path: &Path) -> Result<String, Error> {
+    if let Ok(saved) = fs::read_to_string(path) {
         return Ok(saved);
     }
     let mut bytes = [0u8; 24];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(io("/dev/urandom"))?;
     let fresh = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    write_secret(&path, &fresh)?;
+    write_secret(path, &fresh)?;
     Ok(fresh)
 }
 
@@ -319,15 +420,7 @@ fn running(pgdata: &Path) -> Option<(i32, u16)> {
     let mut lines = text.lines();
     let pid = lines.next()?.trim().parse().ok()?;
     let port = lines.nth(2)?.trim().parse().ok()?;
-    is_running(pid).then_some((pid, port))
-}
-
-fn is_running(pid: i32) -> bool {
-    let Some(pid) = Pid::from_raw(pid) else { return false };
-    // A zombie still answers to signal 0, but nobody is at home.
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    let is_zombie = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
-    !is_zombie && test_kill_process(pid).is_ok()
+    reaper::began(pid).is_some().then_some((pid, port))
 }
 
 /// Sends a start-up packet: `R` (an authentication request) means that the server takes connections.

@@ -6,8 +6,12 @@
 //! in seconds and so cannot depend on the service.
 
 mod binaries;
+mod child;
 mod cluster;
+mod manifest;
 mod owner;
+pub mod reaper;
+mod role;
 
 pub use binaries::{Binaries, NotFound};
 pub use cluster::{Cluster, Config, Error, saved_url};

@@ -21,6 +21,11 @@ impl Owner {
         Self(Some(found.unwrap_or((65534, 65534))))
     }
 
+    /// Whether the server runs as somebody else than we do.
+    pub(crate) fn is_another(self) -> bool {
+        self.0.is_some()
+    }
+
     /// Sets uid and gid, and a working directory everybody may enter.
     pub(crate) fn apply(self, command: &mut Command) {
         command.current_dir("/");
@@ -44,13 +49,20 @@ impl Owner {
         PathBuf::from("/var/lib/bakeoff").join(format!("{:016x}", fnv1a(wanted.as_os_str().as_encoded_bytes())))
     }
 
-    /// Where downloaded server binaries are kept between runs.
-    pub(crate) fn cache_dir(self) -> PathBuf {
+    /// Where downloaded server binaries are kept between runs. Never where others write too: what lies there is run.
+    pub(crate) fn cache_dir(self) -> Result<PathBuf, String> {
+        let given = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        self.cache_below(given("XDG_CACHE_HOME"), given("HOME"))
+    }
+
+    fn cache_below(self, cache: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf, String> {
         if self.0.is_some() {
-            return PathBuf::from("/var/cache/bakeoff");
+            return Ok(PathBuf::from("/var/cache/bakeoff"));
         }
-        let home = std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from);
-        std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("bakeoff")
+        let below = cache.or_else(|| home.map(|home| home.join(".cache")));
+        below.map(|cache| cache.join("bakeoff")).ok_or_else(|| {
+            "no private folder to keep a download in: set HOME or XDG_CACHE_HOME to an absolute path".to_owned()
+        })
     }
 }
 
@@ -71,7 +83,18 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{fnv1a, passwd_ids};
+    use std::path::PathBuf;
+
+    use super::{Owner, fnv1a, passwd_ids};
+
+    #[test]
+    fn without_a_home_nothing_is_kept_where_others_write() {
+        let refused = Owner(None).cache_below(None, None);
+        assert!(refused.is_err_and(|why| why.contains("HOME") && why.contains("XDG_CACHE_HOME")));
+        let home = || Some(PathBuf::from("/home/me"));
+        assert_eq!(Owner(None).cache_below(None, home()), Ok("/home/me/.cache/bakeoff".into()));
+        assert_eq!(Owner(None).cache_below(Some("/cache".into()), home()), Ok("/cache/bakeoff".into()));
+    }
 
     #[test]
     fn passwd_fields_are_read_by_name_and_not_by_prefix() {

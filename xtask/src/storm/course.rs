@@ -11,8 +11,13 @@ use super::plan::{Blow, Plan, STORM_MILLIS};
 use super::stage::{FACTOR, KEEP_ALIVE_SECONDS, LEASE_SECONDS, Stage};
 use super::verdict::{self, Verdict};
 
-/// After the storm everything has to end within this, real time.
-const PATIENCE: Duration = Duration::from_secs(100);
+/// After the storm something has to change while this many listings are served. It is the service's own pace: on a machine that
+/// is slow, listings are as slow as what follows from them.
+const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
+/// Nothing at all is asked of the region for so long: nobody is there any more.
+const SILENCE_MAX: Duration = Duration::from_mins(2);
+/// Whatever goes on: it goes in circles.
+const STORY_MAX: Duration = Duration::from_mins(20);
 const TICK: Duration = Duration::from_millis(50);
 
 /// Where the seeds' databases are.
@@ -30,10 +35,12 @@ pub(super) struct Accepted {
     pub(super) budget_usd: f64,
 }
 
-pub(super) fn run(ground: &Ground, seed: u64) -> Result<Verdict, String> {
+/// `played` tells how often this seed has been played before.
+pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, String> {
     let mut plan = Plan::draw(seed);
-    let folder = ground.folder.join(format!("seed-{seed}"));
-    let url = (ground.cluster_url)(&format!("storm_{seed}"));
+    let again = if played == 0 { String::new() } else { format!("_{played}") };
+    let folder = ground.folder.join(format!("seed-{seed}{again}"));
+    let url = (ground.cluster_url)(&format!("storm_{seed}{again}"));
     let mut stage = Stage::set(folder.clone(), &plan, &url, ground.cluster_port, seed)?;
     let mut client = Client { accepted: Vec::new(), pending: specs(), overdrawn: 0 };
     storm(&mut stage, &mut plan, &mut client)?;
@@ -42,6 +49,7 @@ pub(super) fn run(ground: &Ground, seed: u64) -> Result<Verdict, String> {
     let is_over = settle(&mut stage, &mut client)?;
     let mut verdict = patiently(|| verdict::judge((&stage, ground), &plan, &client.accepted, is_over))?;
     verdict.over_budget += client.overdrawn;
+    verdict.is_late = !is_over;
     stage.strike();
     if verdict.holds() {
         drop(std::fs::remove_dir_all(folder));
@@ -51,7 +59,7 @@ pub(super) fn run(ground: &Ground, seed: u64) -> Result<Verdict, String> {
 
 /// Postgres may be dead at any moment, also when it is asked for the verdict.
 fn patiently<T>(ask: impl Fn() -> Result<T, String>) -> Result<T, String> {
-    for _ in 0..20 {
+    for _ in 0..240 {
         if let Ok(answer) = ask() {
             return Ok(answer);
         }
@@ -102,9 +110,12 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     let mut blows = plan.blows.clone().into_iter().peekable();
     // Past the lease, by a little or by much.
     let freeze = Duration::from_millis(plan.dice.random_range(1200..2600)) * LEASE_SECONDS;
-    let mut looked = Instant::now();
+    let (mut looked, mut moved) = (Instant::now(), (0, Instant::now()));
     while begun.elapsed() < Duration::from_millis(STORM_MILLIS) || !client.pending.is_empty() {
-        if begun.elapsed() > PATIENCE {
+        if client.accepted.len() > moved.0 {
+            moved = (client.accepted.len(), Instant::now());
+        }
+        if moved.1.elapsed() > SILENCE_MAX {
             return Err("the service did not take the submissions".to_owned());
         }
         if stage.tend(freeze)? && plan.cancels_what_freezes {
@@ -129,23 +140,68 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     Ok(())
 }
 
-/// Waits until every experiment has ended and the region is quiet; false when patience ends first.
+/// Waits until every experiment has ended and the region is quiet; false when nothing comes of waiting.
 fn settle(stage: &mut Stage, client: &mut Client) -> Result<bool, String> {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    let mut progress = Progress::new();
+    while progress.goes_on() {
         stage.tend(Duration::from_millis(100))?;
         std::thread::sleep(Duration::from_millis(500));
         client.work(stage);
+        let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
         let Some(url) = stage.urls().into_iter().next() else { continue };
         let Ok(list) = get(&format!("{url}/v1/experiments"), &stage.api_key) else { continue };
         let items = list["items"].as_array().cloned().unwrap_or_default();
         let is_over = items.len() == client.accepted.len() && items.iter().all(|one| !one["ended_at"].is_null());
-        if is_over && is_quiet(stage)? {
+        if is_over && is_quiet(&record) {
             return Ok(true);
         }
+        progress.look(&items, &record);
         resume_parked(stage, &url, &items);
     }
     Ok(false)
+}
+
+/// What has become of a seed since the last look. Seconds alone say nothing: machines are slow and shared.
+struct Progress {
+    begun: Instant,
+    /// Statuses and sums, on both sides.
+    state: Value,
+    listings_at_change: i64,
+    /// Calls that the region has served.
+    calls: Value,
+    called_at: Instant,
+    listings: i64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { begun: now, state: Value::Null, listings_at_change: 0, calls: Value::Null, called_at: now, listings: 0 }
+    }
+
+    fn look(&mut self, experiments: &[Value], record: &Value) {
+        let of = |all: &[Value], keys: &[&str]| -> Vec<Value> {
+            all.iter().map(|one| keys.iter().map(|key| one[*key].clone()).collect()).collect()
+        };
+        let jobs = record["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let state = json!([
+            of(experiments, &["state", "ended_at", "paused_reason", "reserved_usd", "settled_usd"]),
+            of(jobs, &["status", "ended_at", "idle_pool"]),
+        ]);
+        self.listings = record["calls"]["ListTrainingJobs"].as_i64().unwrap_or(0);
+        if state != self.state {
+            (self.state, self.listings_at_change) = (state, self.listings);
+        }
+        if record["calls"] != self.calls {
+            (self.calls, self.called_at) = (record["calls"].clone(), Instant::now());
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.listings - self.listings_at_change <= LISTINGS_WITHOUT_CHANGE_MAX
+            && self.called_at.elapsed() <= SILENCE_MAX
+            && self.begun.elapsed() <= STORY_MAX
+    }
 }
 
 /// A person reads the reason and acts; here they only resume.
@@ -157,10 +213,9 @@ fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
 }
 
 /// No job runs and no pool waits.
-fn is_quiet(stage: &Stage) -> Result<bool, String> {
-    let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-    let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
-    Ok(jobs.iter().all(|job| !job["ended_at"].is_null() && job["idle_pool"] == false))
+fn is_quiet(record: &Value) -> bool {
+    let jobs = record["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    jobs.iter().all(|job| !job["ended_at"].is_null() && job["idle_pool"] == false)
 }
 
 pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
@@ -186,7 +241,7 @@ fn post(url: &str, key: &str, once: Option<&str>, body: &Value) -> Result<Value,
 }
 
 fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build().new_agent()
+    ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(20))).build().new_agent()
 }
 
 /// Repeats that can share a warm pool, spot with checkpoints, and more eager trials than a small budget can hold at once.

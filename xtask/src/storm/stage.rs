@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::plan::Plan;
 use super::proxy::Proxy;
-use crate::process::{Signal, program, signal};
+use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
 /// Virtual seconds in a real one.
@@ -23,7 +23,7 @@ pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 
 const VIRTUAL_ORIGIN: &str = "2026-11-20T00:00:00Z";
-const SETUP_TRIES: u32 = 20;
+const SETUP_TRIES: u32 = 240;
 
 /// A replica and what becomes of it.
 pub(super) struct Replica {
@@ -191,7 +191,7 @@ impl Stage {
         if let Some(armed) = self.armed.pop() {
             command.env("BAKEOFF_FAULT", armed);
         }
-        command.spawn().map_err(|error| error.to_string())
+        spawn(&mut command)
     }
 
     /// The real moment of a virtual one.
@@ -296,7 +296,7 @@ fn start_region(
     for (fault, share) in plan.region.as_object().into_iter().flatten() {
         command.args([format!("--{}", fault.replace('_', "-")), share.to_string()]);
     }
-    command.spawn().map_err(|error| error.to_string())
+    spawn(&mut command)
 }
 
 fn is_stopped(pid: u32) -> bool {

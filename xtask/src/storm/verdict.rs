@@ -26,6 +26,8 @@ pub(super) struct Verdict {
     /// Jobs that run on, or that no row stands for, or that are not billed as the region bills them.
     pub(super) orphans: u32,
     pub(super) over_budget: u32,
+    /// Of the orphans and pools, those that no patience mends: without a row, or left to run out.
+    pub(super) wrong: u32,
     /// Pools that wait on, or ran out by themselves.
     pub(super) pools_leaked: u32,
     pub(super) pools_reused: u64,
@@ -34,11 +36,18 @@ pub(super) struct Verdict {
     /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was there.
     pub(super) recoveries: Vec<f64>,
     pub(super) notes: Vec<String>,
+    /// Not everything ended before patience did.
+    pub(super) is_late: bool,
 }
 
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.lost + self.orphans + self.over_budget + self.pools_leaked == 0
+    }
+
+    /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
+    pub(super) fn is_only_late(&self) -> bool {
+        self.is_late && self.duplicates + self.over_budget + self.wrong == 0
     }
 }
 
@@ -190,6 +199,7 @@ fn count_orphans(
             verdict.notes.push(format!("{} runs on", job["name"]));
         } else if !owners.contains_key(&attempt) {
             verdict.orphans += 1;
+            verdict.wrong += 1;
             verdict.notes.push(format!("{} has no row", job["name"]));
         } else {
             let bill = billed(job);
@@ -227,6 +237,7 @@ fn count_pools(jobs: &[Value], verdict: &mut Verdict) {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
         if job["idle_pool"] == true || job["pool_ran_out"] == true {
             verdict.pools_leaked += 1;
+            verdict.wrong += u32::from(job["pool_ran_out"] == true);
             verdict.notes.push(format!("the pool of {} was left: {job}", job["name"]));
         }
     }

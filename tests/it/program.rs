@@ -1,0 +1,105 @@
+//! The program itself, as an operator starts it: what is decided before `main` has put anything together, signals, and what
+//! is left behind. Everything else is tested in this process, with a clock that stands still.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use bakeoff::clock::{real_now, real_sleep};
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::{ConnectOptions, PgPool};
+
+use crate::support::{Region, scratch, usual};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// `bakeoff serve` against a region; it is killed with the test.
+pub(crate) struct Service {
+    child: Child,
+    folder: PathBuf,
+    pub(crate) url: String,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+impl Service {
+    /// On the database of a test; ready when this returns. Its clock begins where tests begin.
+    pub(crate) async fn on(pool: &PgPool, region: &Region, arguments: &[&str]) -> Self {
+        let mut command = command(region);
+        command.env("DATABASE_URL", pool.connect_options().to_url_lossy().as_str()).args(arguments);
+        Self::spawn(command).ready().await
+    }
+
+    /// With a Postgres of its own.
+    pub(crate) async fn embedded(region: &Region, data_dir: &Path) -> Self {
+        Self::starting(region, data_dir).ready().await
+    }
+
+    /// The same, not waited for.
+    pub(crate) fn starting(region: &Region, data_dir: &Path) -> Self {
+        let mut command = command(region);
+        command.arg("--embedded").arg("--data-dir").arg(data_dir);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let folder = scratch("serve");
+        let child = command.arg("--ready-file").arg(folder.join("url")).spawn().expect("bakeoff");
+        Self { child, folder, url: String::new() }
+    }
+
+    async fn ready(mut self) -> Self {
+        while self.url.is_empty() {
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended before it was ready");
+            self.url = std::fs::read_to_string(self.folder.join("url")).unwrap_or_default();
+            real_sleep(LOOK_EVERY).await;
+        }
+        self
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM; how it ended.
+    pub(crate) async fn asked_to_stop(&mut self) -> ExitStatus {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).expect("it runs");
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            real_sleep(LOOK_EVERY).await;
+        }
+    }
+
+    pub(crate) async fn stop(mut self) {
+        assert!(self.asked_to_stop().await.success());
+    }
+}
+
+/// `bakeoff serve`, a thousand times as fast as real time.
+fn command(region: &Region) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+        .env("BAKEOFF_CLOCK", format!("{},{},1000", usual().to_rfc3339(), real_now().to_rfc3339()))
+        .env("BAKEOFF_SECRET_KEY", "07".repeat(32))
+        .env("AWS_ENDPOINT_URL", &region.url)
+        .env("AWS_ENDPOINT_URL_S3", &region.s3_url)
+        .env("AWS_ACCESS_KEY_ID", "simulated")
+        .env("AWS_SECRET_ACCESS_KEY", "simulated")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
