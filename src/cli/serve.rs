@@ -13,7 +13,7 @@ use chrono::TimeDelta;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +22,7 @@ use super::secret;
 use crate::app::{App, Settings};
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
+use crate::event_board::EventBoard;
 use crate::leader::Leader;
 use crate::sns::Sns;
 use crate::store::{CONNECTIONS_MAX, Store};
@@ -165,7 +166,7 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         store,
         clock,
         wake: Arc::new(Notify::new()),
-        events: watch::Sender::new(0),
+        events: EventBoard::default(),
     };
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     tasks::spawn(&app, &tracker, &stop);
@@ -175,8 +176,8 @@ async fn serve(options: &ServeOptions, clock: Timescale, url: &str) -> anyhow::R
         write_whole(path, &address)?;
     }
     tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
-    let server = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let server = tokio::spawn(server.into_future());
+    let limits = http::Limits::of_process();
+    let server = tokio::spawn(http::serve(listener, http::router(app), limits, stop.clone()));
     stop_asked().await;
     tracing::info!("stopping");
     stop.cancel();

@@ -18,6 +18,7 @@ mod preview;
 mod prices;
 mod scheduler;
 mod sdk_requests;
+mod security;
 mod states;
 mod style;
 mod support;

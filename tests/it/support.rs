@@ -10,6 +10,7 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
+use bakeoff::event_board::EventBoard;
 use bakeoff::http::{Role, format_key, hash};
 use bakeoff::leader::Leader;
 use bakeoff::sns::Sns;
@@ -25,7 +26,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// A region that ends with the test.
 pub(crate) struct Region {
@@ -152,7 +153,7 @@ impl TestApp {
             clock,
             settings: Arc::new(settings),
             wake: Arc::new(Notify::new()),
-            events: watch::Sender::new(0),
+            events: EventBoard::default(),
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
