@@ -47,7 +47,9 @@ pub(super) struct EventParams {
 /// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`, and ends after 15 minutes; else a page, oldest first.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
-    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))), Problems))]
+    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
+        Problems))]
 pub(super) async fn of_experiment(
     State(app): State<App>,
     caller: Caller,
@@ -62,7 +64,9 @@ pub(super) async fn of_experiment(
 /// Events of a trial
 #[utoipa::path(get, path = "/v1/trials/{trial_id}/events", operation_id = "listTrialEvents", tag = "trials",
     params(("trial_id" = TrialId, Path), EventParams),
-    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))), Problems))]
+    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
+        Problems))]
 pub(super) async fn of_trial(
     State(app): State<App>,
     caller: Caller,

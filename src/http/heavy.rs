@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_queue_is_bounded() {
-        let cores = cores(0, 1, Duration::from_secs(600));
+        let cores = cores(0, 1, Duration::from_mins(10));
         let waiting = cores.run(|| 1);
         tokio::pin!(waiting);
         assert!(futures::poll!(waiting.as_mut()).is_pending());

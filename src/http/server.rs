@@ -1,6 +1,6 @@
 //! The server's loop over connections, with a limit on everything that a client can be slow at: so many connections, so long for
-//! the head of a request, for the next piece of its body, for taking the answer, and between two requests. A connection that
-//! is refused nothing waits in the kernel's queue until another one ends.
+//! the head of a request, for the next piece of its body, for taking the answer, and between two requests. A connection for
+//! which there is no place waits in the kernel's queue until another one ends.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind};
@@ -31,12 +31,12 @@ use tower_http::timeout::TimeoutBody;
 use super::problem::Problem;
 use crate::clock::real_sleep;
 
-/// The head of a request, and what of it is kept at once of its body.
+/// The largest head of a request, and what is kept of its body at once.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// After an error that is not of one connection: no file is left, for example.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Until an answer begins; a long poll may wait beyond it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const WAIT_SECONDS_MAX: u64 = 60;
 const CONNECTIONS_MAX: usize = 8192;
 
@@ -58,7 +58,7 @@ impl Limits {
     pub fn of_process() -> Self {
         let mut files = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: files.maximum, maximum: files.maximum };
-        if setrlimit(Resource::Nofile, raised.clone()).is_ok() {
+        if setrlimit(Resource::Nofile, raised).is_ok() {
             files = raised;
         }
         let files = files.current.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
@@ -176,21 +176,21 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<(), Error>> {
-        let had = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if self.is_busy.load(Ordering::Relaxed) {
             self.head = None;
-            return read;
+            return polled;
         }
-        if buf.filled().len() > had && self.head.is_none() {
+        if buf.filled().len() > before && self.head.is_none() {
             self.head = Some(deadline(self.limits.head));
         }
         match &mut self.head {
-            Some(head) if read.is_pending() => {
+            Some(head) if polled.is_pending() => {
                 ready!(head.as_mut().poll(cx));
                 Poll::Ready(Err(ErrorKind::TimedOut.into()))
             }
-            _ => read,
+            _ => polled,
         }
     }
 }

@@ -219,11 +219,12 @@ async fn a_conflict_speaks_of_what_is_there_and_not_of_constraints(pool: PgPool)
     assert!(!problem.to_string().contains("_key") && detail.contains("price"), "{problem}");
 }
 
-/// An origin that answers as it is told to, and a key to sign with.
+/// An origin that answers as it is told to.
+#[derive(Clone, Default)]
 struct Origin {
     url: String,
     replies: Arc<Mutex<HashMap<String, String>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     was_asked: Arc<Notify>,
 }
 
@@ -232,28 +233,20 @@ const NEVER: &str = "never";
 
 impl Origin {
     async fn start() -> Self {
-        let (replies, asked, was_asked) =
-            <(Arc<Mutex<HashMap<String, String>>>, Arc<Mutex<Vec<String>>>, _)>::default();
-        let state = (Arc::clone(&replies), Arc::clone(&asked), Arc::clone(&was_asked));
-        let answer = async |State((replies, asked, was_asked)): State<(
-            Arc<Mutex<HashMap<String, String>>>,
-            Arc<Mutex<Vec<String>>>,
-            Arc<Notify>,
-        )>,
-                            uri: Uri| {
-            asked.lock().unwrap().push(uri.to_string());
-            was_asked.notify_one();
-            let reply = replies.lock().unwrap().get(&uri.to_string()).cloned().unwrap_or_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
+        let answer = async |State(origin): State<Self>, uri: Uri| {
+            origin.requests.lock().unwrap().push(uri.to_string());
+            origin.was_asked.notify_one();
+            let reply = origin.replies.lock().unwrap().get(&uri.to_string()).cloned().unwrap_or_default();
             if reply == NEVER {
                 std::future::pending::<()>().await;
             }
             reply
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = axum::Router::new().fallback(answer).with_state(state);
+        let router = axum::Router::new().fallback(answer).with_state(origin.clone());
         tokio::spawn(axum::serve(listener, router).into_future());
-        Self { url, replies, asked, was_asked }
+        origin
     }
 
     fn reply(&self, path: &str, body: String) {
@@ -261,7 +254,7 @@ impl Origin {
     }
 
     fn asked(&self, path: &str) -> usize {
-        self.asked.lock().unwrap().iter().filter(|asked| *asked == path).count()
+        self.requests.lock().unwrap().iter().filter(|asked| *asked == path).count()
     }
 }
 
