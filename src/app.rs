@@ -6,10 +6,11 @@ use std::time::Duration;
 use bakeoff_domain::decide::Policy;
 use chrono::{DateTime, TimeDelta, Utc};
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::aws::Aws;
 use crate::clock::Clock;
+use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
 use crate::pulse::{Pulse, TaskBoard};
@@ -87,6 +88,6 @@ pub struct App {
     pub metrics: Option<PrometheusHandle>,
     /// Wakes the scheduler; carries nothing.
     pub wake: Arc<Notify>,
-    /// Changes whenever an event was written anywhere; readers re-read.
-    pub events: watch::Sender<u64>,
+    /// Wakes those who wait for events of an experiment; they read again.
+    pub events: EventBoard,
 }

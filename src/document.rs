@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use bakeoff_domain::finding::{Finding, nearest};
+use bakeoff_domain::finding::{Finding, capped, nearest};
 use bakeoff_domain::lint::rules::found;
 use bakeoff_domain::lint::{self, Document, Kind};
 use bakeoff_domain::price::Price;
@@ -11,12 +11,25 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path as Ignored;
 use serde_json::Value;
 
+/// Unknown fields that are named: looking for what was meant takes time.
+const UNKNOWN_MAX: usize = 20;
+
 /// The value, or what keeps it from being read; and the fields that there are not.
 pub fn read<T: DeserializeOwned>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(json, &mut track);
-    let parsed = serde_ignored::deserialize(deserializer, |path| unknown.push(unknown_field(&path)));
+    let mut more = 0_usize;
+    let parsed = serde_ignored::deserialize(deserializer, |path| {
+        if unknown.len() < UNKNOWN_MAX {
+            unknown.push(unknown_field(&path));
+        } else {
+            more += 1;
+        }
+    });
+    if more > 0 {
+        unknown.push(found("unknown-field", "").says(format!("there are {more} more fields that nobody reads")));
+    }
     let parsed = parsed.map_err(|error: serde_json::Error| {
         let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
             let text = segment.to_string();
@@ -92,15 +105,23 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
     if let Some(document) = &document {
         findings.extend(lint::document(document, prices));
     }
-    Some((kind, findings))
+    Some((kind, capped(findings)))
 }
 
-/// The document with every patch that was offered, again and again until none is left or nothing changes.
+/// Patches of one document that are tried, and bytes that are read for it.
+const ROUNDS_MAX: usize = 200;
+const MENDED_BYTES_MAX: usize = 8 << 20;
+
+/// The document with every patch that was offered, again and again until none is left or nothing changes; of a large one, or
+/// one where a patch brings forth the next, the first of them.
 pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
-    const ROUNDS: usize = 500;
+    let findings_of = |document: &Value| check(document, Some(kind), prices).map_or_else(Vec::new, |(_, found)| found);
     let mut document = json.clone();
-    for _ in 0..ROUNDS {
-        let findings = check(&document, Some(kind), prices).map_or_else(Vec::new, |(_, findings)| findings);
+    let mut findings = findings_of(&document);
+    // A patch may be what another one needs: twice as many as there are at first.
+    let offered = findings.iter().filter(|finding| !finding.patch.is_empty()).count();
+    let affordable = MENDED_BYTES_MAX / json.to_string().len().max(1);
+    for _ in 0..(offered * 2 + 8).min(affordable).clamp(1, ROUNDS_MAX) {
         // One at a time: a patch may move what the next one points at.
         let applied = findings.iter().filter(|finding| !finding.patch.is_empty()).find_map(|finding| {
             let patch: json_patch::Patch = serde_json::from_value(serde_json::to_value(&finding.patch).ok()?).ok()?;
@@ -110,6 +131,35 @@ pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
         });
         let Some(next) = applied else { break };
         document = next;
+        findings = findings_of(&document);
     }
     document
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_so_many_patches_of_a_document_are_applied() {
+        let wrong: Vec<Value> =
+            (0..300).map(|_| json!({"instance_type": "ml.p5.48xlarge", "accelerators": 7})).collect();
+        let run = json!({"name": "x", "hardware": "none", "accelerator_count": 1, "claims": {"hardware": wrong}});
+        let mended = mend(&run, Kind::Run, &[]);
+        let right =
+            mended["claims"]["hardware"].as_array().unwrap().iter().filter(|one| one["accelerators"] == 8).count();
+        assert_eq!(right, ROUNDS_MAX);
+    }
+
+    #[test]
+    fn twenty_unknown_fields_are_named_and_the_rest_counted() {
+        let numbered = (0..49).map(|number| (format!("unread_{number:02}"), json!(1)));
+        let fields: serde_json::Map<String, Value> = numbered.chain([("nmae".to_owned(), json!(1))]).collect();
+        let (_, unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
+        assert_eq!(unknown.len(), UNKNOWN_MAX + 1);
+        assert!(unknown[0].fix.contains("did you mean name"), "{}", unknown[0].fix);
+        assert!(unknown[UNKNOWN_MAX].message.contains("30 more"), "{}", unknown[UNKNOWN_MAX].message);
+    }
 }

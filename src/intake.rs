@@ -1,7 +1,10 @@
 //! From a spec to an experiment: fill in what it refers to, lint, plan, write. Used by `POST /v1/experiments` and by CI.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use bakeoff_domain::attempt::ExperimentState;
-use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::finding::{Finding, Severity, capped};
 use bakeoff_domain::forecast::Measurement;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lint::rules::found;
@@ -11,11 +14,13 @@ use bakeoff_domain::preview::{self, Preview};
 use bakeoff_domain::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::{lint, money::Usd};
+use chrono::{DateTime, Utc};
 
-use crate::app::App;
+use crate::app::{App, Settings};
 use crate::figures::Figures;
 use crate::ids;
 use crate::store::experiments::NewExperiment;
+use crate::store::prices::Tariffs;
 use crate::store::requests::Once;
 use crate::store::{Store, StoreError};
 use crate::view::{CreatedExperiment, PlannedTrial};
@@ -29,60 +34,84 @@ pub struct Prepared {
     pub trials: Vec<(TrialId, TrialPlan)>,
 }
 
-/// A spec with what it refers to, what the linter says of it, and its trials. Nothing is written.
+/// A spec with what it refers to and everything that it is judged by. Nothing is written, and what is left is thinking, which
+/// takes a while: not to be done where requests are answered.
+#[derive(Debug)]
+pub struct Loaded {
+    spec: ExperimentSpec,
+    /// Every speed that is known of this workload: for predictions, and not to be stored.
+    measurements: Vec<Measurement>,
+    /// With those that begin later: a reservation looks ahead.
+    tariffs: Tariffs,
+    settings: Arc<Settings>,
+    now: DateTime<Utc>,
+}
+
+/// A spec, what the linter says of it, and its trials.
 struct Checked {
     spec: ExperimentSpec,
-    /// The same with every speed that is known of this workload: for predictions, and not to be stored.
+    /// The same with every speed that is known.
     informed: ExperimentSpec,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
 }
 
-async fn check(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Checked, StoreError> {
+/// Fills in what a spec refers to, and reads what is needed to judge it.
+pub async fn load(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Loaded, StoreError> {
     let now = app.clock.now();
     let spec = fill(&app.store, project, spec).await?;
+    let tariffs = app.store.tariffs(project, &spec.region, &types(&spec)).await?;
+    let measurements = measurements(&app.store, project, &spec).await?;
+    Ok(Loaded { spec, measurements, tariffs, settings: Arc::clone(&app.settings), now })
+}
+
+/// The instance types that a spec names, each once.
+fn types(spec: &ExperimentSpec) -> Vec<String> {
     let claimed = spec.claims.iter().flat_map(|claims| &claims.hardware).map(|claim| &claim.instance_type);
-    let types = spec.candidates.iter().map(|candidate| &candidate.instance_type).chain(claimed).cloned();
-    let types: Vec<String> = types.collect();
-    // With those that begin later: a reservation looks ahead.
-    let tariffs = app.store.tariffs(project, &spec.region, &types).await?;
-    let in_force: Vec<Price> =
-        types.iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
-    let mut findings = lint::lint(&spec, &in_force);
-    if spec.region != app.settings.region {
-        findings.push(
-            found("region-not-allowed", "/region")
-                .says(format!("this installation runs jobs in {} only", app.settings.region))
-                .fix(format!("use \"region\": \"{}\"", app.settings.region)),
-        );
-    }
-    let informed = ExperimentSpec { measurements: measurements(&app.store, project, &spec).await?, ..spec.clone() };
-    let plans = plan(&informed, &findings, tariffs.as_ref(), app.settings.metrics_spacing(), now);
-    Ok(Checked { spec, informed, findings, plans })
+    let types = spec.candidates.iter().map(|candidate| &candidate.instance_type).chain(claimed);
+    types.collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
-/// Fills, lints and plans. `Err` holds every finding that stands in the way, all of them at once.
-pub async fn prepare(
-    app: &App,
-    project: ProjectId,
-    spec: ExperimentSpec,
-) -> Result<Result<Prepared, Vec<Finding>>, StoreError> {
-    let Checked { spec, findings, plans, .. } = check(app, project, spec).await?;
-    let stops = |finding: &&Finding| finding.severity == Severity::Error;
-    if findings.iter().any(|finding| stops(&finding)) {
-        return Ok(Err(findings.into_iter().filter(|finding| stops(&finding)).collect()));
+impl Loaded {
+    fn check(self) -> Checked {
+        let Self { spec, measurements, tariffs, settings, now } = self;
+        let in_force: Vec<Price> =
+            types(&spec).iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
+        let mut findings = lint::lint(&spec, &in_force);
+        if spec.region != settings.region {
+            findings.push(
+                found("region-not-allowed", "/region")
+                    .says(format!("this installation runs jobs in {} only", settings.region))
+                    .fix(format!("use \"region\": \"{}\"", settings.region)),
+            );
+        }
+        let informed = ExperimentSpec { measurements, ..spec.clone() };
+        let plans = plan(&informed, &findings, tariffs.as_ref(), settings.metrics_spacing(), now);
+        Checked { spec, informed, findings, plans }
     }
-    if plans.iter().all(|trial| trial.refused) {
-        return Ok(Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()));
-    }
-    let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
-    Ok(Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials }))
-}
 
-/// What would happen, with nothing written.
-pub async fn preview(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Preview, StoreError> {
-    let Checked { informed, findings, plans, .. } = check(app, project, spec).await?;
-    Ok(preview::preview(&informed, findings, plans, &app.settings.installation))
+    /// Lints and plans. `Err` holds every finding that stands in the way, all of them at once.
+    pub fn prepare(self) -> Result<Prepared, Vec<Finding>> {
+        let Checked { spec, findings, plans, .. } = self.check();
+        let stops = |finding: &&Finding| finding.severity == Severity::Error;
+        if findings.iter().any(|finding| stops(&finding)) {
+            return Err(findings.into_iter().filter(|finding| stops(&finding)).collect());
+        }
+        if plans.iter().all(|trial| trial.refused) {
+            return Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect());
+        }
+        let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
+        Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials })
+    }
+
+    /// What would happen, with nothing written.
+    pub fn preview(self) -> Preview {
+        let settings = Arc::clone(&self.settings);
+        let Checked { informed, findings, plans, .. } = self.check();
+        let mut preview = preview::preview(&informed, findings, plans, &settings.installation);
+        preview.findings = capped(preview.findings);
+        preview
+    }
 }
 
 /// What is known of the workload's speed: what the spec names, and what trials of the same model and code have measured.

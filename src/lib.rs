@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod crash;
 pub mod document;
+pub mod event_board;
 pub mod fence;
 pub mod figures;
 pub mod http;

@@ -3,20 +3,34 @@
 //! Source: SNS developer guide, "Verifying the signatures of Amazon SNS messages". Only signature version 2 (SHA-256) is
 //! taken; version 1 is SHA-1. Replays are not told apart: an event is a hint, and an old one changes nothing.
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustls_pki_types::CertificateDer;
+use chrono::{DateTime, Utc};
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde::Deserialize;
-use tokio::sync::Mutex;
-use webpki::EndEntityCert;
+use tokio::sync::Semaphore;
 use webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA256;
+use webpki::{EndEntityCert, Error, KeyUsage};
+
+use crate::clock::real_now;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A certificate is about 2 kB.
-const CERTIFICATE_BYTES_MAX: usize = 64 * 1024;
+const CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
+/// SNS has one certificate at a time, and two while it changes.
+const CERTIFICATES_MAX: usize = 8;
+/// Addresses that had no certificate of SNS's.
+const BOGUS_MAX: usize = 256;
+/// At once. A genuine message needs none: its certificate is known from the one before.
+const FETCHES_MAX: usize = 8;
+/// The name of a signing certificate; a file is called after its hash.
+const FILE: &str = "SimpleNotificationService-";
+const FILE_DIGITS_MIN: usize = 32;
 
 /// A message as SNS posts it to an HTTPS subscription.
 #[derive(Debug, Deserialize)]
@@ -60,6 +74,8 @@ pub enum SnsError {
     Version(String),
     #[error("{0} is not an address of SNS's in this region")]
     Address(String),
+    #[error("what is at its SigningCertURL is not a certificate of SNS's")]
+    Certificate,
     #[error("the signature is not SNS's")]
     Signature,
     #[error("SNS could not be reached: {0}")]
@@ -73,8 +89,47 @@ pub struct Sns {
     /// Ends with a slash, so that nothing but a path can follow.
     origin: String,
     http: reqwest::Client,
-    /// The last certificate and where it came from. SNS changes it about once a year.
-    certificate: Mutex<Option<(String, CertificateDer<'static>)>>,
+    /// What a signing certificate may be issued to.
+    names: Vec<String>,
+    seen: Mutex<Seen>,
+    fetches: Semaphore,
+}
+
+/// What was found at addresses, the latest used last. Never locked over a request.
+#[derive(Debug, Default)]
+struct Seen {
+    genuine: VecDeque<(String, CertificateDer<'static>)>,
+    bogus: VecDeque<String>,
+}
+
+impl Seen {
+    /// The certificate of an address; an error when it is known to have none.
+    fn find(&mut self, url: &str) -> Result<Option<CertificateDer<'static>>, SnsError> {
+        if self.bogus.iter().any(|known| known == url) {
+            return Err(SnsError::Certificate);
+        }
+        let Some(place) = self.genuine.iter().position(|(known, _)| known == url) else { return Ok(None) };
+        let Some(found) = self.genuine.remove(place) else { return Ok(None) };
+        let certificate = found.1.clone();
+        self.genuine.push_back(found);
+        Ok(Some(certificate))
+    }
+
+    fn keep(&mut self, url: &str, certificate: Option<CertificateDer<'static>>) {
+        match certificate {
+            Some(certificate) => {
+                self.genuine.retain(|(known, _)| known != url);
+                self.genuine.push_back((url.to_owned(), certificate));
+            }
+            None => self.bogus.push_back(url.to_owned()),
+        }
+        if self.genuine.len() > CERTIFICATES_MAX {
+            self.genuine.pop_front();
+        }
+        if self.bogus.len() > BOGUS_MAX {
+            self.bogus.pop_front();
+        }
+    }
 }
 
 impl Sns {
@@ -92,7 +147,24 @@ impl Sns {
             "aws-cn" => "amazonaws.com.cn",
             _ => return None,
         };
-        (is_plain && !region.is_empty()).then(|| Self::at(topic_arn, format!("https://sns.{region}.{domain}/")))
+        if !is_plain || region.is_empty() {
+            return None;
+        }
+        // As AWS's own validators have them (sns-message-manager of the Java SDK): regions that are opted into and the other
+        // partitions have names of their own.
+        let regional = [
+            format!("sns.{region}.{domain}"),
+            format!("sns-signing.{region}.{domain}"),
+            format!("sns-{region}.{domain}"),
+        ];
+        let shared = match partition {
+            "aws" => Some("sns.amazonaws.com"),
+            "aws-us-gov" => Some("sns-us-gov-west-1.amazonaws.com"),
+            _ => None,
+        };
+        let mut sns = Self::at(topic_arn, format!("https://sns.{region}.{domain}/"));
+        sns.names = regional.into_iter().chain(shared.map(str::to_owned)).collect();
+        Some(sns)
     }
 
     /// For a simulated SNS at another origin.
@@ -102,7 +174,9 @@ impl Sns {
             topic_arn: topic_arn.to_owned(),
             origin,
             http: http.build().unwrap_or_default(),
-            certificate: Mutex::new(None),
+            names: vec!["sns.amazonaws.com".to_owned()],
+            seen: Mutex::default(),
+            fetches: Semaphore::new(FETCHES_MAX),
         }
     }
 
@@ -124,6 +198,7 @@ impl Sns {
         match (envelope.kind.as_str(), envelope.subscribe_url) {
             ("Notification", _) => Ok(Opened::Notification(envelope.message)),
             ("SubscriptionConfirmation", Some(url)) => {
+                self.check_confirmation(&url)?;
                 self.get(&url).await?;
                 Ok(Opened::Subscribed)
             }
@@ -132,15 +207,52 @@ impl Sns {
     }
 
     async fn certificate(&self, url: &str) -> Result<CertificateDer<'static>, SnsError> {
-        // Held over the request: a flood of messages fetches one at a time.
-        let mut kept = self.certificate.lock().await;
-        if let Some((_, certificate)) = kept.as_ref().filter(|(from, _)| from == url) {
-            return Ok(certificate.clone());
+        let file = url.strip_prefix(&self.origin).and_then(|path| path.strip_prefix(FILE)?.strip_suffix(".pem"));
+        let is_digits = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if !file.is_some_and(|digits| digits.len() >= FILE_DIGITS_MIN && is_digits(digits)) {
+            return Err(SnsError::Address(url.to_owned()));
         }
-        let pem = self.get(url).await?;
-        let certificate = CertificateDer::from_pem_slice(&pem).map_err(|_| SnsError::Signature)?;
-        *kept = Some((url.to_owned(), certificate.clone()));
-        Ok(certificate)
+        let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seen().find(url)? {
+            // It may have expired since.
+            return if self.is_of_sns(&known, real_now()) { Ok(known) } else { Err(SnsError::Certificate) };
+        }
+        let busy = || SnsError::Unreachable("too many certificates are asked for at once".to_owned());
+        let fetching = self.fetches.try_acquire().map_err(|_| busy())?;
+        let body = self.get(url).await?;
+        drop(fetching);
+        let certificate = only_certificate(&body).filter(|certificate| self.is_of_sns(certificate, real_now()));
+        seen().keep(url, certificate.clone());
+        certificate.ok_or(SnsError::Certificate)
+    }
+
+    /// Whether a certificate is SNS's by its name and dates. Its issuer is not looked at: SNS publishes the lone certificate
+    /// without the intermediate that signed it, so no chain to a root can be built. That it is SNS's file rests on where it
+    /// was fetched from: HTTPS (which has a chain), the exact host of the topic's region, and a path where only SNS puts
+    /// files.
+    fn is_of_sns(&self, certificate: &CertificateDer<'_>, now: DateTime<Utc>) -> bool {
+        let Ok(end) = EndEntityCert::try_from(certificate) else { return false };
+        let is_named = self.names.iter().any(|name| {
+            let name = ServerName::try_from(name.as_str());
+            name.is_ok_and(|name| end.verify_is_valid_for_subject_name(&name).is_ok())
+        });
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.timestamp()).unwrap_or(0)));
+        // Without any issuer to believe in, an unknown issuer is the last that can be wrong: dates and usage come before.
+        let sound = end.verify_for_usage(&[], &[], &[], now, KeyUsage::server_auth(), None, None);
+        is_named && matches!(sound, Err(Error::UnknownIssuer))
+    }
+
+    /// A confirmation is of our topic, and nothing else is asked of SNS's API.
+    fn check_confirmation(&self, url: &str) -> Result<(), SnsError> {
+        let refused = || SnsError::Address(url.to_owned());
+        let parsed = url.starts_with(&self.origin).then(|| reqwest::Url::parse(url).ok()).flatten();
+        let parsed = parsed.filter(|url| url.path() == "/").ok_or_else(refused)?;
+        let is_only = |key: &str, wanted: &str| {
+            let mut values = parsed.query_pairs().filter(|(name, _)| name == key).map(|(_, value)| value);
+            values.next().is_some_and(|value| value == wanted) && values.next().is_none()
+        };
+        let is_ours = is_only("Action", "ConfirmSubscription") && is_only("TopicArn", &self.topic_arn);
+        if is_ours { Ok(()) } else { Err(refused()) }
     }
 
     async fn get(&self, url: &str) -> Result<Vec<u8>, SnsError> {
@@ -159,6 +271,14 @@ impl Sns {
         }
         Ok(body)
     }
+}
+
+/// The certificate of a file that holds one, and nothing else but white space.
+fn only_certificate(body: &[u8]) -> Option<CertificateDer<'static>> {
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let inner = text.strip_prefix("-----BEGIN CERTIFICATE-----")?.strip_suffix("-----END CERTIFICATE-----")?;
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte);
+    inner.bytes().all(is_base64).then(|| CertificateDer::from_pem_slice(text.as_bytes()).ok()).flatten()
 }
 
 /// The text that SNS signs: name and value of some fields, each on a line of its own, in this order.
@@ -192,6 +312,20 @@ mod tests {
         );
         assert_eq!(origin("arn:aws:sns:evil.example/#:1:jobs"), None);
         assert_eq!(origin("arn:aws:sqs:eu-west-1:1:jobs"), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut seen = Seen::default();
+        for number in 0..1000 {
+            seen.keep(&format!("bogus {number}"), None);
+            seen.keep(&format!("genuine {number}"), Some(CertificateDer::from(vec![1])));
+            assert!(seen.find("genuine 0").is_ok());
+        }
+        assert_eq!((seen.genuine.len(), seen.bogus.len()), (CERTIFICATES_MAX, BOGUS_MAX));
+        assert!(matches!(seen.find("genuine 0"), Ok(Some(_))), "what is used is kept");
+        assert!(matches!(seen.find("genuine 5"), Ok(None)));
+        assert!(matches!(seen.find("bogus 999"), Err(SnsError::Certificate)));
     }
 
     #[tokio::test]

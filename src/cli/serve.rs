@@ -13,7 +13,7 @@ use chrono::TimeDelta;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +22,7 @@ use super::secret;
 use crate::app::{App, Settings};
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
+use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
 use crate::pulse::Pulse;
@@ -213,7 +214,7 @@ async fn serve(
         store,
         clock,
         wake: Arc::new(Notify::new()),
-        events: watch::Sender::new(0),
+        events: EventBoard::default(),
     };
     under_way.cancel();
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -226,8 +227,8 @@ async fn serve(
         write_whole(path, &address)?;
     }
     tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
-    let server = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let server = tokio::spawn(server.into_future());
+    let limits = http::Limits::of_process();
+    let server = tokio::spawn(http::serve(listener, http::router(app), limits, stop.clone()));
     asked.cancelled().await;
     tracing::info!("stopping");
     stop.cancel();

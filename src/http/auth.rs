@@ -18,9 +18,9 @@ use crate::clock::real_now;
 pub enum Role {
     /// Read.
     Viewer,
-    /// Start and cancel experiments, write workloads, profiles and prices.
+    /// Start and cancel experiments, write workloads, profiles and metrics.
     Editor,
-    /// Make templates and whatever gives others power.
+    /// Make templates and whatever gives others power; set prices, budgets and limits.
     Admin,
 }
 
@@ -42,11 +42,21 @@ impl Role {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) project: ProjectId,
+    pub(super) key: ApiKeyId,
     role: Role,
 }
 
+/// A caller who may start and change things. An extractor, so that it stands before the body's: who may not do it is told so
+/// before anything is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Editor(pub(super) Caller);
+
+/// A caller who may give others power, or decide about money.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Admin(pub(super) Caller);
+
 impl Caller {
-    pub(super) fn needs(self, role: Role) -> Result<Self, Problem> {
+    fn needs(self, role: Role) -> Result<Self, Problem> {
         if self.role >= role {
             return Ok(self);
         }
@@ -55,6 +65,27 @@ impl Caller {
             role.as_str(),
             self.role.as_str()
         )))
+    }
+
+    /// Whether the key is still good; also when the database cannot say at the moment.
+    pub(super) async fn is_live(self, app: &App) -> bool {
+        !matches!(app.store.live_key(self.key, real_now()).await, Ok(None))
+    }
+}
+
+impl FromRequestParts<App> for Editor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        Caller::from_request_parts(parts, app).await?.needs(Role::Editor).map(Self)
+    }
+}
+
+impl FromRequestParts<App> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        Caller::from_request_parts(parts, app).await?.needs(Role::Admin).map(Self)
     }
 }
 
@@ -91,7 +122,7 @@ impl FromRequestParts<App> for Caller {
         if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
             return Err(refused());
         }
-        Ok(Self { project: stored.project_id, role })
+        Ok(Self { project: stored.project_id, key: id, role })
     }
 }
 

@@ -7,12 +7,12 @@ use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ports::AwsError;
 use bakeoff_domain::price::{self, Price, PriceStatus, Rate};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Caller, Role};
+use super::auth::{Admin, Caller};
 use super::extract::{Params, Strict};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
@@ -126,15 +126,14 @@ pub(super) struct RefreshParams {
 /// Refresh prices
 ///
 /// Reads AWS's price list for the training component and writes what is new, with the day that AWS names. Experiments that depend
-/// on a new price are worked out anew and say so. Twice changes nothing.
+/// on a new price are worked out anew and say so. Twice changes nothing. Needs the role admin.
 #[utoipa::path(post, path = "/v1/prices/refresh", operation_id = "refreshPrices", tag = "catalog", params(RefreshParams),
     responses((status = 200, description = "What was new", body = Refreshed), Problems))]
 pub(super) async fn refresh_prices(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Params(params): Params<RefreshParams>,
 ) -> Result<Json<Refreshed>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     let region = params.region.unwrap_or_else(|| app.settings.region.clone());
     if !is_region(&region) {
         return Err(page::parameter("region", "it is not a region, for example us-east-1"));
@@ -151,6 +150,14 @@ pub(super) async fn refresh_prices(
     Ok(Json(refreshed))
 }
 
+/// A negotiated rate is at least so much of AWS's own.
+const FLOOR_PERCENT: i64 = 30;
+/// A rate may begin so far in the past without a word: clocks differ.
+const CLOCK_SLACK: TimeDelta = TimeDelta::minutes(5);
+/// SageMaker began in November 2017.
+const FIRST_YEAR: i32 = 2017;
+const AHEAD_MAX: TimeDelta = TimeDelta::days(3 * 366);
+
 fn is_region(text: &str) -> bool {
     (5..=40).contains(&text.len()) && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
@@ -161,15 +168,27 @@ pub(super) struct NewPrice {
     region: String,
     /// On demand, per instance.
     usd_per_hour: Usd,
-    /// From when it holds; now when absent.
+    /// From when it holds; now when absent. From 2017 to three years ahead.
     effective_from: Option<DateTime<Utc>>,
+    /// Why it holds for the past, 1 to 500 characters: needed when `effective_from` lies there, since it changes what has been
+    /// settled. Kept in the price's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     /// Where it comes from: a contract, a quote, a bill.
     source: String,
     #[serde(default)]
     note: String,
 }
 
-fn price_errors(new: &NewPrice) -> Vec<FieldError> {
+/// What a rate is judged by.
+struct Standard {
+    now: DateTime<Utc>,
+    effective_from: DateTime<Utc>,
+    /// Of AWS's own prices from that day on.
+    highest: Option<Usd>,
+}
+
+fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut push = |pointer: &str, detail: &str, fix: &str| {
         errors.push(FieldError {
@@ -179,49 +198,79 @@ fn price_errors(new: &NewPrice) -> Vec<FieldError> {
             rule: "price".to_owned(),
         });
     };
+    let floor = standard.highest.map(|usd| Usd(usd.0 * Decimal::new(FLOOR_PERCENT, 2)).rounded());
     if new.usd_per_hour.0 <= Decimal::ZERO || new.usd_per_hour.0 > Decimal::from(100_000u32) {
         push("/usd_per_hour", "it is not a rate between 0 and 100000 USD an hour", "give the rate of one instance");
+    } else if let Some(floor) = floor.filter(|floor| new.usd_per_hour < *floor) {
+        push(
+            "/usd_per_hour",
+            &format!(
+                "it is less than {FLOOR_PERCENT} % of the highest price that AWS lists for it, and budgets are counted in it"
+            ),
+            &format!("give the rate of a whole instance an hour, at least {}", floor.0.normalize()),
+        );
     }
     if !(1..=200).contains(&new.source.chars().count()) {
         push("/source", "it is empty or longer than 200 characters", "say where the rate comes from");
     }
-    if new.region.is_empty() || new.region.len() > 40 {
+    if new.note.chars().count() > 1000 {
+        push("/note", "it is longer than 1000 characters", "shorten it");
+    }
+    if !is_region(&new.region) {
         push("/region", "it is not a region", "for example us-east-1");
+    }
+    let is_reason = |reason: &String| (1..=500).contains(&reason.chars().count());
+    let is_past = standard.effective_from < standard.now - CLOCK_SLACK;
+    if standard.effective_from.year() < FIRST_YEAR || standard.effective_from > standard.now + AHEAD_MAX {
+        push("/effective_from", "it lies before 2017 or more than three years ahead", "give the day of the contract");
+    } else if is_past && new.reason.is_none() {
+        push("/reason", "the rate would hold for the past, and change what is settled", "say why, in `reason`");
+    } else if !new.reason.as_ref().is_none_or(is_reason) {
+        push(
+            "/reason",
+            "it is empty or longer than 500 characters",
+            "say in a sentence why the rate holds for the past",
+        );
     }
     errors
 }
 
 /// Set a negotiated rate
 ///
-/// It goes before the catalog's price from its day on, for this project only. Earlier prices are kept.
+/// It goes before the catalog's price from its day on, for this project only. Earlier prices are kept. Budgets are counted in it:
+/// it needs the role admin, and may not be less than 30 % of the highest price that AWS lists from that day on.
 #[utoipa::path(put, path = "/v1/prices/{instance_type}", operation_id = "putPrice", tag = "catalog", request_body = NewPrice,
     params(("instance_type" = String, Path, description = "ml.p5e.48xlarge")),
     responses((status = 200, description = "The new price", body = Price), Problems))]
 pub(super) async fn put_price(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Path(name): Path<String>,
     Strict(new): Strict<NewPrice>,
 ) -> Result<Json<Price>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     if catalog::find(&name).is_none() {
         return Err(unknown(&name));
     }
-    let errors = price_errors(&new);
+    let now = app.clock.now();
+    let effective_from = new.effective_from.unwrap_or(now);
+    let known = app.store.prices_of(caller.project, Some(&new.region), Some(std::slice::from_ref(&name))).await?;
+    let highest = price::highest_list_price(&known, &name, &new.region, effective_from);
+    let errors = price_errors(&new, &Standard { now, effective_from, highest });
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let now = app.clock.now();
+    let reason = new.reason.map(|reason| format!("back-dated: {reason}"));
+    let note: Vec<String> = [Some(new.note), reason].into_iter().flatten().filter(|part| !part.is_empty()).collect();
     let price = Price {
         id: PriceId(ids::fresh()),
         instance_type: name,
         region: new.region,
         usd_per_hour: new.usd_per_hour,
         usd_per_hour_max: None,
-        effective_from: new.effective_from.unwrap_or(now),
+        effective_from,
         source: new.source,
         status: PriceStatus::Negotiated,
-        note: new.note,
+        note: note.join("; "),
         confirmed_at: Some(now),
     };
     app.store.insert_price(caller.project, &price, now).await?;

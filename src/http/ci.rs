@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use utoipa::ToSchema;
 
-use super::auth::{Caller, Role};
+use super::auth::Admin;
 use super::extract::{Raw, Strict, parse};
+use super::heavy::aside;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
 use crate::app::App;
@@ -78,16 +79,15 @@ fn secret(app: &App, id: TemplateId) -> String {
     responses((status = 201, description = "Stored; the secret is shown this once", body = CreatedTemplate), Problems))]
 pub(super) async fn create_template(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Strict(new): Strict<NewTemplate>,
 ) -> Result<(StatusCode, Json<CreatedTemplate>), Problem> {
-    let caller = caller.needs(Role::Admin)?;
     if let Some(error) = name_error(&new.name) {
         return Err(Problem::invalid(vec![error]));
     }
-    let prepared = intake::prepare(&app, caller.project, new.spec).await?;
+    let loaded = intake::load(&app, caller.project, new.spec).await?;
     // Stored with what it refers to filled in: a trigger sets the workload's code version.
-    let spec = match prepared {
+    let spec = match aside(move || loaded.prepare()).await? {
         Ok(prepared) => prepared.spec,
         Err(findings) => {
             let errors = findings.iter().map(|finding| {
@@ -133,7 +133,7 @@ pub(super) async fn trigger(
     Raw(body): Raw,
 ) -> Result<(StatusCode, Json<CiStarted>), Problem> {
     let template = verified(&app, &headers, &body).await?;
-    let (trigger, mut errors) = parse::<CiTrigger>(&body)?;
+    let (trigger, mut errors) = parse::<CiTrigger>(body).await?;
     let delivery = trigger.delivery_id.as_str();
     if !(1..=255).contains(&delivery.len()) {
         errors.push(FieldError {
@@ -151,7 +151,8 @@ pub(super) async fn trigger(
         return started(id, true);
     }
     let spec = with_commit(template.spec, &trigger);
-    let prepared = intake::prepare(&app, template.project_id, spec).await?;
+    let loaded = intake::load(&app, template.project_id, spec).await?;
+    let prepared = aside(move || loaded.prepare()).await?;
     let prepared = prepared.map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
     let once = Once::Delivery { template: template.id, delivery };
     match prepared.start(&app, template.project_id, &once).await {

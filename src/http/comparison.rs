@@ -1,6 +1,5 @@
 //! Comparison tables: of one experiment, or of any experiments and runs of a project side by side.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +12,7 @@ use uuid::Uuid;
 use super::auth::Caller;
 use super::experiments::find;
 use super::extract::{Id, Params};
+use super::heavy;
 use super::page;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
@@ -119,8 +119,8 @@ pub(super) async fn of_experiment(
     let experiment = find(&app, caller, id).await?;
     let table = read::comparison(&app.store, &experiment, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
-        Format::Json => Ok(([(header::VARY, "Accept")], Json(table)).into_response()),
-        format => table::rows(format, COLUMNS, &table.rows),
+        Format::Json => Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response()),
+        format => table::rows(format, COLUMNS, table.rows).await,
     }
 }
 
@@ -196,8 +196,8 @@ pub(super) async fn convergence(
     let name = metric::standard(name).map_or(name, |standard| standard.name);
     let curves = read::curves(&app.store, &selection, (name, params.target), app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
-        Format::Json => Ok(([(header::VARY, "Accept")], Json(curves)).into_response()),
-        format => table::rows(format, CURVE_COLUMNS, &curves.rows),
+        Format::Json => Ok(([(header::VARY, "Accept")], heavy::json(curves).await?).into_response()),
+        format => table::rows(format, CURVE_COLUMNS, curves.rows).await,
     }
 }
 
@@ -227,8 +227,8 @@ pub(super) async fn side_by_side(
     let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
     let table = read::comparison_of(&app.store, &selection, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
-        Format::Json => Ok(([(header::VARY, "Accept")], Json(table)).into_response()),
-        format => table::rows(format, COLUMNS, &table.rows),
+        Format::Json => Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response()),
+        format => table::rows(format, COLUMNS, table.rows).await,
     }
 }
 

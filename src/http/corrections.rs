@@ -7,7 +7,7 @@ use bakeoff_domain::money::Usd;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::auth::{Caller, Role};
+use super::auth::Admin;
 use super::extract::{Id, Strict};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
@@ -63,11 +63,10 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
     responses((status = 200, description = "What it changed", body = CorrectionView), Problems))]
 pub(super) async fn correct(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(attempt): Id<AttemptId>,
     Strict(new): Strict<NewCorrection>,
 ) -> Result<Json<CorrectionView>, Problem> {
-    let caller = caller.needs(Role::Admin)?;
     let errors = errors(&new);
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));

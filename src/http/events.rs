@@ -1,6 +1,8 @@
 //! Events of an experiment or a trial: a page, or a stream (SSE) that resumes at `Last-Event-ID`.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Json;
@@ -19,10 +21,16 @@ use super::extract::{Id, Params};
 use super::page::{self, Page};
 use super::problem::{Problem, Problems};
 use crate::app::App;
+use crate::clock::real_sleep;
+use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace, Subscription};
 use crate::view::EventView;
 
 const BATCH: i64 = 200;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// A stream ends after so long.
+const STREAM_FOR: Duration = Duration::from_mins(15);
+/// Its key may have been revoked: it is looked up before events are read, and so often when there are none.
+const CHECK_KEY_EVERY: Duration = Duration::from_secs(45);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -36,10 +44,12 @@ pub(super) struct EventParams {
 
 /// Events of an experiment
 ///
-/// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`; else a page, oldest first.
+/// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`, and ends after 15 minutes; else a page, oldest first.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
-    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))), Problems))]
+    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
+        Problems))]
 pub(super) async fn of_experiment(
     State(app): State<App>,
     caller: Caller,
@@ -48,13 +58,15 @@ pub(super) async fn of_experiment(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     experiments::find(&app, caller, id).await?;
-    answer(app, (id, None), &params, &headers).await
+    answer((app, caller), (id, None), &params, &headers).await
 }
 
 /// Events of a trial
 #[utoipa::path(get, path = "/v1/trials/{trial_id}/events", operation_id = "listTrialEvents", tag = "trials",
     params(("trial_id" = TrialId, Path), EventParams),
-    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))), Problems))]
+    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
+        Problems))]
 pub(super) async fn of_trial(
     State(app): State<App>,
     caller: Caller,
@@ -63,11 +75,11 @@ pub(super) async fn of_trial(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let trial = super::trials::find(&app, caller, id).await?;
-    answer(app, (trial.experiment_id, Some(id)), &params, &headers).await
+    answer((app, caller), (trial.experiment_id, Some(id)), &params, &headers).await
 }
 
 async fn answer(
-    app: App,
+    (app, caller): (App, Caller),
     of: (ExperimentId, Option<TrialId>),
     params: &EventParams,
     headers: &HeaderMap,
@@ -76,8 +88,10 @@ async fn answer(
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
     let after = resumed.or(params.page_token).unwrap_or(0);
     if accept.contains("text/event-stream") {
+        let place = app.events.open_stream(caller.key);
+        let place = place.ok_or_else(|| Problem::too_many_streams(STREAMS_OF_KEY_MAX))?;
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-        return Ok(Sse::new(stream(app, of, after)).keep_alive(keep_alive).into_response());
+        return Ok(Sse::new(stream(app, (caller, place), of, after)).keep_alive(keep_alive).into_response());
     }
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
@@ -85,29 +99,52 @@ async fn answer(
     Ok(Json(page::cut_by_number(rows, size, |row| row.id)).into_response())
 }
 
-/// Reads what is there, then waits to be told that there is more; always by id, so nothing is missed or told twice.
+/// What a stream needs to go on.
+struct Streaming {
+    app: App,
+    caller: Caller,
+    _place: StreamPlace,
+    told: Subscription,
+    /// The last event that was sent.
+    after: i64,
+    batch: std::vec::IntoIter<EventView>,
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// Reads what is there, then waits to be told that there is more; always by id, so nothing is missed or told twice. It ends
+/// after a while, and with its key; the client resumes at `Last-Event-ID`.
 fn stream(
     app: App,
+    (caller, place): (Caller, StreamPlace),
     of: (ExperimentId, Option<TrialId>),
     after: i64,
 ) -> impl Stream<Item = Result<SseEvent, Infallible>> {
-    let told = app.events.subscribe();
-    let start = (app, told, after, Vec::<EventView>::new().into_iter());
-    futures::stream::unfold(start, move |(app, mut told, mut after, mut batch)| async move {
+    let told = app.events.subscribe(of.0);
+    let batch = Vec::new().into_iter();
+    let end = Box::pin(real_sleep(STREAM_FOR));
+    let start = Streaming { app, caller, _place: place, told, after, batch, end };
+    futures::stream::unfold(start, move |mut on| async move {
         loop {
-            if let Some(event) = batch.next() {
-                after = event.id;
+            if let Some(event) = on.batch.next() {
+                on.after = event.id;
                 let sse = SseEvent::default().id(event.id.to_string()).event(event.kind.clone());
                 let sse = sse.json_data(event).unwrap_or_default();
-                return Some((Ok(sse), (app, told, after, batch)));
+                return Some((Ok(sse), on));
             }
-            told.mark_unchanged();
+            if !on.caller.is_live(&on.app).await {
+                return None;
+            }
+            on.told.mark_unchanged();
             // A database that is away for a moment is asked again when it is told of something.
-            let more = app.store.events_after(of.0, of.1, after, BATCH).await.unwrap_or_default();
+            let more = on.app.store.events_after(of.0, of.1, on.after, BATCH).await.unwrap_or_default();
             if more.is_empty() {
-                told.changed().await.ok()?;
+                tokio::select! {
+                    () = on.told.changed() => {}
+                    () = real_sleep(CHECK_KEY_EVERY) => {}
+                    () = on.end.as_mut() => return None,
+                }
             }
-            batch = more.into_iter();
+            on.batch = more.into_iter();
         }
     })
 }

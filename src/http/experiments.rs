@@ -12,8 +12,9 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
-use super::auth::{Caller, Role};
+use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Raw, parse};
+use super::heavy::{self, aside};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
@@ -44,11 +45,10 @@ pub(super) async fn find(app: &App, caller: Caller, id: ExperimentId) -> Result<
         headers(("Location" = String, description = "Path of the experiment"))), Problems))]
 pub(super) async fn create(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<Response, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     let key = idempotency_key(&headers)?;
     let fingerprint: [u8; 32] = Sha256::digest([b"POST /v1/experiments\n", body.as_ref()].concat()).into();
     if let Some(key) = key
@@ -56,8 +56,9 @@ pub(super) async fn create(
     {
         return replay(reply, &fingerprint);
     }
-    let (spec, unknown) = parse::<ExperimentSpec>(&body)?;
-    let prepared = match intake::prepare(&app, caller.project, spec).await? {
+    let (spec, unknown) = parse::<ExperimentSpec>(body).await?;
+    let loaded = intake::load(&app, caller.project, spec).await?;
+    let prepared = match aside(move || loaded.prepare()).await? {
         Ok(prepared) if unknown.is_empty() => prepared,
         Ok(_) => return Err(Problem::invalid(unknown)),
         Err(findings) => {
@@ -124,7 +125,7 @@ pub(super) async fn list(
     State(app): State<App>,
     caller: Caller,
     Params(params): Params<ListParams>,
-) -> Result<Json<Page<ExperimentView>>, Problem> {
+) -> Result<Response, Problem> {
     let newest_first = match params.sort.as_deref() {
         None | Some("-created_at") => true,
         Some("created_at") => false,
@@ -142,7 +143,7 @@ pub(super) async fn list(
     let from = page::read_token(params.page_token.as_deref(), &tag)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let rows = app.store.experiments(caller.project, &filter, newest_first, from, limit).await?;
-    Ok(Json(page::cut(rows, size, &tag, |row| row.id.0, read::experiment_view)))
+    heavy::json(page::cut(rows, size, &tag, |row| row.id.0, read::experiment_view)).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -168,14 +169,14 @@ pub(super) async fn get(
         return Err(page::parameter("wait_seconds", format!("at most {WAIT_SECONDS_MAX}")));
     }
     // Subscribed before the first look: an event in between is not missed.
-    let mut events = app.events.subscribe();
+    let mut events = app.events.subscribe(id);
     let mut found = find(&app, caller, id).await?;
     let timeout = real_sleep(std::time::Duration::from_secs(wait));
     tokio::pin!(timeout);
     while wait > 0 && found.ended_at.is_none() {
         tokio::select! {
             () = &mut timeout => break,
-            _ = events.changed() => found = find(&app, caller, id).await?,
+            () = events.changed() => found = find(&app, caller, id).await?,
         }
     }
     Ok(Json(read::experiment_view(found)))
@@ -189,7 +190,7 @@ pub(super) async fn get(
     responses((status = 202, description = "Being cancelled, or over already", body = ExperimentView), Problems))]
 pub(super) async fn cancel(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Response, Problem> {
     let view = wish(&app, caller, id, Wish::Cancel).await?;
@@ -197,7 +198,6 @@ pub(super) async fn cancel(
 }
 
 async fn wish(app: &App, caller: Caller, id: ExperimentId, wish: Wish) -> Result<Json<ExperimentView>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     find(app, caller, id).await?;
     app.store.wish((caller.project, id), wish, app.clock.now()).await?;
     app.wake.notify_one();
@@ -212,7 +212,7 @@ async fn wish(app: &App, caller: Caller, id: ExperimentId, wish: Wish) -> Result
     responses((status = 200, description = "Paused, or over already", body = ExperimentView), Problems))]
 pub(super) async fn pause(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
     wish(&app, caller, id, Wish::Pause).await
@@ -226,7 +226,7 @@ pub(super) async fn pause(
     responses((status = 200, description = "Going on, or over already", body = ExperimentView), Problems))]
 pub(super) async fn resume(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
     wish(&app, caller, id, Wish::Resume).await
@@ -240,12 +240,10 @@ pub(super) async fn trials(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<ExperimentId>,
-) -> Result<Json<Page<TrialView>>, Problem> {
+) -> Result<Response, Problem> {
     find(&app, caller, id).await?;
-    Ok(Json(Page {
-        items: read::trial_views(&app.store, (caller.project, id), app.clock.now()).await?,
-        next_page_token: None,
-    }))
+    let items = read::trial_views(&app.store, (caller.project, id), app.clock.now()).await?;
+    heavy::json(Page { items, next_page_token: None }).await
 }
 
 /// Which instance to buy, and why

@@ -7,7 +7,9 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use bakeoff_domain::finding::Finding;
 use serde::de::DeserializeOwned;
+use tower_http::timeout::TimeoutError;
 
+use super::heavy::{BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem};
 use crate::document;
 
@@ -21,20 +23,32 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let body = to_bytes(request.into_body(), BODY_BYTES_MAX).await;
-        body.map(Self).map_err(|_| Problem::too_large(BODY_BYTES_MAX))
+        whole(request, BODY_BYTES_MAX).await.map(Self)
     }
+}
+
+/// All of a body, up to a limit.
+pub(super) async fn whole(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let body = to_bytes(request.into_body(), limit).await;
+    body.map_err(|error| {
+        let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |cause| cause.source());
+        if causes.any(<dyn std::error::Error>::is::<TimeoutError>) {
+            Problem::stalled()
+        } else {
+            Problem::too_large(limit)
+        }
+    })
 }
 
 /// A JSON body without a field that nobody reads.
 pub(super) struct Strict<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Strict<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Strict<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
-        let (value, unknown) = parse(&bytes)?;
+        let (value, unknown) = parse(bytes).await?;
         if unknown.is_empty() { Ok(Self(value)) } else { Err(Problem::invalid(unknown)) }
     }
 }
@@ -49,7 +63,17 @@ pub(super) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
 }
 
 /// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+pub(super) async fn parse<T>(bytes: Bytes) -> Result<(T, Vec<FieldError>), Problem>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    if bytes.len() < BODY_ASIDE_FROM {
+        return parse_here(&bytes);
+    }
+    aside(move || parse_here(&bytes)).await?
+}
+
+fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
     let (value, unknown) = document::read(&json(bytes)?);
     let errors = |findings: &[Finding]| findings.iter().map(FieldError::from).collect::<Vec<FieldError>>();
     match value {

@@ -11,6 +11,7 @@ mod etag;
 mod events;
 mod experiments;
 mod extract;
+mod heavy;
 mod ops;
 mod page;
 mod plans;
@@ -19,6 +20,7 @@ mod projects;
 mod request_id;
 mod runs;
 mod samples;
+mod server;
 mod specs;
 mod spending;
 mod table;
@@ -41,6 +43,7 @@ pub use auth::{Role, format_key, hash};
 pub use aws_events::events_key;
 pub use page::Page;
 pub use problem::{FieldError, Problem};
+pub use server::{Limits, serve};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -145,6 +148,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))
         .layer(CatchPanicLayer::custom(request_id::panicked))
+        .layer(axum::middleware::from_fn(server::answer_in_time))
         .layer(axum::middleware::from_fn(request_id::attach))
         .with_state(app)
 }

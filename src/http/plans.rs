@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::lint::{Kind, rules};
@@ -13,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Params, Raw, json, parse};
+use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::page::{self, Page};
 use super::problem::{Problem, Problems};
 use crate::app::App;
@@ -25,12 +27,13 @@ use crate::intake;
 /// dollars with 90 % intervals, the worst case, and who cannot win. What the linter finds is in the answer, not an error.
 #[utoipa::path(post, path = "/v1/plans", operation_id = "createPlan", tag = "plans", request_body = ExperimentSpec,
     responses((status = 200, description = "The plan", body = Preview), Problems))]
-pub(super) async fn plan(State(app): State<App>, caller: Caller, Raw(body): Raw) -> Result<Json<Preview>, Problem> {
-    let (spec, unknown) = parse::<ExperimentSpec>(&body)?;
+pub(super) async fn plan(State(app): State<App>, caller: Caller, Raw(body): Raw) -> Result<Response, Problem> {
+    let (spec, unknown) = parse::<ExperimentSpec>(body).await?;
     if !unknown.is_empty() {
         return Err(Problem::invalid(unknown));
     }
-    Ok(Json(intake::preview(&app, caller.project, spec).await?))
+    let loaded = intake::load(&app, caller.project, spec).await?;
+    heavy::json(aside(move || loaded.preview()).await?).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -69,23 +72,26 @@ pub(super) async fn lint(
     caller: Caller,
     Params(params): Params<LintParams>,
     Raw(body): Raw,
-) -> Result<Json<LintView>, Problem> {
-    let json = json(&body)?;
+) -> Result<Response, Problem> {
+    let json = if body.len() < BODY_ASIDE_FROM { json(&body)? } else { aside(move || json(&body)).await?? };
     let region = json.get("region").and_then(serde_json::Value::as_str).unwrap_or(&app.settings.region).to_owned();
     let types: Vec<String> = catalog::all().iter().map(|kind| kind.instance_type.clone()).collect();
     let tariffs = app.store.tariffs(caller.project, &region, &types).await?;
     let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
-    let found = document::check(&json, params.kind, &prices);
-    let (kind, findings) = found.ok_or_else(|| {
+    let view = aside(move || {
+        let (kind, findings) = document::check(&json, params.kind, &prices)?;
+        Some(LintView {
+            kind,
+            passed: findings.iter().all(|finding| finding.severity < Severity::Refused),
+            mended: params.fix.then(|| document::mend(&json, kind, &prices)),
+            findings,
+        })
+    });
+    let view = view.await?.ok_or_else(|| {
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
         page::parameter("kind", format!("nothing says what this document is; name it: {}", kinds.join(", ")))
     })?;
-    Ok(Json(LintView {
-        kind,
-        passed: findings.iter().all(|finding| finding.severity < Severity::Refused),
-        mended: params.fix.then(|| document::mend(&json, kind, &prices)),
-        findings,
-    }))
+    heavy::json(view).await
 }
 
 /// List lint rules

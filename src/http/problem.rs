@@ -3,7 +3,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::finding::Finding;
+use bakeoff_domain::finding::{FINDINGS_MAX, Finding};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -89,7 +89,28 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
     }
 
-    pub fn invalid(errors: Vec<FieldError>) -> Self {
+    /// The client stopped sending.
+    pub fn stalled() -> Self {
+        let detail = "the rest of the body did not come in time";
+        let problem = Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long", detail);
+        Self { retryable: true, ..problem }
+    }
+
+    pub fn too_many_streams(most: u32) -> Self {
+        let detail = format!("{most} event streams are open with this key; close one, or wait with wait_seconds");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", "Too many streams", detail)
+    }
+
+    pub fn invalid(mut errors: Vec<FieldError>) -> Self {
+        if errors.len() > FINDINGS_MAX {
+            errors.truncate(FINDINGS_MAX - 1);
+            errors.push(FieldError {
+                pointer: String::new(),
+                detail: format!("more is wrong than these {} things", FINDINGS_MAX - 1),
+                fix: "mend these first".to_owned(),
+                rule: "more-findings".to_owned(),
+            });
+        }
         let detail = match errors.as_slice() {
             [one] => format!("{}: {}", one.pointer, one.detail),
             many => format!("{} things are wrong; `errors` lists them all", many.len()),
@@ -127,14 +148,16 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Conflict { constraint } => {
-                Self::conflict("conflict", format!("it exists already ({constraint})"))
+                tracing::info!(constraint, "a request conflicts with what is there");
+                Self::conflict("conflict", conflict(constraint))
             }
             StoreError::Refused { what } => {
                 tracing::warn!(what, "the schema refused what a request wanted to write");
                 Self::invalid(vec![FieldError {
                     pointer: String::new(),
-                    detail: what.clone(),
-                    fix: String::new(),
+                    detail: "a value in it cannot be stored".to_owned(),
+                    fix: "look for a figure or a date out of bounds; the request id finds the details in the log"
+                        .to_owned(),
                     rule: "schema".to_owned(),
                 }])
             }
@@ -147,6 +170,22 @@ impl From<StoreError> for Problem {
                 Self::internal()
             }
         }
+    }
+}
+
+/// What exists already, in words of ours: names of constraints are nobody's business.
+fn conflict(constraint: &str) -> &'static str {
+    match constraint {
+        "prices_natural_key" | "prices_listed_key" => {
+            "there is a price of this type, region, source and day already; give another effective_from or source"
+        }
+        "idempotency_keys_pkey" => "a request with this Idempotency-Key is under way; send it again",
+        "ci_deliveries_pkey" => "this delivery is under way; send it again",
+        "ci_templates_name_key" => "there is a template of this name already; give another name",
+        "workloads_version_key" | "instance_profiles_version_key" => {
+            "somebody else has just stored a version of this name; send it again"
+        }
+        _ => "it exists already, or somebody else has just written it; read it again",
     }
 }
 

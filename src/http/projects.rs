@@ -8,7 +8,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::auth::{Caller, Role};
+use super::auth::{Admin, Caller};
 use super::extract::Strict;
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
@@ -72,10 +72,9 @@ pub(super) async fn current(State(app): State<App>, caller: Caller) -> Result<Js
     responses((status = 200, description = "The project", body = ProjectView), Problems))]
 pub(super) async fn put_budget(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Strict(new): Strict<NewBudget>,
 ) -> Result<Json<ProjectView>, Problem> {
-    let caller = caller.needs(Role::Admin)?;
     let is_sound = |usd: Usd| usd.0 > Decimal::ZERO && usd.0 <= Decimal::from(BUDGET_USD_MAX);
     if new.budget_usd.is_some_and(|usd| !is_sound(usd)) {
         return Err(Problem::invalid(vec![FieldError {
@@ -97,10 +96,9 @@ pub(super) async fn put_budget(
     responses((status = 200, description = "The project", body = ProjectView), Problems))]
 pub(super) async fn put_limits(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Strict(new): Strict<NewLimits>,
 ) -> Result<Json<ProjectView>, Problem> {
-    let caller = caller.needs(Role::Admin)?;
     if new.concurrent_trials_max.is_some_and(|most| !(1..=CONCURRENT_TRIALS_MAX).contains(&most)) {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/concurrent_trials_max".to_owned(),

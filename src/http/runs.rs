@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::auth::{Caller, Role};
+use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
@@ -72,10 +72,9 @@ async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem>
         headers(("Location" = String, description = "Path of the run"))), Problems))]
 pub(super) async fn create(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Strict(spec): Strict<RunSpec>,
 ) -> Result<Response, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     let findings = spec.check();
     if !findings.is_empty() {
         return Err(Problem::invalid(findings.iter().map(FieldError::from).collect()));
@@ -124,11 +123,10 @@ pub(super) struct RunEnd {
     responses((status = 200, description = "Ended", body = RunView), Problems))]
 pub(super) async fn end(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<RunId>,
     Strict(end): Strict<RunEnd>,
 ) -> Result<Json<RunView>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
     let run = find(&app, caller, id).await?;
     let now = app.clock.now();
     let ended_at = end.ended_at.unwrap_or(now);

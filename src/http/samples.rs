@@ -10,12 +10,13 @@ use bakeoff_domain::metric::{self, Source, Subject};
 use bakeoff_domain::rollup::thin;
 use bakeoff_domain::samples::{self, Batch, LineError, Reading};
 use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Caller, Role};
-use super::extract::{Id, Params};
+use super::auth::{Caller, Editor};
+use super::extract::{Id, Params, whole};
+use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format};
 use crate::app::App;
@@ -24,8 +25,8 @@ use crate::store::series::{Appended, Named, Samples, Series};
 
 /// The largest body of a push.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A body above this is parsed aside: it would keep other requests waiting.
-const ASIDE_FROM: usize = 256 * 1024;
+/// A run began in this century.
+const STARTED_YEARS: std::ops::Range<i32> = 2000..2100;
 /// Clocks of training machines may be ahead of ours by so much.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(10);
 /// What a series is thinned to unless more is asked for.
@@ -85,7 +86,7 @@ pub(super) struct SkippedLine {
     responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
 pub(super) async fn push_trial(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<TrialId>,
     Params(params): Params<PushParams>,
     request: Request,
@@ -102,7 +103,7 @@ pub(super) async fn push_trial(
     responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
 pub(super) async fn push_run(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Id(id): Id<RunId>,
     Params(mut params): Params<PushParams>,
     request: Request,
@@ -131,11 +132,12 @@ async fn push(
     params: PushParams,
     request: Request,
 ) -> Result<Json<Pushed>, Problem> {
-    let caller = caller.needs(Role::Editor)?;
+    if params.started_at.is_some_and(|at| !STARTED_YEARS.contains(&at.year())) {
+        return Err(super::page::parameter("started_at", "it does not lie between 2000 and 2100"));
+    }
     owned(app, caller, subject).await?;
     let is_table = is_csv(request.headers());
-    let body = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::too_large(BODY_BYTES_MAX))?;
+    let body = whole(request, BODY_BYTES_MAX).await?;
     let now = app.clock.now();
     let reading =
         Reading { latest: now + AHEAD_MAX, skip_bad_lines: params.skip_bad_lines, started_at: params.started_at };
@@ -159,10 +161,7 @@ fn is_csv(headers: &HeaderMap) -> bool {
 async fn parse(body: Bytes, is_table: bool, reading: Reading) -> Result<Result<Batch, Vec<LineError>>, Problem> {
     let size = body.len();
     let read = move || if is_table { samples::read_csv(&body, reading) } else { samples::read_json(&body, reading) };
-    if size < ASIDE_FROM {
-        return Ok(read());
-    }
-    tokio::task::spawn_blocking(read).await.map_err(|_| Problem::internal())
+    if size < BODY_ASIDE_FROM { Ok(read()) } else { aside(read).await }
 }
 
 fn refused(errors: Vec<LineError>) -> Problem {
@@ -298,7 +297,7 @@ async fn read(
         let times = columns.at.iter().copied().map(Some).collect();
         let values = columns.value.into_iter().map(Some).collect();
         let table = [("at", Column::Time(times)), ("step", Column::Whole(steps)), ("value", Column::Real(values))];
-        return table::respond(format, &table);
+        return table::respond(format, table.into()).await;
     }
     let buckets: Vec<Bucket> = app.store.rollups(&[series.id]).await?.into_iter().map(|(_, bucket)| bucket).collect();
     let by_buckets = match params.resolution {
@@ -315,10 +314,10 @@ async fn read(
         None
     } else {
         let all = app.store.points(&series).await?;
-        Some(if params.resolution == Resolution::Raw { all } else { thin(&all, most) })
+        Some(if params.resolution == Resolution::Raw { all } else { aside(move || thin(&all, most)).await? })
     };
     let steady = series.steady.clone().unwrap_or_else(|| steady(&buckets));
-    Ok(axum::response::IntoResponse::into_response(Json(MetricSeries {
+    heavy::json(MetricSeries {
         metric: series.metric,
         name: series.name,
         unit: series.unit,
@@ -333,7 +332,8 @@ async fn read(
         buckets: if by_buckets { merged(buckets, most) } else { Vec::new() },
         bucket_seconds: BUCKET_SECONDS,
         steady,
-    })))
+    })
+    .await
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of this century lie below 2^53")]

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::ids::{ProfileId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
@@ -10,8 +11,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Caller, Role};
+use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
+use super::heavy;
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
@@ -87,10 +89,9 @@ pub(super) fn name_error(name: &str) -> Option<FieldError> {
     responses((status = 201, description = "Stored; an equal latest version is reused", body = WorkloadView), Problems))]
 pub(super) async fn create_workload(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Strict(spec): Strict<WorkloadSpec>,
 ) -> Result<(StatusCode, Json<WorkloadView>), Problem> {
-    let caller = caller.needs(Role::Editor)?;
     if let Some(error) = name_error(&spec.name) {
         return Err(Problem::invalid(vec![error]));
     }
@@ -105,11 +106,11 @@ pub(super) async fn list_workloads(
     State(app): State<App>,
     caller: Caller,
     Params(params): Params<PageParams>,
-) -> Result<Json<Page<WorkloadView>>, Problem> {
+) -> Result<Response, Problem> {
     let size = page::size(params.page_size)?;
     let before = page::read_token(params.page_token.as_deref(), "workloads")?;
     let rows = app.store.workloads(caller.project, before, i64::try_from(size + 1).unwrap_or(i64::MAX)).await?;
-    Ok(Json(page::cut(rows, size, "workloads", |row| row.id.0, workload_view)))
+    heavy::json(page::cut(rows, size, "workloads", |row| row.id.0, workload_view)).await
 }
 
 /// Get a workload
@@ -132,10 +133,9 @@ pub(super) async fn get_workload(
     responses((status = 201, description = "Stored as the next version of its name", body = ProfileView), Problems))]
 pub(super) async fn create_profile(
     State(app): State<App>,
-    caller: Caller,
+    Editor(caller): Editor,
     Strict(new): Strict<NewProfile>,
 ) -> Result<(StatusCode, Json<ProfileView>), Problem> {
-    let caller = caller.needs(Role::Editor)?;
     let mut errors: Vec<FieldError> = name_error(&new.name).into_iter().collect();
     if catalog::find(&new.instance_type).is_none() {
         errors.push(FieldError {
@@ -161,14 +161,14 @@ pub(super) async fn list_profiles(
     State(app): State<App>,
     caller: Caller,
     Params(params): Params<PageParams>,
-) -> Result<Json<Page<ProfileView>>, Problem> {
+) -> Result<Response, Problem> {
     let size = page::size(params.page_size)?;
     let before = page::read_token(params.page_token.as_deref(), "profiles")?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let wanted = app.store.profile_ids(caller.project, before, limit).await?;
     let mut rows = app.store.profiles_by_id(caller.project, &wanted).await?;
     rows.sort_by_key(|row| std::cmp::Reverse(row.id));
-    Ok(Json(page::cut(rows, size, "profiles", |row| row.id.0, profile_view)))
+    heavy::json(page::cut(rows, size, "profiles", |row| row.id.0, profile_view)).await
 }
 
 /// Get an instance profile

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +14,7 @@ use uuid::Uuid;
 
 use super::auth::Caller;
 use super::extract::Params;
+use super::heavy;
 use super::page;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
@@ -156,9 +156,9 @@ pub(super) async fn spending(
     match Format::chosen(params.format, &headers) {
         Format::Json => {
             let table = Spending { currency: "USD".to_owned(), from, until, rows, total };
-            Ok(([(header::VARY, "Accept")], Json(table)).into_response())
+            Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response())
         }
-        format => table::rows(format, COLUMNS, &rows),
+        format => table::rows(format, COLUMNS, rows).await,
     }
 }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::heavy::aside;
 use super::problem::Problem;
 
 /// Values that are handed to an encoder at once.
@@ -128,17 +129,35 @@ fn rfc3339(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
 
-/// The table as a response, by name and column.
-pub(super) fn respond(format: Format, table: &[(&str, Column)]) -> Result<Response, Problem> {
-    let failed = |what: String| {
+/// A table by name and column.
+pub(super) type Table = Vec<(&'static str, Column)>;
+
+/// The table as a response.
+pub(super) async fn respond(format: Format, table: Table) -> Result<Response, Problem> {
+    respond_with(format, move || table).await
+}
+
+/// Rows of one type as a table; `kinds` names its columns in the order of its fields.
+pub(super) async fn rows<T: Serialize + Send + 'static>(
+    format: Format,
+    kinds: &'static [(&'static str, Kind)],
+    rows: Vec<T>,
+) -> Result<Response, Problem> {
+    respond_with(format, move || {
+        let values: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
+        let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
+        let column =
+            |(name, kind): &(&'static str, Kind)| (*name, Column::of(*kind, values.iter().map(|row| cell(row, name))));
+        kinds.iter().map(column).collect()
+    })
+    .await
+}
+
+async fn respond_with(format: Format, table: impl FnOnce() -> Table + Send + 'static) -> Result<Response, Problem> {
+    let body = aside(move || encode(format, &table())).await?.map_err(|what| {
         tracing::error!(what, "a table could not be written");
         Problem::internal()
-    };
-    let body = match format {
-        Format::Json | Format::Ndjson => ndjson(table),
-        Format::Csv => csv(table).map_err(|error| failed(error.to_string()))?,
-        Format::Parquet => parquet(table).map_err(|error| failed(error.to_string()))?,
-    };
+    })?;
     let kind = match format {
         Format::Csv => "text/csv; charset=utf-8",
         other => other.content_type(),
@@ -146,17 +165,12 @@ pub(super) fn respond(format: Format, table: &[(&str, Column)]) -> Result<Respon
     Ok(([(header::CONTENT_TYPE, kind), (header::VARY, "Accept")], body).into_response())
 }
 
-/// Rows of one type as a table; `kinds` names its columns in the order of its fields.
-pub(super) fn rows<T: Serialize>(
-    format: Format,
-    kinds: &'static [(&'static str, Kind)],
-    rows: &[T],
-) -> Result<Response, Problem> {
-    let values: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
-    let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
-    let table: Vec<(&str, Column)> =
-        kinds.iter().map(|(name, kind)| (*name, Column::of(*kind, values.iter().map(|row| cell(row, name))))).collect();
-    respond(format, &table)
+fn encode(format: Format, table: &Table) -> Result<Vec<u8>, String> {
+    match format {
+        Format::Json | Format::Ndjson => Ok(ndjson(table)),
+        Format::Csv => csv(table).map_err(|error| error.to_string()),
+        Format::Parquet => parquet(table).map_err(|error| error.to_string()),
+    }
 }
 
 /// Names of a row's fields, in their order.

@@ -292,8 +292,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (ProjectId(row.project_id), ExperimentId(row.id))).collect())
     }
 
-    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change of price is being applied: the
-    /// recommendation might rest on the old one.
+    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change of price that it depends on
+    /// is being applied: the recommendation might rest on the old one.
     pub async fn conclude(
         &self,
         project: ProjectId,
@@ -307,7 +307,14 @@ impl Store {
                SET state = CASE state WHEN 'cancelling' THEN 'cancelled' ELSE 'completed' END,
                    recommendation = $3, ended_at = $4
                WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
-                 AND NOT EXISTS (SELECT FROM prices WHERE applied_at IS NULL AND effective_from <= $4)"#,
+                 AND NOT EXISTS (
+                     SELECT FROM prices p
+                     WHERE p.applied_at IS NULL AND p.effective_from <= $4
+                       AND (p.project_id IS NULL OR p.project_id = $2)
+                       AND p.region IN (spec->>'region', '*')
+                       AND (p.instance_type IS NULL
+                            OR EXISTS (SELECT FROM trials t
+                                       WHERE t.experiment_id = $1 AND t.instance_type = p.instance_type)))"#,
             id.0,
             project.0,
             to_json(recommendation),

@@ -118,19 +118,19 @@ impl Store {
     pub async fn record_metrics(
         &self,
         samples: &Samples,
-        progress: &mut [Progress],
+        progress: &[Progress],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         // In one order, as a listing takes them.
-        progress.sort_by_key(|step| step.due.account.attempt_id);
-        let progress = &*progress;
-        retried(|| self.record_metrics_once(samples, progress, now)).await
+        let mut ordered: Vec<&Progress> = progress.iter().collect();
+        ordered.sort_by_key(|step| step.due.account.attempt_id);
+        retried(|| self.record_metrics_once(samples, &ordered, now)).await
     }
 
     async fn record_metrics_once(
         &self,
         samples: &Samples,
-        progress: &[Progress],
+        progress: &[&Progress],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let ids = self.series_ids(Source::Cloudwatch, &samples.named).await?;

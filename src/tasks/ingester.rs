@@ -207,11 +207,11 @@ async fn write(
     mut samples: BTreeMap<AttemptId, Samples>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let (last, mut running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
+    let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
     for step in last {
         keep_final(app, &step.due, now).await?;
         let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
-        app.store.record_metrics(&own, &mut [step], now).await?;
+        app.store.record_metrics(&own, &[step], now).await?;
         app.pulse.beat();
     }
     let mut all = Samples::default();
@@ -221,7 +221,7 @@ async fn write(
     if running.is_empty() && all.points.is_empty() {
         return Ok(());
     }
-    app.store.record_metrics(&all, &mut running, now).await
+    app.store.record_metrics(&all, &running, now).await
 }
 
 /// The last values that SageMaker keeps of a job's own metrics: the least that is known of it, where nothing else was read. Again

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use bakeoff_domain::ids::ExperimentId;
 use sqlx::postgres::PgListener;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +23,7 @@ pub(super) async fn run(app: App, stop: CancellationToken) {
         }
         // Whatever was missed meanwhile is seen by a look.
         app.wake.notify_one();
-        app.events.send_modify(|count| *count += 1);
+        app.events.wake_all();
         real_sleep(RECONNECT_AFTER).await;
     }
 }
@@ -33,7 +34,10 @@ async fn listen(app: &App) -> Result<(), sqlx::Error> {
     while let Some(notification) = listener.try_recv().await? {
         match notification.channel() {
             "bakeoff_wake" => app.wake.notify_one(),
-            _ => app.events.send_modify(|count| *count += 1),
+            _ => match notification.payload().parse() {
+                Ok(experiment) => app.events.wake(ExperimentId(experiment)),
+                Err(_) => app.events.wake_all(),
+            },
         }
     }
     Ok(())

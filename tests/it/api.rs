@@ -234,7 +234,8 @@ async fn a_negotiated_price_is_used_and_a_second_of_its_day_is_a_conflict(pool: 
     let (_, created) = test.post("/v1/experiments", &p5e).await;
     assert_eq!(created["trials"][1]["refused"], true, "no list has its price");
     let put = |usd: f64| {
-        let body = json!({"region": "us-east-1", "usd_per_hour": usd, "source": "contract 7", "effective_from": "2026-11-01T00:00:00Z"});
+        let body = json!({"region": "us-east-1", "usd_per_hour": usd, "source": "contract 7",
+            "effective_from": "2026-11-01T00:00:00Z", "reason": "signed late"});
         test.send(test.request(Method::PUT, "/v1/prices/ml.p5e.48xlarge", &test.admin).json(&body))
     };
     assert_eq!(put(68.5).await.0, StatusCode::OK);

@@ -133,7 +133,7 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
     let held = async || test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].as_f64().unwrap();
     let mut after = vec![held().await];
     for due in slow.into_iter().chain([twin]) {
-        let last = Progress { due, cursor: now, next_at: None, requested: 1 };
+        let last = Progress { due, cursor: now, next_at: None };
         test.app.store.record_metrics(&Samples::default(), &[last], now).await.unwrap();
         after.push(held().await);
     }

@@ -127,7 +127,7 @@ async fn a_cluster_of_an_earlier_version_is_handed_over_to_the_role() {
     let config = Config { data_dir: data.0.clone(), durable: false };
     let start = config.clone();
     let cluster = tokio::task::spawn_blocking(move || Cluster::start(&start).unwrap()).await.unwrap();
-    let store = Store::connect_lazy(&cluster.url("postgres"), 2).unwrap();
+    let store = Store::connect_lazy(&cluster.url("postgres"), 2, None).unwrap();
     store.migrate().await.unwrap();
     store.ensure_project(ProjectId(ids::fresh()), "old", usual()).await.unwrap();
     for statement in ["SELECT make_samples_partition('2031-05-01')", "DROP DATABASE bakeoff", "DROP ROLE bakeoff"] {

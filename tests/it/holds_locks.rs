@@ -129,7 +129,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
         sqlx::query_as("SELECT trial_id, id FROM attempts ORDER BY ctid").fetch_all(&pool).await.unwrap();
     let step = |(_, attempt): &(Uuid, Uuid)| {
         let due = due.iter().find(|due| due.account.attempt_id.0 == *attempt).unwrap().clone();
-        Progress { due, cursor: now, next_at: Some(now), requested: 7 }
+        Progress { due, cursor: now, next_at: Some(now) }
     };
     let backwards: Vec<Progress> = rows.iter().rev().map(step).collect();
     let (changed, none): (Vec<Change>, _) = (rows.iter().map(|row| change(*row)).collect(), Samples::default());

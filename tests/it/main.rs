@@ -26,6 +26,7 @@ mod prices;
 mod program;
 mod scheduler;
 mod sdk_requests;
+mod security;
 mod states;
 mod style;
 mod support;

@@ -65,7 +65,7 @@ async fn a_later_attempt_is_priced_when_it_is_planned(pool: PgPool) {
     tight["budget_usd"] = json!(330);
     let id = test.start(&tight).await;
     test.tick().await;
-    let body = json!({"region": "us-east-1", "usd_per_hour": 10, "source": "contract"});
+    let body = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract"});
     for kind in ["ml.p4de.24xlarge", "ml.p5.48xlarge"] {
         test.send(test.request(reqwest::Method::PUT, &format!("/v1/prices/{kind}"), &test.admin).json(&body)).await;
     }
@@ -74,7 +74,7 @@ async fn a_later_attempt_is_priced_when_it_is_planned(pool: PgPool) {
     let attempts = trials["items"].as_array().unwrap().iter().flat_map(|trial| trial["attempts"].as_array().unwrap());
     let mut rates: Vec<f64> = attempts.map(|attempt| attempt["usd_per_hour"].as_f64().unwrap()).collect();
     rates.sort_by(f64::total_cmp);
-    assert!((rates[0] - 10.0).abs() < 1e-9 && rates[1] > 30.0, "{rates:?}");
+    assert!((rates[0] - 20.0).abs() < 1e-9 && rates[1] > 30.0, "{rates:?}");
 }
 
 #[sqlx::test(migrations = false)]

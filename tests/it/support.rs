@@ -10,6 +10,7 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
+use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
 use bakeoff::http::{Role, format_key, hash};
 use bakeoff::leader::Leader;
@@ -27,7 +28,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, PgPool};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// AWS at an address.
 pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
@@ -39,12 +40,13 @@ pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
         objects: Arc::new(region.objects),
         prices: Arc::new(region.prices),
         iterations: Arc::new(region.iterations),
+        identity: Arc::new(region.identity),
     }
 }
 
 /// A store as the service opens it, with its sessions' settings. To be closed before the test ends.
 pub(crate) fn production_store(pool: &PgPool) -> Store {
-    Store::connect_lazy(pool.connect_options().to_url_lossy().as_str(), 8).expect("a store")
+    Store::connect_lazy(pool.connect_options().to_url_lossy().as_str(), 8, Some(Duration::from_secs(6))).expect("a store")
 }
 
 /// A region that ends with the test.
@@ -177,7 +179,7 @@ impl TestApp {
             clock,
             settings: Arc::new(settings),
             wake: Arc::new(Notify::new()),
-            events: watch::Sender::new(0),
+            events: EventBoard::default(),
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));

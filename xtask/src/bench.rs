@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the clock factor 1, its calls to
-//! AWS per job-hour as the region counts them, and how well it uses a request quota that it does not know.
+//! AWS per job-hour as the region counts them, and how well it uses a request quota that it does not know. `--only hostile`: how fast it says that it lives while clients are hostile.
 
 mod data;
+mod hostile;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -48,6 +49,11 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         say("1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …");
         result["aws"] = aws()?;
     }
+    // Of attacks, not of work: only when asked for.
+    if only == Some("hostile") {
+        say("Hostile clients, two minutes …");
+        result["hostile"] = hostile::measure(hostile::POINTS)?;
+    }
     let parts: Vec<&str> = data::PARTS.into_iter().filter(|part| wants("data") || wants(part)).collect();
     if !parts.is_empty() {
         say("Writing, reading and keeping metrics beside a bare server, about 10 minutes …");
@@ -57,6 +63,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     }
     if is_json {
         println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+    } else if only == Some("hostile") {
+        hostile::show(&result["hostile"]);
     } else {
         show(&result);
     }

@@ -97,8 +97,26 @@ impl Finding {
     }
 }
 
+/// Findings that are reported of one document.
+pub const FINDINGS_MAX: usize = 200;
+
+/// The first findings of a document; where there are more, the last one says so and is as bad as the worst that was left out.
+pub fn capped(mut findings: Vec<Finding>) -> Vec<Finding> {
+    if findings.len() <= FINDINGS_MAX {
+        return findings;
+    }
+    let rest = findings.split_off(FINDINGS_MAX - 1);
+    let worst = rest.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Info);
+    findings.push(
+        Finding::new("more-findings", worst, "")
+            .says(format!("there is more to say than these {} findings", findings.len()))
+            .fix("mend these first"),
+    );
+    findings
+}
+
 /// What is longer is no misspelt name.
-const WORD_MAX: usize = 100;
+const WORD_MAX: usize = 64;
 
 /// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest first.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
@@ -107,8 +125,10 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize
         return Vec::new();
     }
     let limit = (length / 3).max(2);
+    // Names of another length need as many edits at least.
+    let similar = names.filter(|name| name.chars().count().abs_diff(length) <= limit);
     let mut scored: Vec<(usize, &str)> =
-        names.map(|name| (distance(word, name), name)).filter(|(edits, _)| *edits <= limit).collect();
+        similar.map(|name| (distance(word, name), name)).filter(|(edits, _)| *edits <= limit).collect();
     scored.sort_unstable();
     scored.dedup();
     scored.into_iter().take(most).map(|(_, name)| name).collect()
@@ -142,6 +162,23 @@ mod tests {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("same", "same"), 0);
+    }
+
+    #[test]
+    fn the_last_of_too_many_findings_is_as_bad_as_those_left_out() {
+        let of = |severity| Finding::new("rule", severity, "/x");
+        let few = vec![of(Severity::Error); FINDINGS_MAX];
+        assert_eq!(capped(few.clone()), few);
+        let mut many = vec![of(Severity::Info); 300];
+        many.push(of(Severity::Refused));
+        let capped = capped(many);
+        assert_eq!((capped.len(), capped[FINDINGS_MAX - 1].severity), (FINDINGS_MAX, Severity::Refused));
+    }
+
+    #[test]
+    fn what_is_long_has_no_neighbours() {
+        let word = "a".repeat(WORD_MAX + 1);
+        assert!(nearest(&word, [word.as_str()].into_iter(), 3).is_empty());
     }
 
     #[test]

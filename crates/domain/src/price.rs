@@ -269,6 +269,19 @@ pub fn all_in_force(prices: &[Price], region: &str, at: DateTime<Utc>) -> Vec<Pr
     types.into_iter().filter_map(|kind| in_force(prices, kind, region, at)).collect()
 }
 
+/// The highest price of a type that is not a project's own, in force at a moment or at any later one.
+pub fn highest_list_price(prices: &[Price], instance_type: &str, region: &str, from: DateTime<Utc>) -> Option<Usd> {
+    let lists: Vec<Price> = prices
+        .iter()
+        .filter(|price| price.instance_type == instance_type && price.region == region)
+        .filter(|price| price.status != PriceStatus::Negotiated)
+        .cloned()
+        .collect();
+    let current = in_force(&lists, instance_type, region, from);
+    let later = lists.iter().filter(|price| price.effective_from > from);
+    later.chain(&current).map(|price| price.usd_per_hour).max()
+}
+
 /// The same of rates.
 pub fn rate_in_force<'a>(rates: &'a [Rate], component: Component, region: &str, at: DateTime<Utc>) -> Option<&'a Rate> {
     rates
@@ -303,6 +316,21 @@ mod tests {
         let from = NaiveDate::from_ymd_opt(2026, 1, day).unwrap().and_time(chrono::NaiveTime::MIN).and_utc();
         let id = PriceId(uuid::Uuid::from_u128(1));
         Price { status, ..Price::listed(id, "ml.p5.48xlarge", "us-east-1", Usd(Decimal::from(usd)), from) }
+    }
+
+    #[test]
+    fn the_highest_list_price_is_of_the_time_that_is_asked_for() {
+        let prices = [
+            price(100, 1, PriceStatus::Listed),
+            price(60, 10, PriceStatus::Listed),
+            price(70, 20, PriceStatus::AssumedSameAs),
+            price(500, 2, PriceStatus::Negotiated),
+        ];
+        let highest = |from| highest_list_price(&prices, "ml.p5.48xlarge", "us-east-1", from).map(|usd| usd.0);
+        assert_eq!(highest(day(5)), Some(Decimal::from(100)), "it holds on that day");
+        assert_eq!(highest(day(12)), Some(Decimal::from(70)), "a later one is higher");
+        assert_eq!(highest(day(25)), Some(Decimal::from(70)));
+        assert_eq!(highest_list_price(&prices, "ml.p5.48xlarge", "eu-west-1", day(5)), None);
     }
 
     fn day(day: u32) -> DateTime<Utc> {

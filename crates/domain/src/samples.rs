@@ -508,7 +508,9 @@ fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch
         }
         let share = line.step.unwrap_or(0.0) / last;
         let since = TimeDelta::microseconds(whole_micros(runtime * share));
-        line.time = Some(Cell::Text(Cow::Owned((started_at + since).to_rfc3339())));
+        // A step or a runtime beyond the calendar: a line without a time, which is refused as such.
+        let time = started_at.checked_add_signed(since);
+        line.time = time.map(|time| Cell::Text(Cow::Owned(time.to_rfc3339())));
         (at, Ok(line))
     });
     Gathering::new(reading).take_all(lines)

@@ -118,3 +118,14 @@ proptest! {
         let _ = read_json(body.as_bytes(), reading());
     }
 }
+
+#[test]
+fn a_time_beyond_the_calendar_is_no_time() {
+    let body = br#"{"log_history": [{"step": 1, "loss": 1}, {"step": 2, "train_runtime": 1}], "global_step": 2}"#;
+    for started_at in [DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC] {
+        let reading = Reading { started_at: Some(started_at), ..reading() };
+        assert!(read_json(body, reading).is_err(), "{started_at}");
+    }
+    let endless = String::from_utf8_lossy(body).replace("\"train_runtime\": 1", "\"train_runtime\": 1e300");
+    assert!(read_json(endless.as_bytes(), reading()).is_err());
+}

@@ -9,8 +9,12 @@ use chrono::{DateTime, Utc};
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize, SigningKey};
 use serde_json::{Value, json};
 
-pub(crate) const CERTIFICATE_PATH: &str = "/SimpleNotificationService-sim.pem";
-pub(crate) const CONFIRM_PATH: &str = "/_sim/sns/confirm";
+/// As SNS names them: after the hash of the certificate, which nobody checks.
+pub(crate) const CERTIFICATE_PATH: &str = "/SimpleNotificationService-51d51d51d51d51d51d51d51d51d51d51.pem";
+/// SNS's query API.
+pub(crate) const CONFIRM_PATH: &str = "/";
+/// Real time, as certificates are judged by.
+const VALID_YEARS: (i32, i32) = (2020, 2100);
 
 struct Signer {
     key: KeyPair,
@@ -20,7 +24,9 @@ struct Signer {
 /// Made at first use: an RSA key takes a moment.
 static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
     let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).ok()?;
-    let params = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).ok()?;
+    let mut params = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).ok()?;
+    params.not_before = rcgen::date_time_ymd(VALID_YEARS.0, 1, 1);
+    params.not_after = rcgen::date_time_ymd(VALID_YEARS.1, 1, 1);
     let certificate = params.self_signed(&key).ok()?.pem();
     Some(Signer { key, certificate })
 });
@@ -41,7 +47,8 @@ pub(crate) fn envelope(origin: &str, topic: &str, kind: &str, message: &str, now
     });
     if kind != "Notification" {
         envelope["Token"] = json!("2336412f37");
-        envelope["SubscribeURL"] = json!(format!("{origin}{CONFIRM_PATH}?Action=ConfirmSubscription&Token=2336412f37"));
+        let query = format!("Action=ConfirmSubscription&TopicArn={topic}&Token=2336412f37");
+        envelope["SubscribeURL"] = json!(format!("{origin}{CONFIRM_PATH}?{query}"));
     }
     let text: String = ["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
         .into_iter()

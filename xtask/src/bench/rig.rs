@@ -69,6 +69,28 @@ impl Rig {
         answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
     }
 
+    /// A key of another role.
+    pub(super) fn new_key(&self, role: &str) -> Result<String, String> {
+        host(&["keys", "create", "--project", "bench", "--role", role], &self.cluster.url("postgres"))
+    }
+
+    /// Host and port of the service.
+    pub(super) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// Whether the service lives, on a connection of its own.
+    pub(super) fn livez(&self) -> Result<(), String> {
+        let request = self.agent.get(format!("{}/livez", self.url)).header("connection", "close");
+        request.call().map(drop).map_err(|error| format!("GET /livez: {error}"))
+    }
+
+    /// Sends something and does not mind the answer.
+    pub(super) fn post_as(&self, key: &str, path: &str, body: &str) {
+        let request = self.agent.post(format!("{}{path}", self.url)).header("authorization", &format!("Bearer {key}"));
+        drop(request.send(body).map(|mut answer| answer.body_mut().read_to_vec()));
+    }
+
     /// Starts the bare server beside the service, on its database.
     pub(super) fn start_bare(&mut self) -> Result<(), String> {
         let program = bench_program("bare")?;

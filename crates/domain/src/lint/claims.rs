@@ -3,7 +3,7 @@
 use super::rules::found;
 use crate::catalog::{self, InstanceType};
 use crate::claim::{Claims, HardwareClaim, SpeedClaim};
-use crate::finding::{Finding, Operation};
+use crate::finding::{FINDINGS_MAX, Finding, Operation};
 use crate::model::ModelShape;
 use crate::predict::{Calibration, Case};
 use crate::price::Price;
@@ -34,13 +34,20 @@ const TOKEN_32_BIT: f64 = 4.0;
 const MFU_MAX: f64 = 0.75;
 
 pub(super) fn check(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
+    let begun = findings.len();
     for (index, claim) in claims.hardware.iter().enumerate() {
+        if findings.len() > begun + FINDINGS_MAX {
+            return;
+        }
         let place = format!("{at}/hardware/{index}");
         hardware(claim, &place, facts, findings);
     }
     size(claims, at, facts, findings);
     data(claims, at, facts, findings);
     for (index, claim) in claims.speeds.iter().enumerate() {
+        if findings.len() > begun + FINDINGS_MAX {
+            return;
+        }
         speed(claim, &format!("{at}/speeds/{index}"), facts, findings);
     }
 }

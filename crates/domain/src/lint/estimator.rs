@@ -8,7 +8,7 @@ use super::rules::found;
 use super::{shape, training};
 use crate::body;
 use crate::estimator;
-use crate::finding::{Finding, Operation, Severity, distance, nearest};
+use crate::finding::{FINDINGS_MAX, Finding, Operation, Severity, distance, nearest};
 use crate::sdk;
 use crate::spec::ParallelLibrary;
 
@@ -103,7 +103,7 @@ const CLASSES: [&str; 4] = [
 pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     let Some(arguments) = document.as_object() else { return };
     class(arguments, findings);
-    for key in arguments.keys().filter(|key| !ARGUMENTS.contains(&key.as_str())) {
+    for key in arguments.keys().filter(|key| !ARGUMENTS.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
         findings.push(unknown_argument(key, arguments));
     }
     if arguments.get("compiler_config").is_some_and(Value::is_object) {
@@ -191,7 +191,7 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
 }
 
 fn distribution(distribution: &Map<String, Value>, has_compiler: bool, findings: &mut Vec<Finding>) {
-    for (key, value) in distribution {
+    for (key, value) in distribution.iter().take(FINDINGS_MAX + 1) {
         let pointer = format!("/distribution/{}", escaped(key));
         let finding = || found("distribution-key", &pointer).says(format!("the SDK knows no distribution `{key}`"));
         let inner = key.strip_prefix("smdistributed_").or_else(|| key.strip_prefix("smdistributed."));

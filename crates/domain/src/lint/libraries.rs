@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::job::{At, Job, Member, Origin, escaped};
 use super::rules::found;
 use crate::catalog::{self, InstanceType};
-use crate::finding::{Finding, Operation, nearest};
+use crate::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use crate::sdk::{Framework, Image};
 use crate::spec::ParallelLibrary;
 
@@ -250,7 +250,7 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
     let is_v2 = job.has_torch_distributed;
     let at = |key: &str| format!("{}/{}", parameters.pointer, escaped(key));
     let known: Vec<&str> = if is_v2 { V2.to_vec() } else { COUNTS.into_iter().chain(OTHERS).collect() };
-    for key in parameters.value.keys().filter(|key| !known.contains(&key.as_str())) {
+    for key in parameters.value.keys().filter(|key| !known.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
         findings.push(smp_unknown(key, &at(key), &known, job.origin));
     }
     if is_v2 {

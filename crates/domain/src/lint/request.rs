@@ -1,8 +1,9 @@
 //! Rules on the whole request: limits of SageMaker's API, money, spot.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use rust_decimal::Decimal;
 
 use super::rules::found;
@@ -284,6 +285,9 @@ pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
+static ROLE: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$").ok());
+
 pub(super) fn workload_missing() -> Finding {
     found("workload-missing", "/workload")
         .says("there is no workload, or its workload_id is not one of this project's")
@@ -295,8 +299,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         findings.push(name_length("/workload/name"));
     }
     reserved(&workload.hyperparameters, "/workload/hyperparameters", findings);
-    let role = Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$");
-    if role.is_ok_and(|pattern| !pattern.is_match(&workload.role_arn)) {
+    if ROLE.as_ref().is_some_and(|pattern| !pattern.is_match(&workload.role_arn)) {
         findings.push(
             found("role-arn", "/workload/role_arn")
                 .says(format!("`{}` is not the ARN of an IAM role", workload.role_arn))
@@ -396,6 +399,14 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
 }
 
+/// A pattern compiles to so much at most: repetitions of large classes (`(\w{50}){8}`) take memory and seconds.
+const REGEX_BYTES_MAX: usize = 256 * 1024;
+
+fn has_a_group(regex: &str) -> bool {
+    let compile = || RegexBuilder::new(regex).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();
+    regex.len() <= 500 && compile().is_ok_and(|regex| regex.captures_len() > 1)
+}
+
 fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     use crate::metric::Meaning;
     if workload.metrics.len() > 40 {
@@ -406,6 +417,7 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         );
         return;
     }
+    let mut judged = BTreeMap::new();
     for (index, metric) in workload.metrics.iter().enumerate() {
         if metric.name.is_empty() || metric.name.len() > 255 {
             findings.push(
@@ -414,9 +426,7 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                     .fix("name it as your dashboards do, train:loss"),
             );
         }
-        let is_short = metric.regex.len() <= 500;
-        let groups = is_short.then(|| Regex::new(&metric.regex).map(|regex| regex.captures_len()));
-        if !matches!(groups, Some(Ok(2..))) {
+        if !*judged.entry(metric.regex.as_str()).or_insert_with_key(|regex| has_a_group(regex)) {
             findings.push(
                 found("metric-regex", format!("/workload/metrics/{index}/regex"))
                     .says(format!("`{}` is not a regular expression with one group around the number", metric.regex))

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::job::escaped;
 use super::rules::found;
-use crate::finding::{Finding, Operation, nearest};
+use crate::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 
 /// What a member may be.
 enum Check {
@@ -329,7 +329,7 @@ fn cut(text: &str) -> String {
 fn members(body: &Value, findings: &mut Vec<Finding>) {
     for (place, known) in MEMBERS {
         let Some(object) = body.pointer(place).and_then(Value::as_object) else { continue };
-        for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
+        for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
             let pointer = format!("{place}/{}", escaped(key));
             let finding =
                 found("not-api-shape", &pointer).says(format!("CreateTrainingJob has no member `{key}` here"));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::job::{Job, Member, Origin};
 use super::rules::found;
 use crate::catalog;
-use crate::finding::{Finding, Operation, nearest};
+use crate::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use crate::sdk;
 
 /// A spot job this short may start over at an interruption.
@@ -120,10 +120,9 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
 }
 
 fn clusters(job: &Job, findings: &mut Vec<Finding>) {
-    for group in &job.groups {
-        if catalog::find(&group.instance_type.value).is_none() {
-            findings.push(unknown_type(&group.instance_type.value, &group.instance_type.pointer));
-        }
+    let unknown = job.groups.iter().filter(|group| catalog::find(&group.instance_type.value).is_none());
+    for group in unknown.take(FINDINGS_MAX + 1) {
+        findings.push(unknown_type(&group.instance_type.value, &group.instance_type.pointer));
     }
     if job.is_mixed && job.compiler.is_some() {
         findings.push(found("compiler-with-mixed-cluster", job.compiler.clone().unwrap_or_default()));
@@ -161,7 +160,7 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
         let listed = if close.is_empty() { all } else { close };
         format!("use {}", listed.join(", "))
     };
-    for rule in job.profiler_rules.iter().filter(|rule| !is_profiler(&rule.value)) {
+    for rule in job.profiler_rules.iter().filter(|rule| !is_profiler(&rule.value)).take(FINDINGS_MAX + 1) {
         let mut fix = near(&rule.value, sdk::profiler_rules().collect());
         if rule.value == "HardwareUtilization" {
             "use LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them".clone_into(&mut fix);
@@ -170,7 +169,7 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
             found("profiler-rule", &rule.pointer).says(format!("there is no profiler rule `{}`", rule.value)).fix(fix),
         );
     }
-    for rule in job.debug_rules.iter().filter(|rule| !is_debugger(&rule.value)) {
+    for rule in job.debug_rules.iter().filter(|rule| !is_debugger(&rule.value)).take(FINDINGS_MAX + 1) {
         if is_profiler(&rule.value) {
             findings.push(
                 found("profiler-rule-as-debug-rule", &rule.pointer)
