@@ -9,7 +9,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Notify;
 
 use crate::aws::Aws;
-use crate::clock::Clock;
+use crate::clock::{Clock, HighWater};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
@@ -77,6 +77,8 @@ pub struct App {
     pub watcher: Arc<Leader>,
     /// Whether this process may act on AWS for its installation.
     pub fence: Arc<Fence>,
+    /// Of the domain clock, as the scheduler has seen it.
+    pub newest: Arc<HighWater>,
     /// How the tasks fare.
     pub tasks: Arc<TaskBoard>,
     /// Of the task that holds this clone.

@@ -51,6 +51,21 @@ impl Clock {
     }
 }
 
+/// The newest moment that was seen of the domain clock: one that shows much less was stepped back.
+#[derive(Debug, Default)]
+pub struct HighWater(Mutex<Option<DateTime<Utc>>>);
+
+/// Less is the jitter of a clock that is slewed.
+const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
+
+impl HighWater {
+    /// How far the clock was stepped back since the last look, if it was.
+    pub fn step_back(&self, now: DateTime<Utc>) -> Option<TimeDelta> {
+        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(now)?;
+        Some(newest - now).filter(|back| *back > STEP_BACK)
+    }
+}
+
 /// Real time that has passed, also while this machine slept (CLOCK_BOOTTIME where there is one): what a lease has left is not what
 /// a monotonic clock says that stands still with a suspended machine.
 #[derive(Debug, Clone, Copy)]

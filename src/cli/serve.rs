@@ -205,6 +205,7 @@ async fn serve(
     let app = App {
         aws,
         fence: Arc::new(fence),
+        newest: Arc::default(),
         tasks: Arc::default(),
         pulse: Pulse::default(),
         watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),

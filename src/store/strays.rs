@@ -87,6 +87,35 @@ impl Store {
             .await?)
     }
 
+    /// Tells the experiment of a trial, once, that a job which names that trial runs and is in no row.
+    pub async fn tell_unknown_job(&self, job_name: &str, trial: TrialId, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let message = format!(
+            "{job_name} runs for this trial and is not in this database. It is left alone: another database of the same \
+             installation may have made it. With --fence it would be told apart; --stop-unknown-jobs stops it"
+        );
+        let owner = sqlx::query!(
+            r#"SELECT project_id, experiment_id FROM trials t WHERE id = $1 AND NOT EXISTS (
+                   SELECT FROM events e WHERE e.experiment_id = t.experiment_id AND e.kind = 'trial.unknown_job'
+                   AND e.message = $2)"#,
+            trial.0,
+            message,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let told = owner.map(|row| NewEvent {
+            project_id: ProjectId(row.project_id),
+            experiment_id: ExperimentId(row.experiment_id),
+            trial_id: Some(trial),
+            kind: "trial.unknown_job".to_owned(),
+            severity: "alarm",
+            message,
+        });
+        events::insert_all(&mut tx, told.as_slice(), now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     /// Makes the row that a job of ours has not, from the trial that its tag names, so that it can be billed: after a restore from
     /// a backup. False when there is no such trial, or the attempt has a row after all.
     pub async fn recover_attempt(

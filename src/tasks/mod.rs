@@ -18,7 +18,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -37,8 +37,6 @@ const PAUSE_REAL: Duration = Duration::from_millis(20);
 const TICK_REAL: Duration = Duration::from_millis(300);
 /// After a tick that failed: the database may be away.
 const FAILED_REAL: Duration = Duration::from_millis(500);
-/// A clock that shows so much less than before was stepped back; less is the jitter of a clock that is slewed.
-const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
 
 /// Starts all loops; they end when `stop` is cancelled, after the tick in hand.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
@@ -68,9 +66,8 @@ type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 
 async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
     let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
-    let mut newest = app.clock.now();
     while !stop.is_cancelled() {
-        let is_done = guarded(&app, "scheduler", step(&app, &tracker, &slots, &mut newest)).await.is_some();
+        let is_done = guarded(&app, "scheduler", scheduler::start(&app, &tracker, &slots)).await.is_some();
         tokio::select! {
             // With every slot taken there is nothing to claim for.
             () = stop.cancelled() => return,
@@ -82,26 +79,6 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
             () = app.wake.notified() => {}
         }
     }
-}
-
-/// A tick of the scheduler, and what a clock that was stepped back asks for before it.
-async fn step(
-    app: &App,
-    tracker: &TaskTracker,
-    slots: &Arc<Semaphore>,
-    newest: &mut DateTime<Utc>,
-) -> Result<usize, StoreError> {
-    let now = app.clock.now();
-    if *newest - now > STEP_BACK {
-        let woken = app.store.clock_stepped_back(now).await?;
-        tracing::warn!(
-            seconds = (*newest - now).num_seconds(),
-            woken,
-            "the clock was stepped back; all is looked at anew"
-        );
-    }
-    *newest = now;
-    scheduler::start(app, tracker, slots).await
 }
 
 /// Until a trial is due, a waiting one may be admitted, or another's lease runs out.

@@ -80,7 +80,12 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
     if most == 0 {
         return Ok(Vec::new());
     }
-    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, app.clock.now(), most).await?;
+    let now = app.clock.now();
+    if let Some(back) = app.newest.step_back(now) {
+        let woken = app.store.clock_stepped_back(now).await?;
+        tracing::warn!(seconds = back.num_seconds(), woken, "the clock was stepped back; all is looked at anew");
+    }
+    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, now, most).await?;
     let admitted_at = Stopwatch::start();
     let admitted = admit(app, room - claimed.len().min(room)).await?;
     let since = |trials: Vec<Claimed>, since: Stopwatch| trials.into_iter().map(move |trial| (trial, since));

@@ -240,11 +240,10 @@ async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, 
     if !app.store.has_attempt(attempt).await? {
         if !app.fence.may_stop_unknown(now) {
             metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
-            tracing::error!(
-                job = name,
-                "a job with this installation's marker runs and is not in this database. It is left alone: another database of \
-                 the same installation may have made it. With --fence it would be told apart; --stop-unknown-jobs stops it"
-            );
+            tracing::error!(job = name, "a job of this installation runs and is not in this database; it is left alone");
+            if let Some(trial) = trial_of(app, &job).await {
+                app.store.tell_unknown_job(name, trial, now).await?;
+            }
             return Ok(true);
         }
         recover(app, &job, attempt, now).await?;
@@ -261,11 +260,15 @@ fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
     (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
 }
 
+/// The trial that a job's tag names.
+async fn trial_of(app: &App, job: &ObservedJob) -> Option<TrialId> {
+    let tags = app.aws.tags(&job.arn).await.unwrap_or_default();
+    tags.get("bakeoff:trial")?.parse().ok()
+}
+
 /// Gives a job without a row the row that it lost, where its trial is known: then it can be billed to somebody.
 async fn recover(app: &App, job: &ObservedJob, attempt: AttemptId, now: DateTime<Utc>) -> Result<(), StoreError> {
-    let tags = app.aws.tags(&job.arn).await.unwrap_or_default();
-    let trial: Option<TrialId> = tags.get("bakeoff:trial").and_then(|trial| trial.parse().ok());
-    let is_recovered = match trial {
+    let is_recovered = match trial_of(app, job).await {
         Some(trial) => app.store.recover_attempt((attempt, &job.job_name), trial, now).await?,
         None => false,
     };

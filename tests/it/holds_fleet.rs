@@ -166,7 +166,7 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
 }
 
 /// On a database of its own, as a restore or a staging copy is.
-async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
+pub(crate) async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
     let options: PgConnectOptions = (*pool.connect_options()).clone();
     let origin = options.get_database().unwrap().to_owned();
     let name = format!("copy_{}", bakeoff::ids::fresh().as_simple());

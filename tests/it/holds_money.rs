@@ -323,8 +323,8 @@ async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_rea
     let broken = "UPDATE experiments e SET spec = jsonb_set(e.spec, '{objective}', '\"nonsense\"') FROM kept k
                   WHERE k.id = e.id";
     run(&pool, broken).await;
-    let body = json!({"region": "us-east-1", "usd_per_hour": 10, "source": "contract",
-                      "effective_from": "2026-11-01T00:00:00Z"});
+    let body = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract",
+                      "effective_from": "2026-11-01T00:00:00Z", "reason": "the contract was signed in October"});
     let put = test.request(Method::PUT, "/v1/prices/ml.p5.48xlarge", &test.admin).json(&body);
     let (status, answer) = test.send(put).await;
     assert!(status.is_success(), "{answer}");
@@ -334,16 +334,17 @@ async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_rea
         test.advance(TimeDelta::minutes(10)).await;
         repricer::tick(&test.app).await.ok();
     }
-    assert!(settled(&readable).await < 0.3 * before, "the other one was repriced at once");
+    assert!(settled(&readable).await < 0.5 * before, "the other one was repriced at once");
     let after = settled(&id).await;
     println!("repricing: ${before:.2} at $63.30 an hour, ${after:.2} two hours after the row could be read again");
-    assert!(after < 0.3 * before, "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $10");
+    assert!(after < 0.5 * before, "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $20");
 }
 
-/// A backup of before the attempt: nobody has a row of it, but the job says whose it is.
+/// A backup of before the attempt: nobody has a row of it, but the job says whose it is. And the operator that there is no copy.
 #[sqlx::test(migrations = false)]
 async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
+    let mut test = TestApp::new(pool.clone()).await;
+    test.app.fence = std::sync::Arc::new(bakeoff::fence::Fence::new(None, true));
     let id = test.start(&one()).await;
     let claimed = test.admit("restored", Duration::ZERO).await;
     let trial = claimed.first().unwrap();

@@ -12,6 +12,7 @@ mod ci;
 mod clients;
 mod documents;
 mod embedded;
+mod fence;
 mod fleet;
 mod fuzz;
 mod holds;

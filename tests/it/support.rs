@@ -169,8 +169,8 @@ impl TestApp {
             // Time stands still in a test: what waits for a call of AWS's would wait for ever.
             aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
             watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
-            // No copy of a test's database lives.
-            fence: Arc::new(Fence::new(None, true)),
+            fence: Arc::new(Fence::new(None, false)),
+            newest: Arc::default(),
             tasks: Arc::default(),
             pulse: Pulse::default(),
             sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
@@ -181,6 +181,9 @@ impl TestApp {
             wake: Arc::new(Notify::new()),
             events: EventBoard::default(),
         };
+        let account = app.aws.caller_account().await.expect("an account");
+        app.store.pin_account(Some(&account)).await.expect("an installation");
+        app.aws.expect_account(&account);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
         tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
@@ -292,7 +295,10 @@ impl TestApp {
     /// From now on AWS is at another address: a proxy, or a region of somebody else's.
     pub(crate) async fn call_aws_at(&mut self, api: &str, s3: &str) {
         let ports = ports_of(api, s3).await;
-        self.app.aws = Arc::new(Aws::new(ports, self.app.clock.clone(), 100_000.0));
+        let aws = Aws::new(ports, self.app.clock.clone(), 100_000.0);
+        let expected = self.app.store.pin_account(None).await.expect("an installation");
+        aws.expect_account(&expected.expect("an account"));
+        self.app.aws = Arc::new(aws);
     }
 
     /// Dollars that the region has billed for all jobs by now.

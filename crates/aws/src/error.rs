@@ -36,6 +36,10 @@ pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
+    // Whatever its body says, or a proxy in between.
+    if error.raw_response().is_some_and(|response| response.status().as_u16() == 429) {
+        return AwsError::Throttled(DisplayErrorContext(&error).to_string());
+    }
     let SdkError::ServiceError(context) = &error else {
         return AwsError::Unknown(DisplayErrorContext(&error).to_string());
     };
@@ -55,7 +59,6 @@ where
         | "BandwidthLimitExceeded"
         | "PriorRequestNotComplete"
         | "SlowDown" => AwsError::Throttled(message),
-        _ if context.raw().status().as_u16() == 429 => AwsError::Throttled(message),
         _ if is_server_fault => AwsError::Unknown(format!("{code}: {message}")),
         "AccessDeniedException"
         | "AccessDenied"

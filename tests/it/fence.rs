@@ -1,0 +1,156 @@
+//! Two databases of one installation: a copy acts on nothing while its original lives, and takes over when it does not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bakeoff::app::App;
+use bakeoff::fence::{Fence, Standing};
+use bakeoff::leader::Leader;
+use bakeoff::store::Store;
+use bakeoff::tasks::{fence, scheduler, watcher};
+use chrono::TimeDelta;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::holds_fleet::copy_of;
+use crate::support::{TestApp, spec};
+
+const FENCE: &str = "s3://tests/fence.json";
+
+/// A service on a database, with what its loops remember.
+struct Replica {
+    app: App,
+    fence: fence::Memory,
+    watcher: watcher::Memory,
+}
+
+impl Replica {
+    fn on(test: &TestApp, store: Store, owner: &str) -> Self {
+        let mut app = test.replica(owner);
+        app.store = store;
+        app.watcher = Arc::new(Leader::new("watcher", owner.to_owned(), Duration::from_secs(60)));
+        app.fence = Arc::new(Fence::new(Some(FENCE.to_owned()), false));
+        Self { app, fence: fence::Memory::default(), watcher: watcher::Memory::default() }
+    }
+
+    /// Half a minute of its loops, without the clock.
+    async fn live(&mut self) {
+        watcher::tick(&self.app, &mut self.watcher).await.unwrap();
+        fence::tick(&self.app, &mut self.fence).await.unwrap();
+        while scheduler::tick(&self.app).await.unwrap() > 0 {}
+    }
+
+    fn standing(&self) -> Standing {
+        self.app.fence.standing(self.app.clock.now())
+    }
+}
+
+fn in_progress(record: &Value) -> usize {
+    record["jobs"].as_array().unwrap().iter().filter(|job| job["status"] == "InProgress").count()
+}
+
+async fn minutes(test: &TestApp, replicas: &mut [&mut Replica], count: u32) {
+    for _ in 0..count * 2 {
+        test.advance(TimeDelta::seconds(30)).await;
+        for replica in replicas.iter_mut() {
+            replica.live().await;
+        }
+    }
+}
+
+fn long_spec() -> Value {
+    let mut spec = spec();
+    spec["budget_usd"] = json!(100_000);
+    spec["max_runtime_seconds"] = json!(400_000);
+    spec["workload"]["total_tokens"] = json!(1_000_000_000_000_u64);
+    spec["workload"]["trial_tokens"] = json!(10_000_000_000_u64);
+    spec
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_copy_acts_on_nothing_and_a_restored_backup_takes_over_and_sweeps_first(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut original = Replica::on(&test, test.app.store.clone(), "original");
+    minutes(&test, &mut [&mut original], 3).await;
+    assert_eq!(original.standing(), Standing::Ours);
+    // What waits in the copy would be created a second time.
+    test.start(&long_spec()).await;
+    let (copied, admin, name) = copy_of(&pool).await;
+    // The lease of the original's watcher was copied as well, and would run out by itself.
+    sqlx::query("DELETE FROM leases").execute(&copied).await.unwrap();
+    let mut copy = Replica::on(&test, Store::new(copied.clone()), "copy");
+    minutes(&test, &mut [&mut original, &mut copy], 15).await;
+    assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
+    let record = test.record().await;
+    assert_eq!((in_progress(&record), record["jobs"].as_array().unwrap().len()), (2, 2), "the original's two, untouched");
+    // The original is gone for good: what it had created after the backup is stopped before anything is submitted.
+    minutes(&test, &mut [&mut copy], 4).await;
+    assert_eq!(in_progress(&test.record().await), 2, "its token may change at any moment still");
+    minutes(&test, &mut [&mut copy], 6).await;
+    assert_eq!(copy.standing(), Standing::Ours);
+    let record = test.record().await;
+    let jobs = record["jobs"].as_array().unwrap();
+    let stopped = jobs.iter().take(2).filter(|job| job["status"] != "InProgress").count();
+    assert_eq!((stopped, jobs.len()), (2, 4), "the old two stopped, and the copy's own two: {jobs:?}");
+    let until = jobs.iter().take(2).filter_map(|job| job["ended_at"].as_str()).max().unwrap().to_owned();
+    let since = jobs.iter().skip(2).filter_map(|job| job["created_at"].as_str()).min().unwrap().to_owned();
+    println!("the old jobs ended until {until}, the new ones began at {since}");
+    copied.close().await;
+    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    admin.close().await;
+}
+
+/// A staging system from a dump of production: it gets a name of its own, and nothing that it was copied with goes on in it.
+#[sqlx::test(migrations = false)]
+async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alone(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&long_spec()).await;
+    test.tick().await;
+    let (copied, admin, name) = copy_of(&pool).await;
+    let store = Store::new(copied.clone());
+    store.make_new_installation("0badcafe", test.app.clock.now()).await.unwrap();
+    let mut staging = Replica::on(&test, store.clone(), "staging");
+    staging.app.fence = Arc::new(Fence::new(None, true));
+    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*test.app.settings).clone() };
+    staging.app.settings = Arc::new(settings);
+    minutes(&test, &mut [&mut staging], 20).await;
+    assert_eq!(in_progress(&test.record().await), 2);
+    let reserved: rust_decimal::Decimal =
+        sqlx::query_scalar("SELECT sum(reserved_usd) FROM projects").fetch_one(&copied).await.unwrap();
+    assert!(reserved.is_zero());
+    copied.close().await;
+    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    admin.close().await;
+    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "running");
+}
+
+/// What a person knows of a bill takes the place of an estimate, in the ledger and in the budget.
+#[sqlx::test(migrations = false)]
+async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let before = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let attempt = trials["items"][0]["attempts"][0].clone();
+    let (name, rate) = (attempt["id"].as_str().unwrap(), attempt["usd_per_hour"].as_f64().unwrap());
+    let seconds = attempt["billable_seconds"].as_u64().unwrap();
+    let path = format!("/v1/attempts/{name}/corrections");
+    let body = json!({"billable_seconds": seconds - 600, "reason": "the bill of November"});
+    let editor = test.key(test.project, bakeoff::http::Role::Editor).await;
+    let (status, _) = test.send(test.request(reqwest::Method::POST, &path, &editor).json(&body)).await;
+    assert_eq!(status, 403);
+    for (round, adjusted) in [(1, -600.0 * rate / 3600.0), (2, 0.0)] {
+        let (status, answer) = test.post(&path, &body).await;
+        assert_eq!(status, 200, "{answer}");
+        assert!((answer["adjusted_usd"].as_f64().unwrap() - adjusted).abs() < 0.001, "round {round}: {answer}");
+    }
+    let after = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    assert!((before - after - 600.0 * rate / 3600.0).abs() < 0.001, "{before} before, {after} after");
+    let ledger: rust_decimal::Decimal =
+        sqlx::query_scalar("SELECT sum(usd) FROM ledger WHERE kind IN ('settled', 'adjusted')").fetch_one(&pool).await.unwrap();
+    let total: rust_decimal::Decimal = sqlx::query_scalar("SELECT sum(settled_usd) FROM projects").fetch_one(&pool).await.unwrap();
+    assert_eq!(ledger, total, "the ledger adds up");
+    let (status, _) = test.post("/v1/attempts/att_00000000000000000000000000000000/corrections", &body).await;
+    assert_eq!(status, 404);
+}
