@@ -42,7 +42,7 @@ impl Drop for DataDir {
             kill_process(pid, Signal::QUIT).ok();
         }
         Cluster::discard(&self.0);
-        drop(std::fs::remove_dir_all(&self.0));
+        drop(self.0.parent().map(std::fs::remove_dir_all));
     }
 }
 

@@ -105,8 +105,11 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
             let workers: Vec<_> = (0..flags.jobs.min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
                 .map(|_| scope.spawn(|| work(flags, &ground, &next, &verdicts, &bar)))
                 .collect();
-            // A worker that panicked is told of by the scope.
-            workers.into_iter().for_each(|worker| drop(worker.join()));
+            for worker in workers {
+                if let Err(panic) = worker.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
             play_late_ones_again(&ground, &verdicts);
         });
         let mut last = Instant::now();

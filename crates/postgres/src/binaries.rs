@@ -227,3 +227,38 @@ fn major(dir: &Path) -> Option<u32> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_whitespace().find_map(|word| word.split('.').next()?.parse().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
+        let folder = target.join(format!("{name}-{}", std::process::id()));
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn libraries_are_linked_as_the_package_lists_them() {
+        let package = scratch("links");
+        fs::create_dir_all(package.join("native/lib")).unwrap();
+        fs::write(package.join("native/lib/libpq.so.5.18"), "a library").unwrap();
+        let list = r#"[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]"#;
+        fs::write(package.join("native/pg-symlinks.json"), list).unwrap();
+        link_libraries(&package).unwrap();
+        assert_eq!(fs::read_to_string(package.join("native/lib/libpq.so.5")).unwrap(), "a library");
+        fs::remove_dir_all(package).unwrap();
+    }
+
+    #[test]
+    #[ignore = "asks the npm registry; run by hand"]
+    fn the_servers_of_npm_start_without_its_scripts() {
+        let cache = scratch("npm");
+        let bin = npm(&cache).unwrap();
+        assert_eq!(major(&bin), Some(18));
+        assert_eq!(npm(&cache).unwrap(), bin, "found again, as it was installed");
+        fs::remove_dir_all(cache).unwrap();
+    }
+}

@@ -364,7 +364,7 @@ fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
     }
     match DirBuilder::new().mode(mode).create(data_dir) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => return made,
+        created => return created,
     }
     // One from before it was private; a folder that has other uses too is left as it is.
     let meta = fs::metadata(data_dir)?;
