@@ -156,10 +156,11 @@ mod tests {
     #[test]
     fn twenty_unknown_fields_are_named_and_the_rest_counted() {
         let numbered = (0..49).map(|number| (format!("unread_{number:02}"), json!(1)));
-        let fields: serde_json::Map<String, Value> = numbered.chain([("nmae".to_owned(), json!(1))]).collect();
+        let fields: serde_json::Map<String, Value> =
+            numbered.chain([("accelerator_cuont".to_owned(), json!(1))]).collect();
         let (_, unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
         assert_eq!(unknown.len(), UNKNOWN_MAX + 1);
-        assert!(unknown[0].fix.contains("did you mean name"), "{}", unknown[0].fix);
+        assert!(unknown[0].fix.contains("accelerator_count"), "{}", unknown[0].fix);
         assert!(unknown[UNKNOWN_MAX].message.contains("30 more"), "{}", unknown[UNKNOWN_MAX].message);
     }
 }

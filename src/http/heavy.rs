@@ -16,7 +16,7 @@ const WAITING_MAX: usize = 64;
 /// How long one waits.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// A body below this is read where it is.
-pub(super) const BODY_ASIDE_FROM: usize = 64 * 1024;
+pub(super) const BODY_ASIDE_FROM: usize = 16 * 1024;
 
 static CORES: LazyLock<Cores> = LazyLock::new(|| {
     let all = std::thread::available_parallelism().map_or(1, usize::from);

@@ -293,11 +293,13 @@ async fn read(
     let format = Format::chosen(params.format, headers);
     if format != Format::Json {
         let columns = app.store.points(&series).await?;
-        let steps = columns.step.iter().map(|step| (*step >= 0).then_some(i64::from(*step))).collect();
-        let times = columns.at.iter().copied().map(Some).collect();
-        let values = columns.value.into_iter().map(Some).collect();
-        let table = [("at", Column::Time(times)), ("step", Column::Whole(steps)), ("value", Column::Real(values))];
-        return table::respond(format, table.into()).await;
+        let table = move || {
+            let steps = columns.step.iter().map(|step| (*step >= 0).then_some(i64::from(*step))).collect();
+            let times = columns.at.iter().copied().map(Some).collect();
+            let values = columns.value.into_iter().map(Some).collect();
+            vec![("at", Column::Time(times)), ("step", Column::Whole(steps)), ("value", Column::Real(values))]
+        };
+        return table::respond(format, table).await;
     }
     let buckets: Vec<Bucket> = app.store.rollups(&[series.id]).await?.into_iter().map(|(_, bucket)| bucket).collect();
     let by_buckets = match params.resolution {

@@ -132,18 +132,13 @@ fn rfc3339(at: DateTime<Utc>) -> String {
 /// A table by name and column.
 pub(super) type Table = Vec<(&'static str, Column)>;
 
-/// The table as a response.
-pub(super) async fn respond(format: Format, table: Table) -> Result<Response, Problem> {
-    respond_with(format, move || table).await
-}
-
 /// Rows of one type as a table; `kinds` names its columns in the order of its fields.
 pub(super) async fn rows<T: Serialize + Send + 'static>(
     format: Format,
     kinds: &'static [(&'static str, Kind)],
     rows: Vec<T>,
 ) -> Result<Response, Problem> {
-    respond_with(format, move || {
+    respond(format, move || {
         let values: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
         let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
         let column =
@@ -153,7 +148,11 @@ pub(super) async fn rows<T: Serialize + Send + 'static>(
     .await
 }
 
-async fn respond_with(format: Format, table: impl FnOnce() -> Table + Send + 'static) -> Result<Response, Problem> {
+/// A table as a response; it is put together and written aside.
+pub(super) async fn respond(
+    format: Format,
+    table: impl FnOnce() -> Table + Send + 'static,
+) -> Result<Response, Problem> {
     let body = aside(move || encode(format, &table())).await?.map_err(|what| {
         tracing::error!(what, "a table could not be written");
         Problem::internal()
