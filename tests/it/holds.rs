@@ -72,7 +72,7 @@ async fn comes_true(mut attempt: impl AsyncFnMut() -> bool) -> bool {
 /// A replica that stands still within a transaction: it has begun one, taken a lock, and says nothing more.
 struct Frozen {
     store: Store,
-    _transaction: Transaction<'static, Postgres>,
+    transaction: Transaction<'static, Postgres>,
 }
 
 async fn freeze(pool: &PgPool, locks: &[&'static str]) -> Frozen {
@@ -81,12 +81,12 @@ async fn freeze(pool: &PgPool, locks: &[&'static str]) -> Frozen {
     for lock in locks {
         sqlx::query(*lock).execute(&mut *transaction).await.unwrap();
     }
-    Frozen { store, _transaction: transaction }
+    Frozen { store, transaction }
 }
 
 /// The test's database is dropped: nobody may be in it.
 async fn leave(test: TestApp, frozen: Frozen) {
-    drop(frozen._transaction);
+    drop(frozen.transaction);
     frozen.store.pool().close().await;
     test.app.store.pool().close().await;
 }

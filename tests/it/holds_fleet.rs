@@ -155,7 +155,8 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
     for statement in [
         "UPDATE attempts SET state = 'never_created', settled_at = planned_at",
-        "UPDATE trials SET state = 'stopped', ended_at = created_at, lease_token = lease_token + 1, lease_owner = NULL, lease_expires_at = NULL",
+        "UPDATE trials SET state = 'stopped', ended_at = created_at, lease_token = lease_token + 1, lease_owner = NULL,
+                           lease_expires_at = NULL",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }

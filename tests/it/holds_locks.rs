@@ -115,14 +115,14 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
         store.notice_event(Some(&change), None, &[], now),
         store.wish((test.project, id), Wish::Cancel, now),
     );
-    assert_eq!(failed.await, Vec::<String>::new());
+    assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each_other(pool: PgPool) {
     let (test, _, _) = running(&pool, 3).await;
     let (store, now) = (&test.app.store, test.app.clock.now());
-    let term = store.acquire_lease("watcher", "x", Duration::from_secs(60)).await.unwrap().unwrap();
+    let term = store.acquire_lease("watcher", "x", Duration::from_mins(1)).await.unwrap().unwrap();
     sqlx::query("UPDATE attempts SET metrics_due_at = $1").bind(now).execute(&pool).await.unwrap();
     let due = store.claim_due_metrics(now, TimeDelta::minutes(10), 100).await.unwrap();
     let rows: Vec<(Uuid, Uuid)> =
@@ -139,7 +139,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
         store.notice(&term, &changed, &[], now),
         store.record_metrics(&none, &backwards, now),
     );
-    assert_eq!(failed.await, Vec::<String>::new());
+    assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
 
 #[sqlx::test(migrations = false)]
@@ -147,10 +147,10 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
     let (test, _, mut rows) = running(&pool, 2).await;
     rows.sort_unstable();
     let (store, now) = (&test.app.store, test.app.clock.now());
-    let term = store.acquire_lease("watcher", "x", Duration::from_secs(60)).await.unwrap().unwrap();
+    let term = store.acquire_lease("watcher", "x", Duration::from_mins(1)).await.unwrap().unwrap();
     let due = "UPDATE trials SET due_at = $1 WHERE id = $2";
     sqlx::query(due).bind(now).bind(rows[1].0).execute(&pool).await.unwrap();
-    let claimed = store.claim_due_trials("x", Duration::from_secs(60), now, 10).await.unwrap();
+    let claimed = store.claim_due_trials("x", Duration::from_mins(1), now, 10).await.unwrap();
     let trial = claimed.first().unwrap();
     let attempt = trial.attempt.as_ref().unwrap();
     let (changed, look) = ([change(rows[1])], [TrialId(rows[0].0), TrialId(rows[1].0)]);
@@ -160,7 +160,7 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
         store.notice(&term, &changed, &look, now - TimeDelta::minutes(1)),
         store.record_look(trial, attempt, None, (now, false), now),
     );
-    assert_eq!(failed.await, Vec::<String>::new());
+    assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
 
 /// Three that wait: the last one's claim finds no money, and puts all off; and somebody cancels them.
@@ -169,7 +169,7 @@ async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) 
     let test = TestApp::new(pool.clone()).await;
     let id = ExperimentId(uuid_of(&test.start(&repeats(3)).await));
     let (store, now) = (&test.app.store, test.app.clock.now());
-    let mut claimed = test.admit("x", Duration::from_secs(60)).await;
+    let mut claimed = test.admit("x", Duration::from_mins(1)).await;
     claimed.sort_by_key(|trial| trial.id.0);
     let last = claimed.pop().unwrap();
     let back = "UPDATE trials SET state = 'queued', lease_owner = NULL, lease_expires_at = NULL WHERE id <> $1";
@@ -180,7 +180,7 @@ async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) 
         store.wish((test.project, id), Wish::Cancel, now),
         store.requeue(&last, (now + TimeDelta::minutes(1), "no money"), Usd::ZERO, now),
     );
-    assert_eq!(failed.await, Vec::<String>::new());
+    assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
 
 /// SQLSTATE of a deadlock's victim.
@@ -229,7 +229,7 @@ async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool:
         if round % 2 == 0 {
             test.advance(TimeDelta::hours(3)).await;
         }
-        failed.extend(one_storm(&test, &ids).await);
+        failed.extend(Box::pin(one_storm(&test, &ids)).await);
         test.advance(TimeDelta::minutes(30)).await;
         test.tick().await;
     }
