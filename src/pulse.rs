@@ -98,7 +98,7 @@ mod tests {
         board.failed("watcher", "no answer".to_owned());
         board.failed("watcher", "still none".to_owned());
         assert_eq!(board.failing_for(Duration::ZERO).len(), 1);
-        assert!(board.failing_for(Duration::from_secs(60)).is_empty());
+        assert!(board.failing_for(Duration::from_mins(1)).is_empty());
         board.done("watcher");
         assert!(board.failing_for(Duration::ZERO).is_empty());
     }

@@ -1,5 +1,6 @@
 //! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and an estimate was booked.
 
+use bakeoff_domain::bill::Line;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
@@ -52,15 +53,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else {
-            let is_known = sqlx::query_scalar!(
-                r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1 AND project_id = $2) AS "known!""#,
-                said.attempt.0,
-                said.project.0,
-            );
-            let is_known = is_known.fetch_one(&mut *tx).await?;
-            return Ok(if is_known { Corrected::NotSettled } else { Corrected::Unknown });
-        };
+        let Some(row) = row else { return self.why_not(said).await };
         let (experiment, region) = (ExperimentId(row.experiment_id), row.region.unwrap_or_default());
         bill::lock(&mut tx, experiment).await?;
         let tariffs =
@@ -74,21 +67,8 @@ impl Store {
         };
         let mut corrections = Vec::new();
         for settled in settled_rows(&mut tx, experiment, (None, Some(said.attempt))).await? {
-            for (component, lines, booked) in settled.parts(&region, &tariffs) {
-                let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
-                if usd != Usd::ZERO {
-                    let price_id = lines.first().map_or(account.price_id, |line| line.price_id);
-                    let used = lines.first().zip(lines.last()).map(|(first, last)| (first.from, last.until));
-                    corrections.push(Correction {
-                        account: Account { price_id, ..account },
-                        component,
-                        usd,
-                        quantity: lines.iter().map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX)).sum(),
-                        estimated: false,
-                        used: used.unwrap_or((now, now)),
-                    });
-                }
-            }
+            let parts = settled.parts(&region, &tariffs).into_iter();
+            corrections.extend(parts.filter_map(|part| correction(account, part, now)));
         }
         let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
         budget::settle(&mut tx, experiment, said.project, Usd::ZERO, total).await?;
@@ -110,4 +90,33 @@ impl Store {
         tx.commit().await?;
         Ok(Corrected::By(total))
     }
+
+    /// Why there is nothing to correct.
+    async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
+        let is_known = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1 AND project_id = $2) AS "known!""#,
+            said.attempt.0,
+            said.project.0,
+        );
+        let is_known = is_known.fetch_one(&self.pool).await?;
+        Ok(if is_known { Corrected::NotSettled } else { Corrected::Unknown })
+    }
+}
+
+/// What the lines of a component come to beyond what is booked; none when nothing.
+fn correction(
+    account: Account,
+    (component, lines, booked): (&'static str, Vec<Line>, Usd),
+    now: DateTime<Utc>,
+) -> Option<Correction> {
+    let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
+    let span = lines.first().zip(lines.last()).map(|(first, last)| (first.from, last.until));
+    (usd != Usd::ZERO).then(|| Correction {
+        account: Account { price_id: lines.first().map_or(account.price_id, |line| line.price_id), ..account },
+        component,
+        usd,
+        quantity: lines.iter().map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX)).sum(),
+        estimated: false,
+        used: span.unwrap_or((now, now)),
+    })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::trials::interval;
+use super::session::interval;
 use super::{Store, StoreError};
 
 /// Who holds a lease, and for which term.

@@ -12,7 +12,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::leases::{self, Term};
-use super::trials::{Claimed, ClaimedRow, interval};
+use super::session::interval;
+use super::trials::{Claimed, ClaimedRow};
 use super::{Store, StoreError};
 
 /// Of each project and lane, so many are looked at in one admission.

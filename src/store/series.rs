@@ -565,7 +565,7 @@ async fn roll_again(
            ORDER BY s.series_id, s.sampled_at, s.step"#,
         &ids,
         &starts,
-        super::trials::interval(std::time::Duration::from_secs(BUCKET_SECONDS.unsigned_abs())),
+        super::session::interval(std::time::Duration::from_secs(BUCKET_SECONDS.unsigned_abs())),
     )
     .fetch_all(&mut *tx)
     .await?;

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sqlx::postgres::types::PgInterval;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 
@@ -13,7 +14,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that was given up in the middle of a statement has so long to answer before it is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// After something was given up, connections are looked at for so long when they come back.
-const SUSPICION: Duration = Duration::from_secs(120);
+const SUSPICION: Duration = Duration::from_mins(2);
 
 /// Bounds of a session, as fractions of the lease: whoever takes over a lease must find the rows free. The least are for leases so
 /// short that a busy machine would miss them.
@@ -83,4 +84,9 @@ async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     }
     let answered = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
     answered.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+}
+
+/// A duration as Postgres takes it.
+pub(crate) fn interval(duration: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
 }

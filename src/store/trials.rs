@@ -15,10 +15,10 @@ use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
-use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
 use super::error::{from_json, from_text};
+use super::session::interval;
 use super::{Store, StoreError};
 
 /// A trial in the hands of one scheduler, with its latest attempt.
@@ -270,11 +270,6 @@ impl TryFrom<HeadRow> for ShownTrial {
             attempts: Vec::new(),
         })
     }
-}
-
-/// A duration as Postgres takes it.
-pub(crate) fn interval(duration: Duration) -> PgInterval {
-    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
 }
 
 impl Store {

@@ -16,7 +16,7 @@ use super::attempts::Applied;
 use super::bill::{self, What};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
-use super::trials::interval;
+use super::session::interval;
 use super::{Store, StoreError, budget, retried};
 
 const COMPONENT: &str = "warm_pool";

@@ -67,7 +67,7 @@ type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
     let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
     while !stop.is_cancelled() {
-        let is_done = guarded(&app, "scheduler", scheduler::start(&app, &tracker, &slots)).await.is_some();
+        let is_done = guarded(&app, "scheduler", scheduler::start(&app, &tracker, &slots).boxed()).await.is_some();
         tokio::select! {
             // With every slot taken there is nothing to claim for.
             () = stop.cancelled() => return,
@@ -108,7 +108,7 @@ async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
 async fn watcher_loop(app: App, stop: CancellationToken) {
     let mut memory = watcher::Memory::default();
     while !stop.is_cancelled() {
-        let next = guarded(&app, "watcher", watcher::tick(&app, &mut memory)).await;
+        let next = guarded(&app, "watcher", watcher::tick(&app, &mut memory).boxed()).await;
         // A lease is real time: it must be renewed however slow the domain clock is.
         let pause = async {
             real_sleep(if next.is_some() { PAUSE_REAL } else { FAILED_REAL }).await;
@@ -129,7 +129,7 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
 async fn fence_loop(app: App, stop: CancellationToken) {
     let mut memory = fence::Memory::default();
     while !stop.is_cancelled() {
-        let next = guarded(&app, "fence", fence::tick(&app, &mut memory)).await;
+        let next = guarded(&app, "fence", fence::tick(&app, &mut memory).boxed()).await;
         let pause = async {
             real_sleep(if next.is_some() { TICK_REAL } else { FAILED_REAL }).await;
             app.clock.sleep(next.unwrap_or(TimeDelta::seconds(5))).await;

@@ -94,7 +94,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
 
 async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     // Longer than its lease, work is for nothing: another scheduler has the trial.
-    let work = AssertUnwindSafe(work(app, &trial, claimed_at)).catch_unwind();
+    let work = AssertUnwindSafe(work(app, &trial, claimed_at).boxed()).catch_unwind();
     let Some(done) = Pulse::default().patiently(app.settings.patience(), work).await else {
         tracing::warn!(trial = %trial.id, "work on a trial got no answer and is given up; its lease will pass on");
         return;

@@ -71,7 +71,7 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
     }
     if is_due(memory.listing, longest.max(shortest), now) {
         let pages = match app.aws.confirm_account().await {
-            Ok(()) => list(app, &term, memory, now).await? + sweep(app, &term, memory, now).await?,
+            Ok(()) => list_and_sweep(app, &term, memory, now).await?,
             Err(error) => {
                 tracing::error!(%error, "nothing is listed: it is not certain whose jobs they would be");
                 1
@@ -172,6 +172,14 @@ async fn list(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -
     Ok(read.pages)
 }
 
+/// Some pages of a sweep when one is due, and a listing unless the sweep was one; returns how many pages there were.
+async fn list_and_sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
+    let pages = sweep(app, term, memory, now).await?;
+    // Read to its end at once, a sweep has told all that a listing would.
+    let is_listed = memory.listed_from == Some(now);
+    Ok(if is_listed { pages } else { pages + list(app, term, memory, now).await? })
+}
+
 /// Some pages of a sweep, when one is due; it counts as done when its last page has been read and every job is accounted for.
 async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
     if memory.sweeping.is_none() {
@@ -183,17 +191,25 @@ async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) 
     }
     // Taken: whatever goes wrong, the sweep begins anew.
     let Some((began_at, token)) = memory.sweeping.take() else { return Ok(0) };
+    let is_from_the_start = token.is_none();
     let read = read(app, term, (began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES, now).await?;
     if read.is_stale {
         return Ok(read.pages);
     }
-    // It began too long ago for the absence of a job to mean anything: that is the listing's business.
-    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: false }).await?;
+    // In pieces, it began too long ago for the absence of a job to mean anything: that is the listing's business.
+    let is_listing = is_from_the_start && began_at == now && read.is_complete;
+    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: is_listing }).await?;
     if is_accounted && read.next.is_some() {
         memory.sweeping = Some((began_at, read.next));
     } else if is_accounted && read.is_complete {
         memory.sweep = Some(now + SWEEP_EVERY);
         app.store.swept().await?;
+    }
+    if is_listing {
+        app.store.listed(term, now).await?;
+        if is_accounted {
+            memory.listed_from = Some(now);
+        }
     }
     Ok(read.pages)
 }
@@ -240,7 +256,10 @@ async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, 
     if !app.store.has_attempt(attempt).await? {
         if !app.fence.may_stop_unknown(now) {
             metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
-            tracing::error!(job = name, "a job of this installation runs and is not in this database; it is left alone");
+            tracing::error!(
+                job = name,
+                "a job of this installation runs and is not in this database; it is left alone"
+            );
             if let Some(trial) = trial_of(app, &job).await {
                 app.store.tell_unknown_job(name, trial, now).await?;
             }

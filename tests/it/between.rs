@@ -1,8 +1,8 @@
 //! What stands between the service and its region, or its database. A proxy that remembers what was sent, and does to a call what a
 //! region cannot be asked to do; a line that falls silent.
 
-use std::time::Duration;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;

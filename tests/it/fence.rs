@@ -28,7 +28,7 @@ impl Replica {
     fn on(test: &TestApp, store: Store, owner: &str) -> Self {
         let mut app = test.replica(owner);
         app.store = store;
-        app.watcher = Arc::new(Leader::new("watcher", owner.to_owned(), Duration::from_secs(60)));
+        app.watcher = Arc::new(Leader::new("watcher", owner.to_owned(), Duration::from_mins(1)));
         app.fence = Arc::new(Fence::new(Some(FENCE.to_owned()), false));
         Self { app, fence: fence::Memory::default(), watcher: watcher::Memory::default() }
     }
@@ -82,7 +82,11 @@ async fn a_copy_acts_on_nothing_and_a_restored_backup_takes_over_and_sweeps_firs
     minutes(&test, &mut [&mut original, &mut copy], 15).await;
     assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
     let record = test.record().await;
-    assert_eq!((in_progress(&record), record["jobs"].as_array().unwrap().len()), (2, 2), "the original's two, untouched");
+    assert_eq!(
+        (in_progress(&record), record["jobs"].as_array().unwrap().len()),
+        (2, 2),
+        "the original's two, untouched"
+    );
     // The original is gone for good: what it had created after the backup is stopped before anything is submitted.
     minutes(&test, &mut [&mut copy], 4).await;
     assert_eq!(in_progress(&test.record().await), 2, "its token may change at any moment still");
@@ -148,8 +152,12 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     let after = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
     assert!((before - after - 600.0 * rate / 3600.0).abs() < 0.001, "{before} before, {after} after");
     let ledger: rust_decimal::Decimal =
-        sqlx::query_scalar("SELECT sum(usd) FROM ledger WHERE kind IN ('settled', 'adjusted')").fetch_one(&pool).await.unwrap();
-    let total: rust_decimal::Decimal = sqlx::query_scalar("SELECT sum(settled_usd) FROM projects").fetch_one(&pool).await.unwrap();
+        sqlx::query_scalar("SELECT sum(usd) FROM ledger WHERE kind IN ('settled', 'adjusted')")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+    let total: rust_decimal::Decimal =
+        sqlx::query_scalar("SELECT sum(settled_usd) FROM projects").fetch_one(&pool).await.unwrap();
     assert_eq!(ledger, total, "the ledger adds up");
     let (status, _) = test.post("/v1/attempts/att_00000000000000000000000000000000/corrections", &body).await;
     assert_eq!(status, 404);

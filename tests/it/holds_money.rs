@@ -228,7 +228,8 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
     let risen =
         Price { id, usd_per_hour: dear, usd_per_hour_max: None, effective_from: after_the_job, ..price.clone() };
     let prices = [price.clone(), risen];
-    let worst = plan::worst_case((&request, 0), Tariff { prices: &prices, rates: &[] }, &price, TimeDelta::minutes(5), now);
+    let worst =
+        plan::worst_case((&request, 0), Tariff { prices: &prices, rates: &[] }, &price, TimeDelta::minutes(5), now);
     let needed = Usd(dear.0 * Decimal::from(5u32));
     assert!(
         worst.pool_usd >= needed,

@@ -94,12 +94,12 @@ async fn concurrent_reservations_never_pass_the_cap(pool: PgPool) {
     let mut many = spec();
     many["candidates"][0]["repeats"] = json!(8);
     many["candidates"].as_array_mut().unwrap().truncate(1);
-    many["budget_usd"] = json!(410);
+    many["budget_usd"] = json!(420);
     let id = test.start(&many).await;
     let ticks = (0..4).map(|_| bakeoff::tasks::scheduler::tick(&test.app));
     futures::future::try_join_all(ticks).await.unwrap();
     let seen = test.get(&format!("/v1/experiments/{id}")).await;
-    assert!(seen["reserved_usd"].as_f64().unwrap() <= 410.0, "{seen}");
+    assert!(seen["reserved_usd"].as_f64().unwrap() <= 420.0, "{seen}");
     assert_eq!(test.record().await["jobs"].as_array().unwrap().len(), 3);
 }
 
