@@ -8,8 +8,10 @@ ALTER TABLE installation
     ADD COLUMN fence_token uuid,
     ADD COLUMN fence_next uuid,
     ADD COLUMN fence_renewed_at timestamptz,
-    -- Set when the fence was taken over: nothing is submitted before all jobs have been listed.
-    ADD COLUMN sweep_due boolean NOT NULL DEFAULT false;
+    -- Another database was seen to renew the fence: this one is a copy of it, and never takes over by itself.
+    ADD COLUMN fence_has_rival boolean NOT NULL DEFAULT false,
+    -- Set when the fence was taken over: nothing is submitted before all jobs have been listed, in a sweep that began after this.
+    ADD COLUMN sweep_due_since timestamptz;
 
 ALTER TABLE trials
     -- Jobs that found no capacity, and until when that is waited for; empty in rows from before there was a deadline.

@@ -19,6 +19,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::Clock;
 use crate::crash;
+use crate::pulse::Pulse;
 use crate::store::calls::Tally;
 
 pub use operation::Operation;
@@ -90,6 +91,11 @@ impl Aws {
     pub fn expect_account(&self, account: &str) {
         let mut known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Account { expected: Some(account.to_owned()), confirmed_at: None };
+    }
+
+    /// Whether it is bound to an account.
+    pub fn knows_account(&self) -> bool {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner).expected.is_some()
     }
 
     fn with<T>(&self, operation: Operation, act: impl FnOnce(&mut Lane, DateTime<Utc>) -> T) -> Option<T> {
@@ -199,7 +205,9 @@ impl Aws {
         let now = self.clock.now();
         let expected = {
             let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(expected) = known.expected.clone() else { return Ok(()) };
+            let Some(expected) = known.expected.clone() else {
+                return Err(AwsError::Unknown("it is not known yet which account the jobs are in".to_owned()));
+            };
             if known.confirmed_at.is_some_and(|at| (now - at).abs() < ACCOUNT_TRUSTED) {
                 return Ok(());
             }
@@ -218,7 +226,7 @@ impl Aws {
         Ok(())
     }
 
-    /// The caller has taken the call: between that and this, nothing may wait but for who we are.
+    /// The caller has already taken a call from the limiter, so nothing here waits.
     pub async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
         crash::point("before_create");
         let reply = self.ports.jobs.create(request).await;
@@ -264,10 +272,11 @@ impl Aws {
     }
 
     /// All pages of some series; a series is complete when CloudWatch says so of it.
-    pub async fn read_metrics(&self, queries: &[MetricQuery], window: Window) -> MetricsRead {
+    pub async fn read_metrics(&self, queries: &[MetricQuery], window: Window, pulse: &Pulse) -> MetricsRead {
         let mut read = MetricsRead { calls: 0, series: Ok(vec![Series::default(); queries.len()]) };
         let mut token = None;
         for _ in 0..METRIC_PAGES_MAX {
+            pulse.beat();
             let page = match self.wait_for(Operation::GetMetricData).await {
                 Ok(()) => {
                     let page = self.ports.metrics.read(queries, window, token).await;
@@ -316,8 +325,11 @@ impl Aws {
     }
 
     /// When the newest object below a prefix was written.
-    pub async fn newest_object(&self, s3_uri: &str) -> Result<Option<DateTime<Utc>>, AwsError> {
-        let ask = |token| self.ports.objects.written(s3_uri, token);
+    pub async fn newest_object(&self, s3_uri: &str, pulse: &Pulse) -> Result<Option<DateTime<Utc>>, AwsError> {
+        let ask = |token| {
+            pulse.beat();
+            self.ports.objects.written(s3_uri, token)
+        };
         Ok(self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask).await?.into_iter().max())
     }
 

@@ -59,10 +59,14 @@ pub struct HighWater(Mutex<Option<DateTime<Utc>>>);
 const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
 
 impl HighWater {
-    /// How far the clock was stepped back since the last look, if it was.
+    /// How far the clock was stepped back, if it was: until what follows from that is done.
     pub fn step_back(&self, now: DateTime<Utc>) -> Option<TimeDelta> {
-        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(now)?;
+        let newest = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(newest - now).filter(|back| *back > STEP_BACK)
+    }
+
+    pub fn reached(&self, now: DateTime<Utc>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 }
 

@@ -1,8 +1,7 @@
-//! Whether this process may act on AWS for its installation: what the fence task has found out last. What that rests on is
-//! [`bakeoff_domain::fence`]'s business.
-//!
-//! It is believed, not known: like a lease it runs out when it has not been confirmed for a while.
+//! Whether this process may act on AWS: the fence task's last result, which expires when it is not confirmed. The rules are in
+//! [`bakeoff_domain::fence`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bakeoff_domain::fence::TRUSTED;
@@ -26,18 +25,21 @@ pub enum Standing {
 pub struct Fence {
     /// `s3://bucket/key`.
     pub uri: Option<String>,
-    /// The operator says that there is no copy: jobs without a row are stopped although nothing proves it.
+    /// The operator asserts that no copy exists: jobs without a row are stopped even without a fence.
     stop_unknown_jobs: bool,
     last: Mutex<(Standing, Option<DateTime<Utc>>)>,
+    /// This process has seen that the fence is its database's.
+    was_ours: AtomicBool,
 }
 
 impl Fence {
     pub fn new(uri: Option<String>, stop_unknown_jobs: bool) -> Self {
-        Self { uri, stop_unknown_jobs, last: Mutex::new((Standing::Unsure, None)) }
+        Self { uri, stop_unknown_jobs, last: Mutex::new((Standing::Unsure, None)), was_ours: AtomicBool::new(false) }
     }
 
     /// Takes down what was found out.
     pub fn set(&self, standing: Standing, now: DateTime<Utc>) {
+        self.was_ours.fetch_or(standing == Standing::Ours, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (standing, Some(now));
     }
 
@@ -50,7 +52,17 @@ impl Fence {
         if is_fresh || standing == Standing::Stranger { standing } else { Standing::Unsure }
     }
 
-    /// Whether jobs may be created and, where no person asked for it, ended.
+    /// Whether a person's stop may be sent, and a pool that nobody wants ended: an owner that has lost sight of its fence still may, and
+    /// a database that never was seen to be the owner may not.
+    pub fn may_stop(&self, now: DateTime<Utc>) -> bool {
+        match self.standing(now) {
+            Standing::Unfenced | Standing::Ours => true,
+            Standing::Unsure => self.was_ours.load(Ordering::Relaxed),
+            Standing::Stranger => false,
+        }
+    }
+
+    /// Whether jobs may be created, and orphaned jobs and pools ended.
     pub fn may_act(&self, now: DateTime<Utc>) -> bool {
         matches!(self.standing(now), Standing::Unfenced | Standing::Ours)
     }

@@ -31,10 +31,14 @@ pub(super) struct MigrateOptions {
     /// Make the database first, when there is none of that name.
     #[arg(long)]
     create: bool,
-    /// For a copy of another installation's database (a staging system): it gets a name of its own, and whatever lived in it has
-    /// ended here. What runs in AWS stays the other's, and is left alone.
+    /// Turn a copy of another installation's database into a new installation: it gets its own name, and everything running in it is
+    /// closed. Jobs in AWS are left to the original.
     #[arg(long)]
     pub(super) new_installation: bool,
+    /// Say that no other database of this installation lives: the next `serve --fence` may name another object, or take over the one
+    /// that there is. Stop all replicas first.
+    #[arg(long, conflicts_with = "new_installation")]
+    pub(super) forget_fence: bool,
 }
 
 impl MigrateOptions {

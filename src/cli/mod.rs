@@ -62,6 +62,10 @@ impl Cli {
                     store.make_new_installation(&id, real_now()).await?;
                     println!("this database is installation {id} now; whatever lived in it has ended here");
                 }
+                if options.forget_fence {
+                    store.forget_fence().await?;
+                    println!("the fence is forgotten; `bakeoff serve --fence …` makes or takes over one");
+                }
                 let (applied, _) = store.schema_versions().await?;
                 println!("the schema is at version {applied}");
             }

@@ -82,9 +82,9 @@ pub(super) struct ServeOptions {
     /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
-    /// An object that tells this database from a copy of it, s3://bucket/key; remembered. The service reads and writes it every
-    /// minute, and a copy, which cannot follow, acts on nothing.
-    #[arg(long, env = "BAKEOFF_FENCE", value_name = "S3_URI")]
+    /// S3 object (s3://bucket/key) that tells this database from a copy of it; remembered. Read every 30 seconds and rewritten every
+    /// minute; a copy cannot keep up, and stops acting.
+    #[arg(long, env = "BAKEOFF_FENCE", value_name = "S3_URI", value_parser = s3_object)]
     fence: Option<String>,
     /// Without a fence: stop jobs that carry this installation's marker and are not in the database, as after a restore from a
     /// backup. Only where no other database of this installation lives.
@@ -164,6 +164,8 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
         "AWS_ENDPOINT_URL_CLOUDWATCH",
         "AWS_ENDPOINT_URL_S3",
         "AWS_ENDPOINT_URL_SERVICE_QUOTAS",
+        "AWS_ENDPOINT_URL_STS",
+        "AWS_ENDPOINT_URL_PRICING",
     ] {
         ensure!(
             is_loopback(&endpoint(name)),
@@ -198,10 +200,7 @@ async fn serve(
     let settings = Arc::new(settings(options, store.installation().await?)?);
     let aws = Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND));
     pin_account(&store, &aws).await?;
-    let fence = Fence::new(store.fence_uri(options.fence.as_deref()).await?, options.stop_unknown_jobs);
-    if fence.uri.is_none() {
-        tracing::warn!("no --fence: a copy of this database would act as if it were this installation; see the README");
-    }
+    let fence = open_fence(&store, options).await?;
     let app = App {
         aws,
         fence: Arc::new(fence),
@@ -263,8 +262,24 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
     }
 }
 
-/// The account that the jobs are in: the first that was seen stays, and credentials of another are refused at once. Without an answer
-/// the service starts all the same: nothing that is missing is believed until there is one.
+/// The fence that this installation has, or is given.
+async fn open_fence(store: &Store, options: &ServeOptions) -> anyhow::Result<Fence> {
+    let fence = store.fence_uri(options.fence.as_deref()).await?;
+    ensure!(
+        options.fence.is_none() || options.fence == fence,
+        "this installation's fence is {}; another would make any copy of its database an owner. To move it, stop all replicas and run \
+         `bakeoff migrate --forget-fence`; for a copy, run `bakeoff migrate --new-installation`",
+        fence.unwrap_or_default()
+    );
+    let fence = Fence::new(fence, options.stop_unknown_jobs);
+    if fence.uri.is_none() {
+        tracing::warn!("no --fence: a copy of this database would act as if it were this installation; see the README");
+    }
+    Ok(fence)
+}
+
+/// Pins the account that the jobs are in: the first one seen stays, and credentials of another are refused at start. If STS does not
+/// answer, the service starts, and asks again before it believes that a job is missing or creates one.
 async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     let seen = match aws.caller_account().await {
         Ok(account) => Some(account),
@@ -285,6 +300,18 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
         aws.expect_account(&expected);
     }
     Ok(())
+}
+
+/// `s3://bucket/key`, whole.
+fn s3_object(text: &str) -> Result<String, String> {
+    let parts = text.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
+    let is_whole =
+        parts.is_some_and(|(bucket, key)| (3..=63).contains(&bucket.len()) && !key.is_empty() && !key.ends_with('/'));
+    if is_whole {
+        Ok(text.to_owned())
+    } else {
+        Err("it is not an object, for example s3://my-bucket/bakeoff/fence.json".to_owned())
+    }
 }
 
 /// Connections of the tasks, and of HTTP. A third for the tasks: they hold one for a statement, not for a call to AWS.

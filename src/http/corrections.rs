@@ -13,8 +13,8 @@ use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
 use crate::store::corrections::{BilledByHand, Corrected};
 
-/// Longer than any job can run, seconds.
-const SECONDS_MAX: u64 = 60 * 86_400;
+/// No job is billed for longer than its 28 days, the stop and the transfers; beyond, somebody has given milliseconds.
+const SECONDS_MAX: u64 = 30 * 86_400;
 
 /// What AWS's bill says of an attempt.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -44,7 +44,7 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
     if new.billable_seconds > SECONDS_MAX {
         errors.push(error(
             "/billable_seconds",
-            "no job runs for longer than 28 days",
+            "no job is billed for so long: SageMaker's longest is 28 days",
             "give the seconds of one instance",
         ));
     }
@@ -76,6 +76,10 @@ pub(super) async fn correct(
     match app.store.correct_billing(said, app.clock.now()).await? {
         Corrected::By(adjusted_usd) => Ok(Json(CorrectionView { attempt_id: attempt, adjusted_usd })),
         Corrected::Unknown => Err(Problem::not_found(format!("there is no attempt {attempt} in this project"))),
+        Corrected::Followed => Err(Problem::conflict(
+            "followed",
+            "the job was found to run on after its attempt was over, and has been billed to its end as SageMaker told",
+        )),
         Corrected::NotSettled => Err(Problem::conflict(
             "not_settled",
             "the attempt runs still, or never had instances: there is nothing to correct",

@@ -29,6 +29,9 @@ pub enum Applied {
     OverBudget,
 }
 
+/// A create that has come to nothing so often in a row is an alarm: half an hour, with the backoff.
+const POSTPONED_ALARM: u32 = 10;
+
 /// After this long a finished job's whole metric window is read once more, and for the last time.
 pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
 
@@ -408,8 +411,13 @@ impl Store {
         if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        if attempt.postponed == 0 {
-            events::insert(&mut tx, &event(trial, "waiting", "info", why), now).await?;
+        // Said at first, and loudly when it lasts.
+        if let Some(severity) = match attempt.postponed {
+            0 => Some("info"),
+            POSTPONED_ALARM => Some("alarm"),
+            _ => None,
+        } {
+            events::insert(&mut tx, &event(trial, "waiting", severity, why), now).await?;
         }
         tx.commit().await?;
         Ok(Applied::Done)

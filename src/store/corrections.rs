@@ -29,6 +29,8 @@ pub enum Corrected {
     Unknown,
     /// It runs, or never had instances: there is nothing to correct.
     NotSettled,
+    /// A part of it was booked when it was found to run on: its bill is what SageMaker said at last.
+    Followed,
 }
 
 impl Store {
@@ -44,7 +46,7 @@ impl Store {
             r#"UPDATE attempts a SET billable_seconds = $3, billing_estimated = false
                FROM trials t
                WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
-                 AND t.id = a.trial_id
+                 AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id)
                RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
                          t.plan->'price'->>'region' AS region"#,
             said.attempt.0,
@@ -93,13 +95,17 @@ impl Store {
 
     /// Why there is nothing to correct.
     async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
-        let is_known = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1 AND project_id = $2) AS "known!""#,
+        let found = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id) AS "followed!" FROM attempts a
+               WHERE id = $1 AND project_id = $2"#,
             said.attempt.0,
             said.project.0,
         );
-        let is_known = is_known.fetch_one(&self.pool).await?;
-        Ok(if is_known { Corrected::NotSettled } else { Corrected::Unknown })
+        Ok(match found.fetch_optional(&self.pool).await? {
+            None => Corrected::Unknown,
+            Some(true) => Corrected::Followed,
+            Some(false) => Corrected::NotSettled,
+        })
     }
 }
 

@@ -14,46 +14,84 @@ impl Store {
 
     /// The account that the installation's jobs are in, once it has been seen; the first that is seen stays.
     pub async fn pin_account(&self, seen: Option<&str>) -> Result<Option<String>, StoreError> {
-        Ok(sqlx::query_scalar!("UPDATE installation SET account = coalesce(account, $1) RETURNING account", seen)
-            .fetch_one(&self.pool)
-            .await?)
+        // Jobs of before it was pinned say whose they are.
+        Ok(sqlx::query_scalar!(
+            r#"UPDATE installation SET account = coalesce(account,
+                   (SELECT substring(job_arn FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):') FROM attempts
+                    WHERE job_arn LIKE 'arn:%' ORDER BY planned_at DESC LIMIT 1), $1)
+               RETURNING account"#,
+            seen
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
-    /// Where the fence is; one that is given takes the place of the one that is known.
+    /// Where the fence is: the one that is known stays, since a copy with another one would be its own owner.
     pub async fn fence_uri(&self, given: Option<&str>) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "UPDATE installation SET fence_uri = coalesce($1, fence_uri) RETURNING fence_uri",
+            "UPDATE installation SET fence_uri = coalesce(fence_uri, $1) RETURNING fence_uri",
             given
         )
         .fetch_one(&self.pool)
         .await?)
     }
 
+    /// A person says that no other database of the installation lives: the fence may be another, or be taken over.
+    pub async fn forget_fence(&self) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE installation SET fence_uri = NULL, fence_token = NULL, fence_next = NULL, fence_renewed_at = NULL,
+                      fence_has_rival = false"#
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Another database renews the fence while this one lives.
+    pub async fn fence_has_rival(&self) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE installation SET fence_has_rival = true WHERE NOT fence_has_rival")
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
     /// What the database knows of the fence.
     pub async fn fence(&self) -> Result<FenceFacts, StoreError> {
-        let row = sqlx::query!("SELECT fence_token, fence_next, fence_renewed_at FROM installation")
+        let row = sqlx::query!("SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival FROM installation")
             .fetch_one(&self.pool)
             .await?;
         Ok(FenceFacts {
             token: row.fence_token,
             next: row.fence_next,
             renewed_at: row.fence_renewed_at,
+            has_rival: row.fence_has_rival,
             ..FenceFacts::default()
         })
     }
 
-    /// Says which token is about to be written. A fence that was another's, or a restored database's, is followed by a sweep
-    /// before anything is submitted.
-    pub async fn fence_will_be(&self, next: Uuid, is_taken_over: bool) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE installation SET fence_next = $1, sweep_due = sweep_due OR $2", next, is_taken_over)
-            .execute(&self.pool)
-            .await?;
+    /// Says which token is about to be written; what was found is ours, though we may not have heard that it was written. A fence that
+    /// is taken over is followed by a sweep before anything is submitted.
+    pub async fn fence_will_be(
+        &self,
+        next: Uuid,
+        found: Option<Uuid>,
+        swept_since: Option<DateTime<Utc>>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE installation SET fence_token = CASE WHEN fence_next = $2 THEN fence_next ELSE fence_token END,
+                      fence_next = $1, sweep_due_since = coalesce($3, sweep_due_since)"#,
+            next,
+            found,
+            swept_since,
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
-    /// The token has been written.
-    pub async fn fence_is(&self, token: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!(
+    /// The token has been written; false when somebody else is writing another.
+    pub async fn fence_is(&self, token: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let written = sqlx::query!(
             r#"UPDATE installation SET fence_token = $1, fence_renewed_at = $2, fence_next = NULL
                WHERE fence_next = $1"#,
             token,
@@ -61,17 +99,20 @@ impl Store {
         )
         .execute(&self.pool)
         .await?;
-        Ok(())
+        Ok(written.rows_affected() == 1)
     }
 
     /// Whether nothing may be submitted until all jobs of the installation have been listed.
     pub async fn sweep_is_due(&self) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT sweep_due FROM installation").fetch_one(&self.pool).await?)
+        let is_due = sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "due!" FROM installation"#);
+        Ok(is_due.fetch_one(&self.pool).await?)
     }
 
-    /// All jobs of the installation have been listed, and every one is accounted for.
-    pub async fn swept(&self) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE installation SET sweep_due = false WHERE sweep_due").execute(&self.pool).await?;
+    /// All jobs of the installation have been listed since a moment, and every one is accounted for.
+    pub async fn swept(&self, began_at: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE installation SET sweep_due_since = NULL WHERE sweep_due_since <= $1", began_at)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 
@@ -124,7 +165,7 @@ impl Store {
         sqlx::query!("DELETE FROM leases").execute(&mut *tx).await?;
         sqlx::query!(
             r#"UPDATE installation SET id = $1, account = NULL, fence_uri = NULL, fence_token = NULL, fence_next = NULL,
-                      fence_renewed_at = NULL, sweep_due = false"#,
+                      fence_renewed_at = NULL, fence_has_rival = false, sweep_due_since = NULL"#,
             id,
         )
         .execute(&mut *tx)

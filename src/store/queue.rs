@@ -41,7 +41,8 @@ impl Store {
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
     ) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if sqlx::query_scalar!("SELECT sweep_due FROM installation").fetch_one(&mut *tx).await? {
+        let is_held = sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#);
+        if is_held.fetch_one(&mut *tx).await? {
             return Ok(Vec::new());
         }
         let is_ours = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#, ADMISSION_LOCK);
@@ -54,6 +55,12 @@ impl Store {
         }
         let capacity = capacity(&mut tx, creates).await?;
         let admission = think(&waiting, capacity);
+        // All in one order, as a cancel takes them.
+        let touched = admission.admitted.iter().chain(admission.parked.iter().map(|(trial, _)| trial));
+        let touched: Vec<Uuid> = touched.map(|trial| trial.0).collect();
+        sqlx::query!("SELECT id FROM trials WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", &touched)
+            .fetch_all(&mut *tx)
+            .await?;
         for (trial, reason) in &admission.parked {
             park(&mut tx, *trial, reason, now).await?;
         }

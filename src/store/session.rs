@@ -16,8 +16,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// After something was given up, connections are looked at for so long when they come back.
 const SUSPICION: Duration = Duration::from_mins(2);
 
-/// Bounds of a session, as fractions of the lease: whoever takes over a lease must find the rows free. The least are for leases so
-/// short that a busy machine would miss them.
+/// Session timeouts as fractions of the lease, so that rows are free when a lease passes on. The minimums are for leases too short for
+/// a busy machine.
 fn bounds(lease: Duration) -> [(&'static str, String); 8] {
     let at_least = |part: Duration, least: u64| part.max(Duration::from_secs(least)).as_millis().to_string();
     let seconds = |part: Duration| part.as_secs().max(1).to_string();

@@ -51,7 +51,7 @@ impl Store {
                WHERE a.id IS NULL OR a.settled_at IS NOT NULL
                ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2,
                                                     attempt_id = coalesce(stray_jobs.attempt_id, excluded.attempt_id)
-               WHERE stray_jobs.settled_at IS NOT NULL"#,
+               WHERE stray_jobs.settled_at IS NOT NULL OR (stray_jobs.attempt_id IS NULL AND excluded.attempt_id IS NOT NULL)"#,
             job_name,
             now,
         )
@@ -242,7 +242,8 @@ impl Store {
         let settled = sqlx::query!(
             r#"WITH held AS (SELECT job_name, billed_seconds FROM stray_jobs WHERE job_name = $1 AND settled_at IS NULL
                              FOR NO KEY UPDATE)
-               UPDATE stray_jobs s SET settled_at = $2, due_at = NULL, billed_seconds = greatest(s.billed_seconds, $3),
+               UPDATE stray_jobs s SET settled_at = $2, due_at = NULL,
+                      billed_seconds = CASE WHEN s.attempt_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
                       settlements = s.settlements + 1
                FROM held WHERE s.job_name = held.job_name
                RETURNING s.settlements - 1 AS "part!", held.billed_seconds"#,

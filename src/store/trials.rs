@@ -356,7 +356,7 @@ impl Store {
                       billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since, modified_at,
                       NULL::timestamptz AS listed_at
-               FROM attempts WHERE trial_id = ANY($1) ORDER BY trial_id, number DESC"#,
+               FROM attempts WHERE trial_id = ANY($1) AND NOT is_recovered ORDER BY trial_id, number DESC"#,
             trials,
         )
         .fetch_all(&self.pool)

@@ -129,12 +129,20 @@ impl Store {
         Ok(woken)
     }
 
-    /// Of some job names, those that no unsettled attempt has, and that are not known as strays.
-    pub async fn without_living_attempt(&self, job_names: &[String]) -> Result<Vec<String>, StoreError> {
+    /// Of some jobs (and whether they are over), those that no living attempt stands for and that are not followed yet. Of those that
+    /// are over only the ones whose bill nobody knows: without a row, or with one that says that there was no job, or an estimate.
+    pub async fn without_living_attempt(&self, jobs: &[(String, bool)]) -> Result<Vec<String>, StoreError> {
+        let (names, over): (Vec<String>, Vec<bool>) = jobs.iter().cloned().unzip();
         let rows = sqlx::query_scalar!(
-            r#"SELECT name AS "name!" FROM UNNEST($1::text[]) AS t(name)
-               WHERE NOT EXISTS (SELECT FROM attempts a WHERE a.job_name = t.name AND a.settled_at IS NULL)"#,
-            job_names,
+            r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[]) AS t(name, is_over)
+               LEFT JOIN attempts a ON a.job_name = t.name
+               WHERE (a.id IS NULL OR a.settled_at IS NOT NULL)
+                 AND (NOT t.is_over OR a.id IS NULL OR a.state = 'never_created' OR a.billing_estimated)
+                 AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.job_name = t.name
+                                 AND (s.attempt_id IS NOT NULL OR s.settlements > 3)
+                                 AND (s.settled_at IS NULL OR t.is_over))"#,
+            &names,
+            &over,
         )
         .fetch_all(&self.pool)
         .await?;

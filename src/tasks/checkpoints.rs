@@ -28,7 +28,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let prefix = format!("{}/{}", due.spec.s3_uri.trim_end_matches('/'), due.trial_id);
-    let newest = match app.aws.newest_object(&prefix).await {
+    let newest = match app.aws.newest_object(&prefix, &app.pulse).await {
         Ok(newest) => newest,
         Err(error) => {
             tracing::info!(%error, prefix, "checkpoints could not be listed; again when the hold is over");

@@ -1,7 +1,6 @@
-//! The fence: each replica looks at the object outside the database whether it is still this database's, and the watcher's holder
-//! renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done meanwhile [`crate::fence`]'s.
+//! The fence: each replica checks that the object still belongs to its database, and the watcher's leader renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done meanwhile [`crate::fence`]'s.
 
-use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, decide};
+use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, decide};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -38,44 +37,51 @@ pub struct Memory {
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
     let Some(uri) = &app.fence.uri else { return Ok(LOOK_EVERY) };
     let now = app.clock.now();
-    let Some((facts, decision)) = look(app, uri, memory, now).await? else { return Ok(LOOK_AGAIN) };
-    memory.stranger = None;
-    match decision {
-        FenceDecision::Ours | FenceDecision::Make | FenceDecision::TakeOver => {
-            let is_ours = decision == FenceDecision::Ours;
-            let is_due = facts.renewed_at.is_none_or(|at| (now - at).abs() >= RENEW_EVERY);
-            let mut standing = if is_ours { Standing::Ours } else { Standing::Unsure };
-            if (is_due || !is_ours) && app.watcher.is_trusted().await {
-                standing = renew(app, uri, decision == FenceDecision::TakeOver).await?.unwrap_or(standing);
-            }
-            app.fence.set(standing, now);
-            Ok(if standing == Standing::Ours { LOOK_EVERY } else { LOOK_AGAIN })
-        }
-        FenceDecision::Unsure => {
-            app.fence.set(Standing::Unsure, now);
-            Ok(LOOK_AGAIN)
-        }
+    let Some(seen) = look(app, uri, memory, now).await? else { return Ok(LOOK_AGAIN) };
+    let standing = match seen.decision {
+        FenceDecision::Ours | FenceDecision::Make | FenceDecision::TakeOver => hold(app, uri, &seen, now).await?,
+        FenceDecision::Unsure => Standing::Unsure,
         FenceDecision::Stranger { token, since } => {
+            if memory.stranger.is_some_and(|(before, _)| before != token) {
+                app.store.fence_has_rival().await?;
+            }
             memory.stranger = Some((token, since));
             tracing::error!(
                 fence = uri,
-                "another database holds this installation's fence: this one is a copy, and acts on nothing. If it is to live \
-                 beside the other, run `bakeoff migrate --new-installation`; a restored backup takes over by itself once the \
-                 other is gone"
+                "another database holds this installation's fence: this one acts on nothing. A copy that is to live beside the other \
+                 needs `bakeoff migrate --new-installation`; a restored backup takes over by itself once the fence has been silent, \
+                 and a copy whose original is gone for good needs `bakeoff migrate --forget-fence`"
             );
-            app.fence.set(Standing::Stranger, now);
-            Ok(LOOK_AGAIN)
+            Standing::Stranger
         }
+    };
+    if standing == Standing::Ours {
+        memory.stranger = None;
     }
+    app.fence.set(standing, now);
+    Ok(if standing == Standing::Ours { LOOK_EVERY } else { LOOK_AGAIN })
+}
+
+/// Renews a fence that may be ours. Who cannot write it does not hold it, however often it is read.
+async fn hold(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<Standing, StoreError> {
+    let age = seen.facts.renewed_at.map(|at| (now - at).abs());
+    let is_ours = seen.decision == FenceDecision::Ours;
+    let is_due = !is_ours || age.is_none_or(|age| age >= RENEW_EVERY);
+    if is_due && app.watcher.is_trusted().await && renew(app, uri, seen, now).await? {
+        return Ok(Standing::Ours);
+    }
+    Ok(if is_ours && age.is_some_and(|age| age <= TRUSTED) { Standing::Ours } else { Standing::Unsure })
+}
+
+/// A look at the object, and what follows from it.
+struct Seen {
+    facts: FenceFacts,
+    found: Option<Uuid>,
+    decision: FenceDecision,
 }
 
 /// What the object says against what the database knows; `None` when it cannot be read.
-async fn look(
-    app: &App,
-    uri: &str,
-    memory: &mut Memory,
-    now: DateTime<Utc>,
-) -> Result<Option<(FenceFacts, FenceDecision)>, StoreError> {
+async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> Result<Option<Seen>, StoreError> {
     let mut seen = None;
     for _ in 0..READS {
         let found = match app.aws.get_object(uri).await {
@@ -98,7 +104,7 @@ async fn look(
         facts.stranger = memory.stranger;
         let decision = decide(&facts, found, now);
         let is_certain = !matches!(decision, FenceDecision::Stranger { .. });
-        seen = Some((facts, decision));
+        seen = Some(Seen { facts, found, decision });
         if is_certain {
             break;
         }
@@ -106,26 +112,30 @@ async fn look(
     Ok(seen)
 }
 
-/// Writes the next token: first where the living database keeps it, then for all to see. `None` when it could not be written.
-async fn renew(app: &App, uri: &str, is_taken_over: bool) -> Result<Option<Standing>, StoreError> {
+/// Writes the next token: first where the living database keeps it, then for all to see. False when it is not certain that it was.
+async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let token = ids::fresh();
     let object = Object {
         installation: app.settings.installation.clone(),
         token,
         note: "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone.".to_owned(),
     };
+    let is_taken_over = seen.decision == FenceDecision::TakeOver;
     if is_taken_over {
         tracing::warn!(
             fence = uri,
             "the fence's holder is gone: this database takes over, and sweeps before it submits"
         );
     }
-    app.store.fence_will_be(token, is_taken_over).await?;
+    app.store.fence_will_be(token, seen.found, is_taken_over.then_some(now)).await?;
+    // A process that slept in between must not overwrite what another has taken over.
+    if !app.watcher.is_trusted().await {
+        return Ok(false);
+    }
     let body = serde_json::to_vec(&object).unwrap_or_default();
     if let Err(error) = app.aws.put_object(uri, body).await {
         tracing::warn!(%error, fence = uri, "the fence could not be renewed");
-        return Ok(None);
+        return Ok(false);
     }
-    app.store.fence_is(token, app.clock.now()).await?;
-    Ok(Some(Standing::Ours))
+    app.store.fence_is(token, app.clock.now()).await
 }

@@ -55,7 +55,10 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     }
     for ((_, period), group) in groups {
         for batch in batches(group) {
-            read(app, batch, period, now).await?;
+            // One that cannot be written must not keep the others waiting; its hold brings it back.
+            if let Err(error) = read(app, batch, period, now).await {
+                tracing::warn!(%error, "metrics of some attempts could not be written");
+            }
         }
     }
     Ok(count)
@@ -190,7 +193,7 @@ async fn ask(
     app.store.count_requested(&booked(1)).await?;
     crash::point("before_metrics");
     let all: Vec<MetricQuery> = attempts.iter().flat_map(queries).collect();
-    let read = app.aws.read_metrics(&all, window).await;
+    let read = app.aws.read_metrics(&all, window, &app.pulse).await;
     if read.calls != 1 {
         app.store.count_requested(&booked(i64::from(read.calls) - 1)).await?;
     }
@@ -209,7 +212,10 @@ async fn write(
 ) -> Result<(), StoreError> {
     let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
     for step in last {
-        keep_final(app, &step.due, now).await?;
+        // The least that is known of it: money does not wait for it.
+        if let Err(error) = keep_final(app, &step.due, now).await {
+            tracing::warn!(%error, job = step.due.job_name, "the last values of a job could not be written");
+        }
         let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
         app.store.record_metrics(&own, &[step], now).await?;
         app.pulse.beat();

@@ -1,6 +1,5 @@
-//! The loops: scheduler, watcher, fence, pools, checkpoints, ingester, repricer, concluder, accountant, archivist,
-//! listener. A tick takes no input, a wake
-//! carries no data: there is one code path, also after a restart. Tasks never import `http`.
+//! The background loops. A tick takes no input and a wake carries no data, so a restart takes the same path. Tasks never import
+//! `http`.
 
 pub mod accountant;
 pub mod archivist;
@@ -18,6 +17,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bakeoff_domain::ports::AwsError;
 use chrono::TimeDelta;
 use futures::FutureExt;
 use tokio::sync::Semaphore;
@@ -139,6 +139,20 @@ async fn fence_loop(app: App, stop: CancellationToken) {
             () = pause => {}
         }
     }
+}
+
+/// That the credentials are of the account that the installation's jobs are in: the first that was ever seen.
+async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> {
+    if !app.aws.knows_account() {
+        let seen = match app.aws.caller_account().await {
+            Ok(seen) => seen,
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Some(expected) = app.store.pin_account(Some(&seen)).await? {
+            app.aws.expect_account(&expected);
+        }
+    }
+    Ok(app.aws.confirm_account().await)
 }
 
 /// A tick that fails, panics, or gets no answer is logged once, here, and the loop goes on.

@@ -6,7 +6,6 @@ use bakeoff_domain::ports::AwsError;
 
 use crate::app::App;
 use crate::clock::Stopwatch;
-use crate::fence::Standing;
 use crate::store::StoreError;
 use crate::store::warm_pools::ClaimedPool;
 
@@ -47,7 +46,7 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
         PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, (at, is_absent)).await,
         PoolDecision::Terminate => {
             if claimed_at.elapsed() * 2 < app.settings.lease
-                && app.fence.standing(now) != Standing::Stranger
+                && app.fence.may_stop(now)
                 && let Err(error) = app.aws.end_pool(&pool.job_name).await
             {
                 tracing::info!(%error, job = pool.job_name, "a pool was not ended; asking again");

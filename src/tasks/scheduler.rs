@@ -31,7 +31,6 @@ use crate::app::App;
 use crate::aws::Operation;
 use crate::clock::Stopwatch;
 use crate::crash;
-use crate::fence::Standing;
 use crate::ids;
 use crate::pulse::Pulse;
 use crate::store::StoreError;
@@ -85,9 +84,14 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         let woken = app.store.clock_stepped_back(now).await?;
         tracing::warn!(seconds = back.num_seconds(), woken, "the clock was stepped back; all is looked at anew");
     }
+    app.newest.reached(now);
     let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, now, most).await?;
     let admitted_at = Stopwatch::start();
-    let admitted = admit(app, room - claimed.len().min(room)).await?;
+    // Whoever is claimed already must not wait for a lease to run out because nobody can be admitted.
+    let admitted = admit(app, room - claimed.len().min(room)).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "nobody could be admitted; trying again");
+        Vec::new()
+    });
     let since = |trials: Vec<Claimed>, since: Stopwatch| trials.into_iter().map(move |trial| (trial, since));
     Ok(since(claimed, claimed_at).chain(since(admitted, admitted_at)).collect())
 }
@@ -357,7 +361,7 @@ impl Hand<'_> {
         let marker = attempt.id.to_string();
         let mut request = request::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
-        if let Some((at, why)) = self.is_held_back(now).await {
+        if let Some((at, why)) = self.is_held_back(now).await? {
             self.app.store.release_lease(self.trial, at, Some(&why)).await?;
             return Ok(false);
         }
@@ -398,17 +402,15 @@ impl Hand<'_> {
     }
 
     /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
-    async fn is_held_back(&self, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
+    async fn is_held_back(&self, now: DateTime<Utc>) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
-            return Some((
-                soon,
-                "held back: it is not certain that this database is the installation's own".to_owned(),
-            ));
+            let why = "held back: it is not certain that this database is the installation's own";
+            return Ok(Some((soon, why.to_owned())));
         }
         // In another account it would run where nobody looks.
-        let confirmed = self.app.aws.confirm_account().await;
-        confirmed.err().map(|error| (soon, format!("held back: {error}")))
+        let confirmed = super::confirm_account(self.app).await?;
+        Ok(confirmed.err().map(|error| (soon, format!("held back: {error}"))))
     }
 
     async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
@@ -438,8 +440,8 @@ impl Hand<'_> {
     /// A stop that fails is asked for again soon; one that was taken is looked at when it should be over.
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
-        if self.app.fence.standing(now) == Standing::Stranger {
-            tracing::error!(job = attempt.job_name, "not stopped: another database holds this installation's fence");
+        if !self.app.fence.may_stop(now) {
+            tracing::error!(job = attempt.job_name, "not stopped: this database may be a copy of the installation's");
         } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
             at = now + self.app.settings.policy.poll / 2;

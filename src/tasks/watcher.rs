@@ -1,9 +1,9 @@
-//! The watcher: one replica lists all our jobs, page by page within ListTrainingJobs' two calls a second, and makes due what
-//! has changed. It also stops and bills stray jobs, ends stray pools, and reads the account's quotas.
+//! The watcher: one replica lists all our jobs page by page, at half of ListTrainingJobs' request quota, and makes trials due whose
+//! job has changed. It also stops and bills stray jobs, ends stray pools, and reads the account's quotas.
 //!
-//! Each listing goes back to the last one that was complete, so that a job that nobody knows is seen by the first listing after
-//! its creation; and a sweep goes 28 days back when a term begins and now and then, some pages at a time. What was not listed to its
-//! end counts as not listed.
+//! Each listing starts at least as far back as the last complete one, so a job without a row is seen by the first listing after its
+//! creation. A sweep of 28 days runs when a term begins and every six hours, a few pages per listing. A listing that was cut off
+//! does not count.
 //!
 //! It settles nothing: a trial is looked at by the scheduler. Its writes are fenced by its term.
 
@@ -46,11 +46,20 @@ pub struct Memory {
     /// When the last listing began that was complete and left no job unaccounted for.
     listed_from: Option<DateTime<Utc>>,
     sweep: Option<DateTime<Utc>>,
-    /// A sweep that is under way: when it began, and its next page.
-    sweeping: Option<(DateTime<Utc>, Option<String>)>,
+    sweeping: Option<Sweep>,
 }
 
-/// Whether something is due; a moment further ahead than it was ever set is of before the clock was stepped back.
+/// A sweep that is under way.
+#[derive(Debug)]
+struct Sweep {
+    began_at: DateTime<Utc>,
+    /// Its next page; none at its beginning.
+    token: Option<String>,
+    /// No job of the pages so far is left unaccounted for.
+    is_accounted: bool,
+}
+
+/// Whether something is due. A time further ahead than one interval was set before the clock stepped back, and is due.
 fn is_due(at: Option<DateTime<Utc>>, interval: TimeDelta, now: DateTime<Utc>) -> bool {
     at.is_none_or(|at| at <= now || at - now > interval)
 }
@@ -70,7 +79,7 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
         memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
     if is_due(memory.listing, longest.max(shortest), now) {
-        let pages = match app.aws.confirm_account().await {
+        let pages = match super::confirm_account(app).await? {
             Ok(()) => list_and_sweep(app, &term, memory, now).await?,
             Err(error) => {
                 tracing::error!(%error, "nothing is listed: it is not certain whose jobs they would be");
@@ -187,10 +196,10 @@ async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) 
         if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
             return Ok(0);
         }
-        memory.sweeping = Some((now, None));
+        memory.sweeping = Some(Sweep { began_at: now, token: None, is_accounted: true });
     }
     // Taken: whatever goes wrong, the sweep begins anew.
-    let Some((began_at, token)) = memory.sweeping.take() else { return Ok(0) };
+    let Some(Sweep { began_at, token, is_accounted: was_accounted }) = memory.sweeping.take() else { return Ok(0) };
     let is_from_the_start = token.is_none();
     let read = read(app, term, (began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES, now).await?;
     if read.is_stale {
@@ -198,12 +207,13 @@ async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) 
     }
     // In pieces, it began too long ago for the absence of a job to mean anything: that is the listing's business.
     let is_listing = is_from_the_start && began_at == now && read.is_complete;
-    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: is_listing }).await?;
-    if is_accounted && read.next.is_some() {
-        memory.sweeping = Some((began_at, read.next));
+    let is_accounted =
+        apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: is_listing }).await? && was_accounted;
+    if read.next.is_some() {
+        memory.sweeping = Some(Sweep { began_at, token: read.next, is_accounted });
     } else if is_accounted && read.is_complete {
         memory.sweep = Some(now + SWEEP_EVERY);
-        app.store.swept().await?;
+        app.store.swept(began_at).await?;
     }
     if is_listing {
         app.store.listed(term, now).await?;
@@ -248,29 +258,38 @@ async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, 
             return Ok(false);
         }
     };
-    // It may have ended, and been settled, between the listing and now.
-    let Some(attempt) = own_attempt(app, &job).filter(|_| job.status == JobStatus::InProgress) else { return Ok(true) };
+    let Some(attempt) = own_attempt(app, &job) else { return Ok(true) };
+    let is_running = job.status == JobStatus::InProgress;
     if !app.fence.may_act(now) {
         return Ok(false);
     }
+    let mut is_accounted = true;
     if !app.store.has_attempt(attempt).await? {
         if !app.fence.may_stop_unknown(now) {
+            if !is_running {
+                return Ok(true);
+            }
             metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
             tracing::error!(
                 job = name,
                 "a job of this installation runs and is not in this database; it is left alone"
             );
-            if let Some(trial) = trial_of(app, &job).await {
+            if let Ok(Some(trial)) = trial_of(app, &job).await {
                 app.store.tell_unknown_job(name, trial, now).await?;
             }
             return Ok(true);
         }
-        recover(app, &job, attempt, now).await?;
+        is_accounted = recover(app, &job, attempt, now).await?;
     }
+    // Stopped in any case; whose it is may be found out later.
     if app.store.record_stray(name, now).await? {
-        tracing::error!(job = name, "a job of ours runs without a living attempt; stopping it");
+        tracing::error!(
+            job = name,
+            is_running,
+            "a job of ours without a living attempt is followed to its end, and billed"
+        );
     }
-    Ok(true)
+    Ok(is_accounted)
 }
 
 /// The attempt that a job carries the marker of, when that is one of this installation's and the job has its name.
@@ -279,17 +298,26 @@ fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
     (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
 }
 
-/// The trial that a job's tag names.
-async fn trial_of(app: &App, job: &ObservedJob) -> Option<TrialId> {
-    let tags = app.aws.tags(&job.arn).await.unwrap_or_default();
-    tags.get("bakeoff:trial")?.parse().ok()
+/// The trial that a job's tag names; an error when the tags may be readable another time.
+async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsError> {
+    let tags = match app.aws.tags(&job.arn).await {
+        Ok(tags) => tags,
+        Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_))) => return Err(error),
+        Err(error) => {
+            tracing::warn!(%error, job = job.job_name, "the tags of a job cannot be read");
+            return Ok(None);
+        }
+    };
+    Ok(tags.get("bakeoff:trial").and_then(|trial| trial.parse().ok()))
 }
 
-/// Gives a job without a row the row that it lost, where its trial is known: then it can be billed to somebody.
-async fn recover(app: &App, job: &ObservedJob, attempt: AttemptId, now: DateTime<Utc>) -> Result<(), StoreError> {
+/// Gives a job without a row the row that it lost, where its trial is known: then it can be billed to somebody. False:
+/// to be tried again.
+async fn recover(app: &App, job: &ObservedJob, attempt: AttemptId, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let is_recovered = match trial_of(app, job).await {
-        Some(trial) => app.store.recover_attempt((attempt, &job.job_name), trial, now).await?,
-        None => false,
+        Ok(Some(trial)) => app.store.recover_attempt((attempt, &job.job_name), trial, now).await?,
+        Ok(None) => false,
+        Err(_) => return Ok(false),
     };
     if !is_recovered {
         tracing::error!(
@@ -297,7 +325,7 @@ async fn recover(app: &App, job: &ObservedJob, attempt: AttemptId, now: DateTime
             "a job of ours belongs to no trial in this database; what it costs is booked nowhere"
         );
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Strays are stopped until they are over, and then billed.

@@ -67,41 +67,81 @@ fn long_spec() -> Value {
     spec
 }
 
-#[sqlx::test(migrations = false)]
-async fn a_copy_acts_on_nothing_and_a_restored_backup_takes_over_and_sweeps_first(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let mut original = Replica::on(&test, test.app.store.clone(), "original");
-    minutes(&test, &mut [&mut original], 3).await;
+/// Two databases: the original, in which two jobs wait to be created, and a copy of it of before they were.
+async fn original_and_copy(test: &TestApp, pool: &PgPool) -> (Replica, Replica, (PgPool, PgPool, String)) {
+    let mut original = Replica::on(test, test.app.store.clone(), "original");
+    minutes(test, &mut [&mut original], 3).await;
     assert_eq!(original.standing(), Standing::Ours);
-    // What waits in the copy would be created a second time.
     test.start(&long_spec()).await;
-    let (copied, admin, name) = copy_of(&pool).await;
+    let copied = copy_of(pool).await;
     // The lease of the original's watcher was copied as well, and would run out by itself.
-    sqlx::query("DELETE FROM leases").execute(&copied).await.unwrap();
-    let mut copy = Replica::on(&test, Store::new(copied.clone()), "copy");
-    minutes(&test, &mut [&mut original, &mut copy], 15).await;
+    sqlx::query("DELETE FROM leases").execute(&copied.0).await.unwrap();
+    let copy = Replica::on(test, Store::new(copied.0.clone()), "copy");
+    (original, copy, copied)
+}
+
+async fn drop_copy((copied, admin, name): (PgPool, PgPool, String)) {
+    copied.close().await;
+    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    admin.close().await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pauses(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (mut original, mut copy, copied) = original_and_copy(&test, &pool).await;
+    minutes(&test, &mut [&mut original, &mut copy], 10).await;
     assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
+    // A failover, a deploy: the original is away for long, and comes back.
+    minutes(&test, &mut [&mut copy], 10).await;
+    assert_eq!(copy.standing(), Standing::Stranger);
+    minutes(&test, &mut [&mut original, &mut copy], 3).await;
+    assert_eq!(original.standing(), Standing::Ours);
     let record = test.record().await;
     assert_eq!(
         (in_progress(&record), record["jobs"].as_array().unwrap().len()),
         (2, 2),
         "the original's two, untouched"
     );
-    // The original is gone for good: what it had created after the backup is stopped before anything is submitted.
-    minutes(&test, &mut [&mut copy], 4).await;
-    assert_eq!(in_progress(&test.record().await), 2, "its token may change at any moment still");
-    minutes(&test, &mut [&mut copy], 6).await;
+    // The original is gone for good, and a person says so.
+    copy.app.store.forget_fence().await.unwrap();
+    minutes(&test, &mut [&mut copy], 8).await;
     assert_eq!(copy.standing(), Standing::Ours);
+    drop_copy(copied).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (mut original, mut backup, copied) = original_and_copy(&test, &pool).await;
+    minutes(&test, &mut [&mut original], 15).await;
+    assert_eq!(in_progress(&test.record().await), 2);
+    // The original is lost. What it had created since the backup is stopped before anything is submitted.
+    minutes(&test, &mut [&mut backup], 3).await;
+    assert_eq!((backup.standing(), in_progress(&test.record().await)), (Standing::Stranger, 2));
+    minutes(&test, &mut [&mut backup], 7).await;
+    assert_eq!(backup.standing(), Standing::Ours);
     let record = test.record().await;
     let jobs = record["jobs"].as_array().unwrap();
     let stopped = jobs.iter().take(2).filter(|job| job["status"] != "InProgress").count();
-    assert_eq!((stopped, jobs.len()), (2, 4), "the old two stopped, and the copy's own two: {jobs:?}");
-    let until = jobs.iter().take(2).filter_map(|job| job["ended_at"].as_str()).max().unwrap().to_owned();
-    let since = jobs.iter().skip(2).filter_map(|job| job["created_at"].as_str()).min().unwrap().to_owned();
-    println!("the old jobs ended until {until}, the new ones began at {since}");
-    copied.close().await;
-    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
-    admin.close().await;
+    assert_eq!((stopped, jobs.len()), (2, 4), "the old two stopped, and the backup's own two: {jobs:?}");
+    // What ran without a row is booked to the trials that it names.
+    minutes(&test, &mut [&mut backup], 10).await;
+    let billed: f64 = jobs_usd(&test.record().await, 2);
+    let booked: f64 =
+        sqlx::query_scalar("SELECT sum(usd)::float8 FROM ledger WHERE component = 'stray' AND kind = 'settled'")
+            .fetch_one(&copied.0)
+            .await
+            .unwrap();
+    println!("a restore: ${billed:.2} billed for jobs without a row, ${booked:.2} booked");
+    assert!(billed > 1.0 && (billed - booked).abs() < 0.02 * billed, "${billed} billed, ${booked} booked");
+    drop_copy(copied).await;
+}
+
+/// Dollars of the first jobs.
+fn jobs_usd(record: &Value, count: usize) -> f64 {
+    let jobs = record["jobs"].as_array().unwrap().iter().take(count);
+    jobs.map(|job| job["micro_usd"].as_f64().unwrap() / 1e6).sum()
 }
 
 /// A staging system from a dump of production: it gets a name of its own, and nothing that it was copied with goes on in it.
@@ -122,9 +162,7 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
     let reserved: rust_decimal::Decimal =
         sqlx::query_scalar("SELECT sum(reserved_usd) FROM projects").fetch_one(&copied).await.unwrap();
     assert!(reserved.is_zero());
-    copied.close().await;
-    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
-    admin.close().await;
+    drop_copy((copied, admin, name)).await;
     assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "running");
 }
 

@@ -2,7 +2,7 @@
 //! copy of that database has the same installation, the same names and the same rows; what it lacks is the token's next value,
 //! since the owner changes it every minute. Pure: it reads no clock and no S3.
 //!
-//! A lease in all but name: who cannot renew it in time stops acting before anybody else may take it.
+//! In effect a lease: a holder that cannot renew in time stops acting before anyone else may take over.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
@@ -24,8 +24,10 @@ pub struct FenceFacts {
     pub renewed_at: Option<DateTime<Utc>>,
     /// This process has seen the token change together with its own database: it is the owner's.
     pub has_followed: bool,
-    /// A stranger's token, and since when it has not changed.
+    /// A stranger's token, and since when it has not changed; the nil token when the object was gone.
     pub stranger: Option<(Uuid, DateTime<Utc>)>,
+    /// This database has lived beside a stranger that renewed: it is a copy, and never takes over by itself.
+    pub has_rival: bool,
 }
 
 /// What follows from a look at the object.
@@ -35,7 +37,7 @@ pub enum FenceDecision {
     Ours,
     /// There is none yet: make it, and act.
     Make,
-    /// It has our token, but so would a copy that was made a moment ago: wait whether somebody else renews it.
+    /// The token is ours, but a copy made moments ago would have it too: wait to see whether someone else renews it.
     Unsure,
     /// Somebody else holds it.
     Stranger { token: Uuid, since: DateTime<Utc> },
@@ -45,14 +47,19 @@ pub enum FenceDecision {
 
 /// Decides on what the object says.
 pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> FenceDecision {
-    let Some(found) = found else { return FenceDecision::Make };
+    // Gone although there was one: its owner makes it anew within a minute, and a copy must not be faster.
+    let is_new = facts.token.is_none() && facts.next.is_none();
+    if found.is_none() && (is_new || facts.has_followed) {
+        return FenceDecision::Make;
+    }
+    let found = found.unwrap_or_default();
     if facts.token == Some(found) || facts.next == Some(found) {
         // A living owner would have renewed it by now; or it is us, started again.
         let is_settled = facts.renewed_at.is_none_or(|at| (now - at).abs() > RENEW_EVERY * 3 / 2);
         return if facts.has_followed || is_settled { FenceDecision::Ours } else { FenceDecision::Unsure };
     }
     match facts.stranger {
-        Some((token, since)) if token == found && now - since >= SILENCE => FenceDecision::TakeOver,
+        Some((token, since)) if token == found && now - since >= SILENCE && !facts.has_rival => FenceDecision::TakeOver,
         Some((token, since)) if token == found => FenceDecision::Stranger { token, since: since.min(now) },
         Some(_) | None => FenceDecision::Stranger { token: found, since: now },
     }
@@ -99,6 +106,16 @@ mod tests {
         // It changed meanwhile: somebody lives.
         let seen = decide(&waiting, Some(token(3)), at(240));
         assert_eq!(seen, FenceDecision::Stranger { token: token(3), since: at(240) });
+    }
+
+    #[test]
+    fn a_copy_beside_a_living_owner_never_takes_over_and_a_fence_that_is_gone_is_not_made_at_once() {
+        let copy = FenceFacts { stranger: Some((token(2), at(0))), has_rival: true, ..facts() };
+        assert!(matches!(decide(&copy, Some(token(2)), at(100_000)), FenceDecision::Stranger { .. }));
+        assert!(matches!(decide(&facts(), None, at(500)), FenceDecision::Stranger { .. }));
+        let gone = FenceFacts { stranger: Some((Uuid::nil(), at(500))), ..facts() };
+        assert_eq!(decide(&gone, None, at(740)), FenceDecision::TakeOver);
+        assert_eq!(decide(&FenceFacts { has_followed: true, ..facts() }, None, at(500)), FenceDecision::Make);
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub struct Notices {
     pub changed: Vec<Change>,
     /// Trials that deserve a Describe now.
     pub look: Vec<TrialId>,
-    /// Names of jobs in progress that no running attempt stands for. The store knows which of them are strays.
-    pub unaccounted: Vec<String>,
+    /// Names of jobs that no running attempt stands for, and whether they are over. The store knows which of them are strays.
+    pub unaccounted: Vec<(String, bool)>,
     /// Names of jobs whose warm pool waits.
     pub idle_pools: Vec<String>,
 }
@@ -85,9 +85,8 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             notices.idle_pools.push(job.job_name.clone());
         }
         let Some(stored) = unseen.remove(job.job_name.as_str()) else {
-            if matches!(job.status, JobStatus::InProgress) {
-                notices.unaccounted.push(job.job_name.clone());
-            }
+            let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
+            notices.unaccounted.push((job.job_name.clone(), is_over));
             continue;
         };
         // A page may be older than what a Describe has told meanwhile.
@@ -203,11 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn strangers_in_progress_and_idle_pools_are_reported() {
+    fn strangers_and_idle_pools_are_reported() {
         let mut idle = job(3, "Completed", "Completed");
         idle.warm_pool = Some(WarmPoolStatus::Available);
         let notices = read(&[], &[job(2, "InProgress", "Training"), idle], true);
-        assert_eq!((notices.unaccounted, notices.idle_pools), (vec!["job-2".into()], vec!["job-3".into()]));
+        assert_eq!(notices.unaccounted, vec![("job-2".into(), false), ("job-3".into(), true)]);
+        assert_eq!(notices.idle_pools, vec!["job-3".to_owned()]);
     }
 
     #[test]
