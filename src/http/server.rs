@@ -30,6 +30,7 @@ use tower_http::timeout::TimeoutBody;
 
 use super::problem::Problem;
 use crate::clock::real_sleep;
+use crate::store::Unfinished;
 
 /// The largest head of a request, and what is kept of its body at once.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -263,9 +264,17 @@ pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
         request.uri().query().unwrap_or_default().split('&').find_map(|part| part.strip_prefix("wait_seconds="));
     let wait = asked.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0).min(WAIT_SECONDS_MAX);
     let within = ANSWER_WITHIN + Duration::from_secs(wait);
-    let answer = tokio::time::timeout(within, next.run(request)).await;
-    answer.unwrap_or_else(|_| {
-        tracing::warn!(within_seconds = within.as_secs(), "a request took too long and was given up");
-        Problem::unavailable("the answer took too long; ask for less, or try again").into_response()
-    })
+    let mut answer = std::pin::pin!(next.run(request));
+    // Dropped before the answer is: a statement under way is given up with it, when the client goes away or the time is over.
+    let unfinished = Unfinished::default();
+    tokio::select! {
+        answer = &mut answer => {
+            unfinished.finished();
+            answer
+        }
+        () = real_sleep(within) => {
+            tracing::warn!(within_seconds = within.as_secs(), "a request took too long and was given up");
+            Problem::unavailable("the answer took too long; ask for less, or try again").into_response()
+        }
+    }
 }

@@ -95,7 +95,7 @@ mod tests {
 
     impl Drop for Home {
         fn drop(&mut self) {
-            drop(self.0.parent().map(fs::remove_dir_all));
+            drop(fs::remove_dir_all(&self.0));
         }
     }
 
