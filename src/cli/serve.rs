@@ -314,10 +314,10 @@ fn s3_object(text: &str) -> Result<String, String> {
     }
 }
 
-/// Connections of the tasks, and of HTTP. A third for the tasks: they hold one for a statement, not for a call to AWS.
+/// Connections of the tasks, and of HTTP: half each. One of the tasks' listens all the time.
 fn connections(all: u32) -> (u32, u32) {
-    let tasks = (all / 3).max(3);
-    (tasks, all.saturating_sub(tasks).max(3))
+    let tasks = (all / 2).max(4);
+    (tasks, all.saturating_sub(tasks).max(4))
 }
 
 fn lease(options: &ServeOptions) -> Duration {
