@@ -177,7 +177,7 @@ impl Stage {
         command
             .args(["serve", "--listen", &format!("127.0.0.1:{}", replica.port)])
             .args(["--poll-seconds", &POLL_SECONDS.to_string(), "--lease-seconds", &LEASE_SECONDS.to_string()])
-            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "8"])
+            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "14"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)
             .stderr(log)
