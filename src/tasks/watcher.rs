@@ -79,14 +79,17 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
         memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
     if is_due(memory.listing, longest.max(shortest), now) {
-        let pages = match super::confirm_account(app).await? {
-            Ok(()) => list_and_sweep(app, &term, memory, now).await?,
+        match super::confirm_account(app).await? {
+            Ok(()) => {
+                let pages = list_and_sweep(app, &term, memory, now).await?;
+                memory.listing = Some(now + watch::next_listing(pages, shortest, longest));
+            }
             Err(error) => {
                 tracing::error!(%error, "nothing is listed: it is not certain whose jobs they would be");
-                1
+                // Soon again: whatever ends meanwhile waits for it.
+                memory.listing = Some(now + shortest / 10);
             }
-        };
-        memory.listing = Some(now + watch::next_listing(pages, shortest, longest));
+        }
     }
     follow_strays(app, &term, now).await?;
     let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
