@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use bakeoff_domain::ids::{RunId, TrialId};
 use bakeoff_domain::metric::{self, Source, Subject};
-use bakeoff_domain::rollup::thin;
+use bakeoff_domain::rollup::{Columns, thin};
 use bakeoff_domain::samples::{self, Batch, LineError, Reading};
 use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
@@ -278,6 +278,11 @@ async fn find(app: &App, caller: Caller, subject: Subject, metric: &str) -> Resu
     Err(Problem::not_found(format!("there is no metric `{metric}` here; there is: {known}")))
 }
 
+async fn points(app: &App, series: &Series) -> Result<Columns, Problem> {
+    let stored = app.store.points(series).await?;
+    Ok(aside(move || stored.columns()).await??)
+}
+
 async fn read(
     app: &App,
     caller: Caller,
@@ -292,7 +297,7 @@ async fn read(
     let series = find(app, caller, subject, &params.metric).await?;
     let format = Format::chosen(params.format, headers);
     if format != Format::Json {
-        let columns = app.store.points(&series).await?;
+        let columns = points(app, &series).await?;
         let table = move || {
             let steps = columns.step.iter().map(|step| (*step >= 0).then_some(i64::from(*step))).collect();
             let times = columns.at.iter().copied().map(Some).collect();
@@ -315,7 +320,7 @@ async fn read(
     let points = if by_buckets {
         None
     } else {
-        let all = app.store.points(&series).await?;
+        let all = points(app, &series).await?;
         Some(if params.resolution == Resolution::Raw { all } else { aside(move || thin(&all, most)).await? })
     };
     let steady = series.steady.clone().unwrap_or_else(|| steady(&buckets));

@@ -105,16 +105,31 @@ pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), Sto
     Ok(())
 }
 
-pub(super) async fn points(executor: impl PgExecutor<'_>, series: i32) -> Result<Columns, StoreError> {
-    let rows =
-        sqlx::query!("SELECT sampled_at, step, value FROM sample_chunks WHERE series_id = $1 ORDER BY number", series)
-            .fetch_all(executor)
-            .await?;
+/// A thousand points, in order; no steps when the source knows none.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    sampled_at: Vec<DateTime<Utc>>,
+    step: Option<Vec<i32>>,
+    value: Vec<f64>,
+}
+
+pub(super) async fn chunks(executor: impl PgExecutor<'_>, series: i32) -> Result<Vec<Chunk>, StoreError> {
+    let chunks = sqlx::query_as!(
+        Chunk,
+        "SELECT sampled_at, step, value FROM sample_chunks WHERE series_id = $1 ORDER BY number",
+        series
+    )
+    .fetch_all(executor)
+    .await?;
+    Ok(chunks)
+}
+
+pub(super) fn columns(chunks: Vec<Chunk>) -> Columns {
     let mut columns = Columns::default();
-    for row in rows {
-        columns.step.extend(row.step.unwrap_or_else(|| vec![-1; row.value.len()]));
-        columns.at.extend(row.sampled_at);
-        columns.value.extend(row.value);
+    for chunk in chunks {
+        columns.step.extend(chunk.step.unwrap_or_else(|| vec![-1; chunk.value.len()]));
+        columns.at.extend(chunk.sampled_at);
+        columns.value.extend(chunk.value);
     }
-    Ok(columns)
+    columns
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::metric::{Source, Subject, standard};
-use bakeoff_domain::rollup::{Columns, Gain, Roll, StoredPoint, bucket_start, roll_up};
+use bakeoff_domain::rollup::{Gain, Roll, StoredPoint, bucket_start, roll_up};
 use bakeoff_domain::samples::Point;
 use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady};
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
@@ -219,18 +219,6 @@ impl Store {
                 (row.series_id, bucket)
             })
             .collect())
-    }
-
-    /// Every point of a series, in order.
-    pub async fn points(&self, series: &Series) -> Result<Columns, StoreError> {
-        if !series.is_compacted {
-            let live = super::copy::points(&self.pool, series).await?;
-            // Else it has been compacted since it was looked up.
-            if !live.at.is_empty() {
-                return Ok(live);
-            }
-        }
-        compaction::points(&self.pool, series.id).await
     }
 
     /// Steady figures of series that nothing has been written to for a while, for tables to read.

@@ -387,7 +387,7 @@ async fn a_client_that_hangs_up_spoils_no_connection(pool: PgPool) {
         transaction.commit().await.unwrap();
     }
     assert!(broken_off >= 4, "{broken_off}");
-    assert_eq!(store.points(&series).await.unwrap().value.len(), 200_010);
+    assert_eq!(store.points(&series).await.unwrap().columns().unwrap().value.len(), 200_010);
 }
 
 /// A read falls where a bucket has just become whole: every read completes one, and none finds half of one.

@@ -1,5 +1,6 @@
-//! Points of a live series, as fast as Postgres gives them: COPY in its binary format, read while it is still being sent. Rows
-//! would take twice as long, arrays half as long again.
+//! Points of a series, fetched and read. Live ones come by COPY in its binary format, as fast as Postgres gives them: rows would
+//! take twice as long, arrays half as long again. Reading what was fetched is a step of its own: a million points take longer
+//! than a request's turn on a worker.
 
 use bakeoff_domain::rollup::Columns;
 use chrono::{DateTime, Utc};
@@ -7,17 +8,59 @@ use futures::TryStreamExt;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
-use super::StoreError;
+use super::compaction::{self, Chunk};
 use super::series::Series;
+use super::{Store, StoreError};
 
 /// Signature, flags and extension length.
 const HEADER: usize = 19;
 /// Three fields, each after its length: a timestamp, an integer, a double.
 const ROW: usize = 2 + (4 + 8) + (4 + 4) + (4 + 8);
+/// The end: a row of -1 fields.
+const TRAILER: usize = 2;
 /// Postgres counts microseconds from 2000-01-01; this is that day, from 1970.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, StoreError> {
+/// Every point of a series, as the database sent them.
+#[derive(Debug)]
+pub struct Fetched {
+    series: i32,
+    points: Points,
+}
+
+#[derive(Debug)]
+enum Points {
+    /// Rows of a COPY.
+    Live(Vec<u8>),
+    Compacted(Vec<Chunk>),
+}
+
+impl Fetched {
+    /// The points, in order. Its time grows with their number.
+    pub fn columns(self) -> Result<Columns, StoreError> {
+        match self.points {
+            Points::Live(rows) => columns(&rows).ok_or_else(|| StoreError::corrupt("samples", self.series, "value")),
+            Points::Compacted(chunks) => Ok(compaction::columns(chunks)),
+        }
+    }
+}
+
+impl Store {
+    /// Every point of a series.
+    pub async fn points(&self, series: &Series) -> Result<Fetched, StoreError> {
+        let live = if series.is_compacted { Vec::new() } else { copy(&self.pool, series).await? };
+        // No live ones: it has been compacted since it was looked up.
+        let points = if live.is_empty() {
+            Points::Compacted(compaction::chunks(&self.pool, series.id).await?)
+        } else {
+            Points::Live(live)
+        };
+        Ok(Fetched { series: series.id, points })
+    }
+}
+
+/// The rows that Postgres sends of a series.
+async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     // COPY takes no parameters; what is put in is a number and two times, written by us.
     let time = |at: Option<DateTime<Utc>>| at.unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.6f+00").to_string();
     let statement = format!(
@@ -29,29 +72,26 @@ pub(super) async fn points(pool: &PgPool, series: &Series) -> Result<Columns, St
     );
     let mut reading = Reading { connection: pool.acquire().await?, is_whole: false };
     let mut stream = reading.connection.copy_out_raw(&statement).await?;
-    let mut points = Vec::with_capacity(usize::try_from(series.points).unwrap_or_default());
-    let mut rest = Vec::new();
-    let mut is_begun = false;
+    let points = usize::try_from(series.points).unwrap_or_default();
+    let mut sent = Vec::with_capacity(HEADER + points * ROW + TRAILER);
     while let Some(chunk) = stream.try_next().await? {
-        rest.extend_from_slice(&chunk);
-        let mut from = if is_begun { 0 } else { HEADER };
-        if rest.len() < from {
-            continue;
-        }
-        is_begun = true;
-        while let Some(row) = rest.get(from..from + ROW) {
-            points.push(fields(row).ok_or_else(|| StoreError::corrupt("samples", series.id, "value"))?);
-            from += ROW;
-        }
-        // What is left is a part of a row, or the trailer.
-        rest.drain(..from);
+        sent.extend_from_slice(&chunk);
     }
     drop(stream);
     reading.is_whole = true;
+    sent.drain(..HEADER.min(sent.len()));
+    sent.truncate(sent.len().saturating_sub(TRAILER));
+    Ok(sent)
+}
+
+/// The points of such rows, in order; `None` when a row is not as Postgres describes it.
+fn columns(sent: &[u8]) -> Option<Columns> {
+    let (rows, rest) = sent.as_chunks::<ROW>();
+    let mut points = rows.iter().map(|row| fields(row)).collect::<Option<Vec<_>>>().filter(|_| rest.is_empty())?;
     // They come nearly in order, and sorting them here takes a millisecond. Asked for in order, Postgres sorts them on disk as
     // long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
-    Ok(Columns {
+    Some(Columns {
         at: points.iter().map(|(at, _, _)| moment(*at)).collect(),
         step: points.iter().map(|(_, step, _)| *step).collect(),
         value: points.iter().map(|(_, _, value)| *value).collect(),
