@@ -66,34 +66,42 @@ fn is_due(at: Option<DateTime<Utc>>, interval: TimeDelta, now: DateTime<Utc>) ->
 
 /// One tick; returns how long until the next.
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
-    let (shortest, longest) = app.settings.listing;
+    let (shortest, _) = app.settings.listing;
     let Some(term) = app.watcher.term(&app.store).await? else {
         *memory = Memory::default();
         return Ok(shortest);
     };
+    app.watcher.keep(&app.store, work(app, &term, memory)).await?;
+    let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
+    Ok(until.clamp(TimeDelta::zero(), shortest))
+}
+
+/// All that is due: the listing before anything that could keep it waiting.
+async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreError> {
     let now = app.clock.now();
+    let (shortest, longest) = app.settings.listing;
+    if is_due(memory.listing, longest.max(shortest), now) {
+        let listed = match super::confirm_account(app).await? {
+            Err(error @ AwsError::Denied(_)) => {
+                tracing::error!(%error, "nothing is listed: the jobs would be another account's");
+                Listed { pages: 0, is_cut_off: true }
+            }
+            confirmed => {
+                let round = Round { app, term, now, is_account_confirmed: confirmed.is_ok() };
+                round.list_and_sweep(memory).await?
+            }
+        };
+        let next = watch::next_listing(listed.pages, shortest, longest);
+        // Whatever was not seen may have ended: soon again.
+        memory.listing = Some(now + if listed.is_cut_off { next / 10 } else { next });
+    }
     let is_doubted = memory.quotas.is_some_and(|next| next - QUOTAS_EVERY + QUOTAS_AGAIN <= now)
         && app.store.quotas_are_doubted().await?;
     if is_doubted || is_due(memory.quotas, QUOTAS_EVERY, now) {
-        let is_read = read_quotas(app, &term, now).await?;
+        let is_read = read_quotas(app, term, now).await?;
         memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
-    if is_due(memory.listing, longest.max(shortest), now) {
-        match super::confirm_account(app).await? {
-            Ok(()) => {
-                let pages = list_and_sweep(app, &term, memory, now).await?;
-                memory.listing = Some(now + watch::next_listing(pages, shortest, longest));
-            }
-            Err(error) => {
-                tracing::error!(%error, "nothing is listed: it is not certain whose jobs they would be");
-                // Soon again: whatever ends meanwhile waits for it.
-                memory.listing = Some(now + shortest / 10);
-            }
-        }
-    }
-    follow_strays(app, &term, now).await?;
-    let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
-    Ok(until.clamp(TimeDelta::zero(), shortest))
+    follow_strays(app, term, now).await
 }
 
 /// False: they could not be read, and are to be asked for again soon.
@@ -114,140 +122,173 @@ struct Read {
     pages: u32,
     /// The page that comes next; none at the end.
     next: Option<String>,
+    /// All pages were read, and they are of our account: what is missing is not there.
     is_complete: bool,
+    /// It ended before its end, and is to be made again.
+    is_cut_off: bool,
     /// Somebody else lists now.
     is_stale: bool,
 }
 
-/// Reads at most so many pages of our jobs that were created since a moment.
-async fn read(
-    app: &App,
-    term: &Term,
-    (since, token): (DateTime<Utc>, Option<String>),
-    pages_max: u32,
+/// What came of a listing.
+#[derive(Debug, Clone, Copy)]
+struct Listed {
+    pages: u32,
+    is_cut_off: bool,
+}
+
+impl From<&Read> for Listed {
+    fn from(read: &Read) -> Self {
+        Self { pages: read.pages, is_cut_off: read.is_cut_off || read.is_stale }
+    }
+}
+
+/// One time that everything is listed.
+struct Round<'a> {
+    app: &'a App,
+    term: &'a Term,
     now: DateTime<Utc>,
-) -> Result<Read, StoreError> {
-    let fragment = format!("bakeoff-{}-", app.settings.installation);
-    let mut request = PageRequest { fragment, created_after: since, token };
-    let mut read = Read::default();
-    while read.pages < pages_max {
-        // A long listing outlives a lease: whoever lost it stops here.
-        if app.watcher.still(&app.store).await?.as_ref() != Some(term) {
-            return Ok(Read { is_stale: true, ..read });
-        }
-        app.pulse.beat();
-        match app.aws.list(&request).await {
-            Ok(page) => {
-                crash::point("mid_listing");
-                read.pages += 1;
-                read.jobs.extend(page.jobs);
-                request.token.clone_from(&page.next);
-                read.next = page.next;
-                // Filters apply after a page is cut: only a missing token is the end, not an empty page.
-                if read.next.is_none() {
-                    read.is_complete = true;
+    /// False: STS gave no answer. What is listed is ours by its name; of what is missing nothing is known.
+    is_account_confirmed: bool,
+}
+
+impl Round<'_> {
+    /// Reads at most so many pages of our jobs that were created since a moment.
+    async fn read(&self, (since, token): (DateTime<Utc>, Option<String>), pages_max: u32) -> Result<Read, StoreError> {
+        let app = self.app;
+        let fragment = format!("bakeoff-{}-", app.settings.installation);
+        let mut request = PageRequest { fragment, created_after: since, token };
+        let mut read = Read::default();
+        while read.pages < pages_max {
+            // A long listing outlives a lease: whoever lost it stops here.
+            if app.watcher.still(&app.store).await?.as_ref() != Some(self.term) {
+                return Ok(Read { is_stale: true, ..read });
+            }
+            app.pulse.beat();
+            match app.aws.list(&request).await {
+                Ok(page) => {
+                    crash::point("mid_listing");
+                    read.pages += 1;
+                    read.jobs.extend(page.jobs);
+                    request.token.clone_from(&page.next);
+                    read.next = page.next;
+                    // Filters apply after a page is cut: only a missing token is the end, not an empty page.
+                    if read.next.is_none() {
+                        read.is_complete = self.is_account_confirmed;
+                        read.is_cut_off = !self.is_account_confirmed;
+                        break;
+                    }
+                }
+                Err(AwsError::Denied(why)) => {
+                    tracing::error!(why, "AWS denies ListTrainingJobs; every running job is looked at instead");
+                    app.store.look_at_all_running(self.now).await?;
+                    read.next = None;
+                    break;
+                }
+                Err(error) => {
+                    tracing::info!(%error, "a listing ended early; what was seen counts, and it is made again");
+                    read.next = None;
+                    read.is_cut_off = true;
                     break;
                 }
             }
-            Err(AwsError::Denied(why)) => {
-                tracing::error!(why, "AWS denies ListTrainingJobs; every running job is looked at instead");
-                app.store.look_at_all_running(now).await?;
-                read.next = None;
-                break;
+        }
+        Ok(read)
+    }
+
+    /// One listing. It goes back to the oldest job of interest, and to the last complete one.
+    async fn list(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
+        let now = self.now;
+        let oldest = self.app.store.oldest_watched(now - IN_DOUBT).await?;
+        let since = oldest.into_iter().chain(memory.listed_from).min().unwrap_or(now).min(now) - MARGIN;
+        let read = self.read((since, None), PAGES_MAX).await?;
+        if read.is_stale {
+            return Ok(Listed::from(&read));
+        }
+        let is_complete = read.is_complete;
+        let is_accounted = self.apply(Listing { jobs: &read.jobs, began_at: now, is_complete }).await?;
+        if is_complete {
+            self.app.store.listed(self.term, now).await?;
+            if is_accounted {
+                memory.listed_from = Some(now);
             }
-            Err(error) => {
-                tracing::info!(%error, "a listing ended early; what was seen counts, and it is made again");
-                read.next = None;
-                break;
+        }
+        Ok(Listed::from(&read))
+    }
+
+    /// Some pages of a sweep when one is due, and a listing unless the sweep was one.
+    async fn list_and_sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
+        let swept = self.sweep(memory).await?;
+        // Read to its end at once, a sweep has told all that a listing would.
+        if memory.listed_from == Some(self.now) {
+            return Ok(swept);
+        }
+        let listed = self.list(memory).await?;
+        Ok(Listed { pages: swept.pages + listed.pages, ..listed })
+    }
+
+    /// Some pages of a sweep, when one is due; it counts as done when its last page has been read and every job is accounted for.
+    async fn sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
+        let (app, now) = (self.app, self.now);
+        if memory.sweeping.is_none() {
+            let is_asked = app.store.sweep_is_due().await?;
+            if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
+                return Ok(Listed { pages: 0, is_cut_off: false });
+            }
+            memory.sweeping = Some(Sweep { began_at: now, token: None, is_accounted: true });
+        }
+        // Taken: whatever goes wrong, the sweep begins anew.
+        let Some(Sweep { began_at, token, is_accounted: was_accounted }) = memory.sweeping.take() else {
+            return Ok(Listed { pages: 0, is_cut_off: false });
+        };
+        let is_from_the_start = token.is_none();
+        let read = self.read((began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES).await?;
+        if read.is_stale {
+            return Ok(Listed::from(&read));
+        }
+        // In pieces, it began too long ago for the absence of a job to mean anything: that is the listing's business.
+        let is_listing = is_from_the_start && began_at == now && read.is_complete;
+        let listing = Listing { jobs: &read.jobs, began_at, is_complete: is_listing };
+        let is_accounted = self.apply(listing).await? && was_accounted;
+        let listed = Listed::from(&read);
+        if read.next.is_some() {
+            memory.sweeping = Some(Sweep { began_at, token: read.next, is_accounted });
+        } else if is_accounted && read.is_complete {
+            memory.sweep = Some(now + SWEEP_EVERY);
+            app.store.swept(began_at).await?;
+        }
+        if is_listing {
+            app.store.listed(self.term, now).await?;
+            if is_accounted {
+                memory.listed_from = Some(now);
             }
         }
+        Ok(listed)
     }
-    Ok(read)
-}
 
-/// One listing; returns how many pages it had. It goes back to the oldest job of interest, and to the last complete listing.
-async fn list(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
-    let oldest = app.store.oldest_watched(now - IN_DOUBT).await?;
-    let since = oldest.into_iter().chain(memory.listed_from).min().unwrap_or(now).min(now) - MARGIN;
-    let read = read(app, term, (since, None), PAGES_MAX, now).await?;
-    if read.is_stale {
-        return Ok(read.pages);
-    }
-    let is_complete = read.is_complete;
-    let is_accounted = apply(app, term, Listing { jobs: &read.jobs, began_at: now, is_complete }).await?;
-    if is_complete {
-        app.store.listed(term, now).await?;
-        if is_accounted {
-            memory.listed_from = Some(now);
+    /// Writes what a listing tells; false when a job is not accounted for yet.
+    async fn apply(&self, listing: Listing<'_>) -> Result<bool, StoreError> {
+        let app = self.app;
+        let known = app.store.running_attempts(None).await?;
+        let notices = watch::compare(&known, listing);
+        let now = app.clock.now();
+        let is_quiet = notices.changed.is_empty() && notices.look.is_empty();
+        if !is_quiet && !app.store.notice(self.term, &notices.changed, &notices.look, now).await? {
+            return Ok(false);
         }
-    }
-    Ok(read.pages)
-}
-
-/// Some pages of a sweep when one is due, and a listing unless the sweep was one; returns how many pages there were.
-async fn list_and_sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
-    let pages = sweep(app, term, memory, now).await?;
-    // Read to its end at once, a sweep has told all that a listing would.
-    let is_listed = memory.listed_from == Some(now);
-    Ok(if is_listed { pages } else { pages + list(app, term, memory, now).await? })
-}
-
-/// Some pages of a sweep, when one is due; it counts as done when its last page has been read and every job is accounted for.
-async fn sweep(app: &App, term: &Term, memory: &mut Memory, now: DateTime<Utc>) -> Result<u32, StoreError> {
-    if memory.sweeping.is_none() {
-        let is_asked = app.store.sweep_is_due().await?;
-        if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
-            return Ok(0);
-        }
-        memory.sweeping = Some(Sweep { began_at: now, token: None, is_accounted: true });
-    }
-    // Taken: whatever goes wrong, the sweep begins anew.
-    let Some(Sweep { began_at, token, is_accounted: was_accounted }) = memory.sweeping.take() else { return Ok(0) };
-    let is_from_the_start = token.is_none();
-    let read = read(app, term, (began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES, now).await?;
-    if read.is_stale {
-        return Ok(read.pages);
-    }
-    // In pieces, it began too long ago for the absence of a job to mean anything: that is the listing's business.
-    let is_listing = is_from_the_start && began_at == now && read.is_complete;
-    let is_accounted =
-        apply(app, term, Listing { jobs: &read.jobs, began_at, is_complete: is_listing }).await? && was_accounted;
-    if read.next.is_some() {
-        memory.sweeping = Some(Sweep { began_at, token: read.next, is_accounted });
-    } else if is_accounted && read.is_complete {
-        memory.sweep = Some(now + SWEEP_EVERY);
-        app.store.swept(began_at).await?;
-    }
-    if is_listing {
-        app.store.listed(term, now).await?;
-        if is_accounted {
-            memory.listed_from = Some(now);
-        }
-    }
-    Ok(read.pages)
-}
-
-/// Writes what a listing tells; false when a job is not accounted for yet.
-async fn apply(app: &App, term: &Term, listing: Listing<'_>) -> Result<bool, StoreError> {
-    let known = app.store.running_attempts(None).await?;
-    let notices = watch::compare(&known, listing);
-    let now = app.clock.now();
-    let is_quiet = notices.changed.is_empty() && notices.look.is_empty();
-    if !is_quiet && !app.store.notice(term, &notices.changed, &notices.look, now).await? {
-        return Ok(false);
-    }
-    let mut is_accounted = true;
-    for name in app.store.without_living_attempt(&notices.unaccounted).await? {
-        app.pulse.beat();
-        is_accounted &= adopt_stray(app, &name, now).await?;
-    }
-    if !notices.idle_pools.is_empty() {
-        for name in app.store.notice_idle_pools(&notices.idle_pools, now).await? {
+        let mut is_accounted = true;
+        for name in app.store.without_living_attempt(&notices.unaccounted).await? {
             app.pulse.beat();
-            end_stray_pool(app, &name, listing.jobs).await;
+            is_accounted &= adopt_stray(app, &name, now).await?;
         }
+        if !notices.idle_pools.is_empty() {
+            for name in app.store.notice_idle_pools(&notices.idle_pools, now).await? {
+                app.pulse.beat();
+                end_stray_pool(app, &name, listing.jobs).await;
+            }
+        }
+        Ok(is_accounted)
     }
-    Ok(is_accounted)
 }
 
 /// A job in progress that no living attempt stands for; false when it is not certain yet what it is. Without our marker it is

@@ -23,7 +23,7 @@ use sqlx::{PgPool, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::between::Line;
+use crate::between::{Act, Between, Line};
 use crate::support::{Region, TestApp, production_store, spec, usual};
 
 /// The price of a p5.
@@ -292,6 +292,62 @@ async fn a_listing_that_was_cut_off_midway_is_not_complete_and_is_repeated(pool:
     test.region_post("/_sim/faults", &json!({})).await;
     test.watch_as_production(&mut memory, TimeDelta::minutes(10)).await;
     assert_eq!(number(&pool, STRAYS).await, 2, "strays found ten minutes after a listing whose reply was lost");
+}
+
+/// Whatever ended during it is seen at the next one, and costs money until then.
+#[sqlx::test(migrations = false)]
+async fn a_listing_that_was_cut_off_is_made_again_within_seconds(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut memory = watcher::Memory::default();
+    let whole = watcher::tick(&test.app, &mut memory).await.unwrap();
+    test.advance(whole).await;
+    test.region_post("/_sim/faults", &json!({"reset_after": 1.0})).await;
+    let cut_off = watcher::tick(&test.app, &mut memory).await.unwrap();
+    assert!(cut_off * 5 <= whole, "{cut_off} after a listing that was cut off, {whole} after a whole one");
+}
+
+/// STS alone is away: jobs of ours are ours by their names, and nothing is concluded from what is missing.
+#[sqlx::test(migrations = false)]
+async fn an_end_is_noticed_while_the_account_cannot_be_confirmed(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    test.start(&one()).await;
+    test.tick().await;
+    let sts_is_away = |operation: &str, _: &Value| match operation {
+        // Its operation is in a form.
+        "" => Act::Answer(500, Value::Null),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, sts_is_away).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    test.advance(TimeDelta::hours(6)).await;
+    sqlx::query("UPDATE trials SET due_at = due_at + interval '1 year'").execute(&pool).await.unwrap();
+    let listed = "SELECT count(*) FROM leases WHERE listed_at IS NOT NULL";
+    let before = number(&pool, listed).await;
+    test.watch().await;
+    assert!(between.count("") > 0 && between.count("ListTrainingJobs") > 0);
+    let due = "SELECT count(*) FROM trials WHERE due_at < (SELECT max(created_at) FROM trials) + interval '1 month'";
+    let is_complete = number(&pool, listed).await > before;
+    assert_eq!((number(&pool, due).await, is_complete), (1, false), "trials that are looked at; whether that was all");
+}
+
+/// One call can take as long as a third of the lease, and several come one after the other.
+#[sqlx::test(migrations = false)]
+async fn long_work_does_not_cost_the_watcher_its_lease(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let (store, ttl) = (&test.app.store, Duration::from_millis(1500));
+    let leader = Leader::new("watcher", "a".to_owned(), ttl);
+    let term = leader.term(store).await.unwrap();
+    let mut taken = Vec::new();
+    let others = async {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < ttl * 2 {
+            taken.extend(store.acquire_lease("watcher", "b", ttl).await.unwrap());
+            real_sleep(ttl / 20).await;
+        }
+    };
+    leader.keep(store, others).await;
+    assert_eq!((taken, leader.term(store).await.unwrap()), (vec![], term));
 }
 
 /// They may run for 28 days: a backup may be as old, and so may be an attempt that was given up.
