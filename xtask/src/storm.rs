@@ -155,7 +155,7 @@ fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
     let late = |(_, one): &&mut (u64, Verdict)| !one.holds() && one.is_only_late();
     let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
     for (seed, verdict) in verdicts.iter_mut().filter(late) {
-        eprintln!("\nseed {seed} did not come to its end; playing it again, alone …");
+        eprintln!("\nseed {seed} was late ({}); playing it again, alone …", verdict.notes.join("; "));
         *verdict = play(ground, *seed, 1);
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Job {
     /// False when its keep-alive was dropped.
     pub(crate) keeps_pool: bool,
     pub(crate) pool_end: Option<PoolEnd>,
+    /// Listings that have shown its pool waiting.
+    pub(crate) pool_listed: u32,
     /// Checkpoints written so far.
     pub(crate) checkpoints: usize,
     /// Its sync to S3 stops after the first checkpoint.
@@ -260,6 +262,7 @@ impl World {
             tags: tags(&request["Tags"]),
             keeps_pool: self.quotas.pool > 0,
             pool_end: None,
+            pool_listed: 0,
             checkpoints: 0,
             syncs_once,
             request,
@@ -334,6 +337,7 @@ impl World {
             "idle_pool": job.has_idle_pool(now),
             "pool_reused_by": job.pool_end.as_ref().and_then(|end| end.reused_by.as_ref()),
             "pool_ran_out": job.pool_end.is_none() && job.pool_span().is_some_and(|(_, end)| end <= now),
+            "pool_listed": job.pool_listed,
             "retained_seconds": job.retained_seconds(now),
             "pool_micro_usd": bill(&pool, 100),
             "pool_storage_micro_usd": job.volumes(&pool),

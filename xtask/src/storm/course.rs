@@ -49,7 +49,7 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     let is_over = settle(&mut stage, &mut client)?;
     let mut verdict = patiently(|| verdict::judge((&stage, ground), &plan, &client.accepted, is_over))?;
     verdict.over_budget += client.overdrawn;
-    verdict.is_late = !is_over;
+    verdict.is_late |= !is_over;
     stage.strike();
     if verdict.holds() {
         drop(std::fs::remove_dir_all(folder));

@@ -14,6 +14,10 @@ use super::stage::Stage;
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
+/// A pool that runs out after so many listings have shown it waiting is left alone; after fewer, the service was late. Two of
+/// them are enough to end it, and nine fit into the time that it is kept.
+const POOL_LISTINGS_MAX: u64 = 6;
+
 /// What went wrong, by kind; all zero when nothing did.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Verdict {
@@ -36,7 +40,7 @@ pub(super) struct Verdict {
     /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was there.
     pub(super) recoveries: Vec<f64>,
     pub(super) notes: Vec<String>,
-    /// Not everything ended before patience did.
+    /// Not everything ended before patience did, or a pool before it was noticed.
     pub(super) is_late: bool,
 }
 
@@ -235,9 +239,13 @@ fn count_money(jobs: &[Value], owners: &BTreeMap<String, usize>, accepted: &[Acc
 fn count_pools(jobs: &[Value], verdict: &mut Verdict) {
     for job in jobs {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
-        if job["idle_pool"] == true || job["pool_ran_out"] == true {
+        let has_run_out = job["pool_ran_out"] == true;
+        if job["idle_pool"] == true || has_run_out {
             verdict.pools_leaked += 1;
-            verdict.wrong += u32::from(job["pool_ran_out"] == true);
+            let is_seen = job["pool_listed"].as_u64().is_none_or(|listings| listings >= POOL_LISTINGS_MAX);
+            verdict.wrong += u32::from(has_run_out && is_seen);
+            // Seconds are no measure of a service that hardly gets a processor: it was not asked often enough.
+            verdict.is_late |= has_run_out && !is_seen;
             verdict.notes.push(format!("the pool of {} was left: {job}", job["name"]));
         }
     }

@@ -1,5 +1,7 @@
 //! SageMaker's operations on training jobs and tags. What is not here answers with an error.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
@@ -131,15 +133,20 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     if body["SortOrder"] == "Descending" {
         matching.reverse();
     }
-    let page: Vec<Value> = matching
-        .iter()
+    let count = matching.len();
+    let asked: Vec<&Job> = matching
+        .into_iter()
         .skip(offset)
         .take(size)
         .filter(|job| job.name.contains(fragment))
         .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now)))
-        .map(|job| summary(job, now))
         .collect();
-    let count = matching.len();
+    let page: Vec<Value> = asked.iter().map(|job| summary(job, now)).collect();
+    let idle: BTreeSet<String> =
+        asked.iter().filter(|job| job.has_idle_pool(now)).map(|job| job.name.clone()).collect();
+    for job in world.jobs.iter_mut().filter(|job| idle.contains(&job.name)) {
+        job.pool_listed += 1;
+    }
     let page: Vec<Value> = page.into_iter().map(|entry| odd(world, entry)).collect();
     let mut answer = json!({ "TrainingJobSummaries": page });
     if offset + size < count {
