@@ -1,12 +1,12 @@
 //! Leadership over work that one replica does for all. What is believed here is only a reason to try: a write is fenced by the
 //! term in its own transaction, and an effect on AWS needs a lease that was confirmed a moment ago.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::clock::{Stopwatch, real_sleep};
+use crate::clock::Stopwatch;
+use crate::pulse::meanwhile;
 use crate::store::leases::Term;
 use crate::store::{Store, StoreError};
 
@@ -60,25 +60,12 @@ impl Leader {
     /// Does some work, and renews the lease meanwhile: one call that gets no answer must not cost it. What the work does is checked
     /// by the term as before, since a renewal can fail.
     pub async fn keep<T>(&self, store: &Store, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                () = real_sleep(self.ttl / 3) => {}
-            }
-            // Side by side: the work may ask for the lease itself, and a statement is not dropped half-way.
-            let mut renewal = pin!(self.still(store));
-            let (renewed, done) = tokio::select! {
-                renewed = &mut renewal => (renewed, None),
-                done = &mut work => (renewal.await, Some(done)),
-            };
-            if let Err(error) = renewed {
+        let renew = || async {
+            if let Err(error) = self.still(store).await {
                 tracing::debug!(%error, lease = self.name, "the lease could not be renewed");
             }
-            if let Some(done) = done {
-                return done;
-            }
-        }
+        };
+        meanwhile(self.ttl / 3, work, renew).await
     }
 
     /// Whether an effect on AWS may be sent now: half of the lease is left, however long this process slept.

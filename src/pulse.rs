@@ -2,12 +2,16 @@
 //! says how each task fares.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Stopwatch, real_sleep};
 use crate::store;
+
+/// Patience is spent in so many parts: a process that was stopped for a while finds one of them gone, not all.
+const PARTS: u32 = 8;
 
 /// Beaten at each step of long work.
 #[derive(Debug, Clone, Default)]
@@ -21,18 +25,43 @@ impl Pulse {
     /// Does some work, and gives it up when it has not taken a step for so long: a database or an AWS that never answers must not
     /// keep a loop for ever. Work can be given up anywhere: it is as if the process had died there.
     pub async fn patiently<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            let before = self.0.load(Ordering::Relaxed);
+        let mut work = pin!(work);
+        let mut left = PARTS;
+        let mut seen = self.0.load(Ordering::Relaxed);
+        while left > 0 {
             tokio::select! {
                 done = &mut work => return Some(done),
-                () = real_sleep(patience) => {
-                    if self.0.load(Ordering::Relaxed) == before {
-                        // Before the work is dropped, and its connection goes back to the pool.
-                        store::given_up();
-                        return None;
-                    }
+                () = real_sleep(patience / PARTS) => {
+                    let beats = self.0.load(Ordering::Relaxed);
+                    left = if beats == seen { left - 1 } else { PARTS };
+                    seen = beats;
                 }
+            }
+        }
+        // Before the work is dropped, and its connection goes back to the pool.
+        store::given_up();
+        None
+    }
+}
+
+/// Does some work, and something else every so often meanwhile, side by side. What was begun of it is finished: a statement is not
+/// dropped half-way.
+pub async fn meanwhile<T, A>(every: Duration, work: impl Future<Output = T>, act: impl Fn() -> A) -> T
+where
+    A: Future<Output = ()>,
+{
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = real_sleep(every) => {}
+        }
+        let mut acting = pin!(act());
+        tokio::select! {
+            () = &mut acting => {}
+            done = &mut work => {
+                acting.await;
+                return done;
             }
         }
     }
@@ -90,6 +119,17 @@ mod tests {
             }
         };
         assert_eq!(pulse.patiently(PATIENCE, steps).await, Some(()));
+    }
+
+    /// SIGSTOP, a suspended machine, a host without processors: what came meanwhile is still to be read.
+    #[tokio::test]
+    async fn work_is_not_given_up_because_the_process_stood_still() {
+        let stood_still = async {
+            real_sleep(PATIENCE / 3).await;
+            std::thread::sleep(PATIENCE * 3);
+            real_sleep(PATIENCE / 3).await;
+        };
+        assert_eq!(Pulse::default().patiently(PATIENCE, stood_still).await, Some(()));
     }
 
     #[test]

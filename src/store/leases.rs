@@ -2,6 +2,7 @@
 //!
 //! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the lease is lost, however
 //! sure its holder was. A write on behalf of a term locks the lease's row first, so a takeover waits for it or fences it.
+//! Leases on trials are taken with their claims ([`super::queue`], [`super::trials`]), and renewed here.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::session::interval;
+use super::trials::Claimed;
 use super::{Store, StoreError};
 
 /// Who holds a lease, and for which term.
@@ -65,6 +67,21 @@ impl Store {
             held.owner,
             held.term,
             interval(ttl),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(renewed.rows_affected() == 1)
+    }
+
+    /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is being written just now.
+    pub async fn renew_claim(&self, trial: &Claimed, lease: Duration) -> Result<bool, StoreError> {
+        let renewed = sqlx::query!(
+            r#"WITH held AS (SELECT id FROM trials WHERE id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL
+                             FOR NO KEY UPDATE SKIP LOCKED)
+               UPDATE trials t SET lease_expires_at = clock_timestamp() + $3::interval FROM held WHERE t.id = held.id"#,
+            trial.id.0,
+            trial.lease_token,
+            interval(lease),
         )
         .execute(&self.pool)
         .await?;

@@ -36,6 +36,17 @@ pub struct StrayOwner {
 }
 
 impl Store {
+    /// Whether a job of a trial that no attempt stands for is not over yet, as far as is known.
+    pub async fn has_living_stray(&self, trial: TrialId) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM stray_jobs s JOIN attempts a ON a.id = s.attempt_id
+                              WHERE a.trial_id = $1 AND s.settled_at IS NULL) AS "lives!""#,
+            trial.0,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     /// Remembers a stray job, with an alarm to its experiment if there is one. One that was thought to be over is followed
     /// again; false when it is followed already, or a living attempt stands for it.
     pub async fn record_stray(&self, job_name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {

@@ -5,7 +5,8 @@
 //! the same create again, is told that the name is taken, finds our marker on the job, and adopts it.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
@@ -32,7 +33,7 @@ use crate::aws::Operation;
 use crate::clock::Stopwatch;
 use crate::crash;
 use crate::ids;
-use crate::pulse::Pulse;
+use crate::pulse::{Pulse, meanwhile};
 use crate::store::StoreError;
 use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
 use crate::store::trials::{Attempt, Claimed};
@@ -97,9 +98,18 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
 }
 
 async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
-    // Longer than its lease, work is for nothing: another scheduler has the trial.
-    let work = AssertUnwindSafe(work(app, &trial, claimed_at).boxed()).catch_unwind();
-    let Some(done) = Pulse::default().patiently(app.settings.patience(), work).await else {
+    let lease = app.settings.lease;
+    let held_since = HeldSince(Mutex::new(claimed_at));
+    let work = AssertUnwindSafe(work(app, &trial, &held_since).boxed()).catch_unwind();
+    // Were it to run out, others would begin the same work, be as slow, and nobody would come to an end.
+    let renew = || async {
+        let asked = Stopwatch::start();
+        if app.store.renew_claim(&trial, lease).await.unwrap_or(false) {
+            held_since.renewed(asked);
+        }
+    };
+    let kept = meanwhile(lease / 3, work, renew);
+    let Some(done) = Pulse::default().patiently(app.settings.patience(), kept).await else {
         tracing::warn!(trial = %trial.id, "work on a trial got no answer and is given up; its lease will pass on");
         return;
     };
@@ -124,18 +134,31 @@ async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     app.store.admit(holder, creates, now, think).await
 }
 
+/// Since when the lease on a trial is certain: its begin, or the last renewal.
+struct HeldSince(Mutex<Stopwatch>);
+
+impl HeldSince {
+    fn renewed(&self, at: Stopwatch) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
 /// What is known in the middle of a claim.
 struct Hand<'a> {
     app: &'a App,
     trial: &'a Claimed,
     attempt: Option<Attempt>,
     seen: Seen,
-    claimed_at: Stopwatch,
+    held_since: &'a HeldSince,
     /// The attempt that this very claim has planned: nobody else can have sent its create.
     planned_here: Option<AttemptId>,
 }
 
-async fn work(app: &App, trial: &Claimed, claimed_at: Stopwatch) -> Result<(), StoreError> {
+async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), StoreError> {
     crash::point("claimed");
     if let Some((owner, seconds)) = &trial.abandoned {
         tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
@@ -143,7 +166,7 @@ async fn work(app: &App, trial: &Claimed, claimed_at: Stopwatch) -> Result<(), S
         app.store.record_takeover(trial, (owner, *seconds), app.clock.now()).await?;
     }
     let mut hand =
-        Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, claimed_at, planned_here: None };
+        Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, held_since, planned_here: None };
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
         hand.look().await;
@@ -370,7 +393,7 @@ impl Hand<'_> {
             return Ok(false);
         }
         // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
-        if self.claimed_at.elapsed() * 2 > self.app.settings.lease {
+        if self.held_since.elapsed() * 2 > self.app.settings.lease {
             return Ok(false);
         }
         let reply = self.app.aws.create(&request).await;
@@ -406,6 +429,11 @@ impl Hand<'_> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
             let why = "held back: it is not certain that this database is the installation's own";
+            return Ok(Some((soon, why.to_owned())));
+        }
+        // One job of a trial at a time.
+        if self.app.store.has_living_stray(self.trial.id).await? {
+            let why = "held back: an earlier job of it turned up late, and is being stopped";
             return Ok(Some((soon, why.to_owned())));
         }
         // In another account it would run where nobody looks.

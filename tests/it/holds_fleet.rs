@@ -166,6 +166,70 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     assert_eq!((there, strays), (1, 1), "jobs that run, and strays that are known of");
 }
 
+/// Slow work is not begun by others before it is done: all would be slow, and nobody would come to an end.
+#[sqlx::test(migrations = false)]
+async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    test.start(&repeats(1)).await;
+    test.tick().await;
+    let word = Arc::new(Notify::new());
+    let late = word.clone();
+    let rule = move |operation: &str, _: &Value| match operation {
+        "DescribeTrainingJob" => Act::Wait(late.clone()),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, rule).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    test.advance(TimeDelta::hours(12)).await;
+    let (now, lease) = (test.app.clock.now(), Duration::from_millis(1500));
+    let settings = Settings { lease, ..(*test.app.settings).clone() };
+    let app = App { settings: Arc::new(settings), ..test.app.clone() };
+    let slow = tokio::spawn(async move { scheduler::tick(&app).await });
+    while between.count("DescribeTrainingJob") == 0 {
+        real_sleep(Duration::from_millis(20)).await;
+    }
+    let begun = std::time::Instant::now();
+    let mut taken = 0;
+    while begun.elapsed() < lease * 2 {
+        taken += test.app.store.claim_due_trials("another", lease, now, 10).await.unwrap().len();
+        real_sleep(lease / 20).await;
+    }
+    assert_eq!(taken, 0, "claims of a trial that somebody works on");
+    word.notify_one();
+    assert_eq!(slow.await.unwrap().unwrap(), 1);
+    let settled = "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL";
+    assert_eq!(number(&pool, settled).await, 1, "and it has come to its end");
+}
+
+/// An earlier create arrived late, and its job is being stopped: the next one waits until it is over.
+#[sqlx::test(migrations = false)]
+async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&repeats(1)).await;
+    test.tick().await;
+    let now = test.app.clock.now();
+    for statement in [
+        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "UPDATE trials SET state = 'queued', due_at = created_at",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    let job = jobs(&test.record().await)[0]["name"].as_str().unwrap().to_owned();
+    assert!(test.app.store.record_stray(&job, now).await.unwrap());
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let trial = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0].clone();
+    assert!(trial["reason"].as_str().unwrap_or_default().contains("turned up late"), "{trial:#}");
+    assert_eq!(jobs(&test.record().await).len(), 1, "jobs of one trial");
+    for _ in 0..30 {
+        test.advance(TimeDelta::minutes(2)).await;
+        test.tick().await;
+    }
+    let all = jobs(&test.record().await);
+    let over = all[0]["ended_at"].as_str().unwrap();
+    assert!(all.len() == 2 && all[1]["created_at"].as_str().unwrap() >= over, "{all:#?}");
+}
+
 /// On a database of its own, as a restore or a staging copy is.
 pub(crate) async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
     let options: PgConnectOptions = (*pool.connect_options()).clone();

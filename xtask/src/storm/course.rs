@@ -18,6 +18,8 @@ const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// Whatever goes on: it goes in circles.
 const STORY_MAX: Duration = Duration::from_mins(20);
+/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer longer.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
 const TICK: Duration = Duration::from_millis(50);
 
 /// Where the seeds' databases are.
@@ -241,7 +243,7 @@ fn post(url: &str, key: &str, once: Option<&str>, body: &Value) -> Result<Value,
 }
 
 fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(20))).build().new_agent()
+    ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).build().new_agent()
 }
 
 /// Repeats that can share a warm pool, spot with checkpoints, and more eager trials than a small budget can hold at once.
