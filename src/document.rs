@@ -9,13 +9,16 @@ use bakeoff_domain::lint::{self, Document, Kind};
 use bakeoff_domain::price::Price;
 use serde::de::DeserializeOwned;
 use serde_ignored::Path as Ignored;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// Unknown fields that are named: looking for what was meant takes time.
 const UNKNOWN_MAX: usize = 20;
+/// Missing fields that are named.
+const MISSING_MAX: usize = 50;
 
-/// The value, or what keeps it from being read; and the fields that there are not.
-pub fn read<T: DeserializeOwned>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
+/// The value, or what keeps it from being read; and what else does not fit: fields that there are not, further ones that are missing.
+pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(json, &mut track);
@@ -38,39 +41,100 @@ pub fn read<T: DeserializeOwned>(json: &Value) -> (Result<T, Finding>, Vec<Findi
         });
         found("type", pointer).says(error.to_string())
     });
+    // It stops at the first.
+    if let Err(first) = &parsed
+        && first.message.starts_with("missing field")
+    {
+        let mut missing = Vec::new();
+        find_missing(&schema_of(&T::name()), json, String::new(), &mut missing);
+        unknown
+            .extend(missing.into_iter().filter(|one| (&one.pointer, &one.message) != (&first.pointer, &first.message)));
+    }
     (parsed, unknown)
+}
+
+/// Members that the schema requires and a document has not, at every depth.
+fn find_missing(schema: &Value, json: &Value, pointer: String, missing: &mut Vec<Finding>) {
+    if missing.len() >= MISSING_MAX {
+        return;
+    }
+    if let Some(name) = schema["$ref"].as_str() {
+        return find_missing(&schema_of(name.rsplit('/').next().unwrap_or_default()), json, pointer, missing);
+    }
+    if let Some(parts) = schema["allOf"].as_array() {
+        return parts.iter().for_each(|part| find_missing(part, json, pointer.clone(), missing));
+    }
+    // One of several is left to serde, unless the others are null: then it is optional, and here.
+    let choices = schema["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if let [one] = choices.iter().filter(|choice| choice["type"] != "null").collect::<Vec<_>>().as_slice() {
+        return find_missing(one, json, pointer, missing);
+    }
+    match json {
+        Value::Object(members) => {
+            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let absent = required.filter(|name| !members.contains_key(*name));
+            missing.extend(absent.map(|name| found("type", pointer.clone()).says(format!("missing field `{name}`"))));
+            for (name, member) in members {
+                let below = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                find_missing(below, member, format!("{pointer}/{}", escaped(name)), missing);
+            }
+        }
+        Value::Array(items) => {
+            for (place, item) in items.iter().enumerate() {
+                find_missing(&schema["items"], item, format!("{pointer}/{place}"), missing);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The schema of a type that the API knows; null for another.
+fn schema_of(name: &str) -> Value {
+    SCHEMAS.get(name).cloned().unwrap_or_default()
+}
+
+/// A member's name in a JSON pointer (RFC 6901).
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 fn pointer(path: &Ignored<'_>) -> String {
     match path {
         Ignored::Root => String::new(),
         Ignored::Seq { parent, index } => format!("{}/{index}", pointer(parent)),
-        Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), key.replace('~', "~0").replace('/', "~1")),
+        Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), escaped(key)),
         Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
             pointer(parent)
         }
     }
 }
 
+/// The schemas of all types that the API knows, by their names.
+static SCHEMAS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    let document = serde_json::to_value(crate::http::openapi()).unwrap_or_default();
+    document.pointer("/components/schemas").and_then(Value::as_object).cloned().unwrap_or_default()
+});
+
 /// Every property name that the API knows: for "did you mean".
 static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let document = serde_json::to_value(crate::http::openapi()).unwrap_or_default();
-    let schemas =
-        document.pointer("/components/schemas").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
-    let names = schemas.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
+    let names = SCHEMAS.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
     names.map(|(name, _)| name.clone()).collect()
 });
 
 fn unknown_field(place: &Ignored<'_>) -> Finding {
     let pointer = pointer(place);
     let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-    let near = nearest(&name, FIELDS.iter().map(String::as_str), 2);
+    // One that belongs elsewhere is no answer to itself.
+    let near = nearest(&name, FIELDS.iter().map(String::as_str).filter(|field| *field != name), 2);
     let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
     found("unknown-field", pointer).says(format!("there is no field `{name}` here")).fix(fix)
 }
 
 /// A document of one of our own types, as far as it can be read.
-fn typed<T: DeserializeOwned>(json: &Value, wrap: impl Fn(Box<T>) -> Document) -> (Option<Document>, Vec<Finding>) {
+fn typed<T: DeserializeOwned + ToSchema>(
+    json: &Value,
+    wrap: impl Fn(Box<T>) -> Document,
+) -> (Option<Document>, Vec<Finding>) {
     let (value, mut findings) = read::<T>(json);
     match value {
         Ok(value) => (Some(wrap(Box::new(value))), findings),
@@ -154,11 +218,27 @@ mod tests {
     }
 
     #[test]
+    fn all_missing_fields_are_named_at_once() {
+        let half = json!({"name": "x", "workload": {"name": "y", "model": {"layers": 2}}, "candidates": [{}]});
+        let (parsed, others) = read::<bakeoff_domain::spec::ExperimentSpec>(&half);
+        let mut all: Vec<String> =
+            others.iter().chain([&parsed.unwrap_err()]).map(|one| format!("{} {}", one.pointer, one.message)).collect();
+        all.sort();
+        let expected = [" missing field `budget_usd`", "/candidates/0 missing field `instance_type`"];
+        assert!(expected.iter().all(|one| all.iter().any(|found| found == one)), "{all:#?}");
+        assert!(all.iter().any(|one| one == "/workload missing field `image`"), "{all:#?}");
+        assert!(all.iter().any(|one| one == "/workload/model missing field `hidden`"), "{all:#?}");
+        let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:#?}");
+    }
+
+    #[test]
     fn twenty_unknown_fields_are_named_and_the_rest_counted() {
         let numbered = (0..49).map(|number| (format!("unread_{number:02}"), json!(1)));
         let fields: serde_json::Map<String, Value> =
             numbered.chain([("accelerator_cuont".to_owned(), json!(1))]).collect();
-        let (_, unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
+        let (_, mut unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
+        unknown.retain(|finding| finding.rule == "unknown-field");
         assert_eq!(unknown.len(), UNKNOWN_MAX + 1);
         assert!(unknown[0].fix.contains("accelerator_count"), "{}", unknown[0].fix);
         assert!(unknown[UNKNOWN_MAX].message.contains("30 more"), "{}", unknown[UNKNOWN_MAX].message);

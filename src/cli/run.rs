@@ -86,8 +86,7 @@ async fn follow(client: &Client, experiments: &[ExperimentId], is_shown: bool) -
         let mut running = 0;
         for (id, board) in experiments.iter().zip(&mut boards) {
             let table: Comparison = client.get(&format!("/v1/experiments/{id}/comparison")).await?;
-            let is_over = matches!(table.state, ExperimentState::Completed | ExperimentState::Cancelled);
-            running += usize::from(!is_over);
+            running += usize::from(!table.state.is_over());
             board.show(&bars, &table);
         }
         if running == 0 {

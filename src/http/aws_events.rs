@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bakeoff_domain::job::{JobStatus, MARKER};
 use bakeoff_domain::requested::Actual;
-use bakeoff_domain::watch::{Change, deserves_a_look};
+use bakeoff_domain::watch::{Change, Known, deserves_a_look};
 use chrono::{DateTime, Utc};
 use hmac::Mac;
 use serde::Deserialize;
@@ -161,8 +161,9 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     let started_at = moment(detail.training_start_time.as_ref()).filter(|_| marker.is_some());
     let is_old = known.modified_at.zip(modified_at).is_some_and(|(ours, theirs)| theirs < ours);
     let is_new = known.secondary_status.as_deref() != Some(detail.secondary_status.as_str());
-    let has_started = known.has_started || started_at.is_some();
-    let look = !is_old && deserves_a_look(has_started, &status, &detail.secondary_status);
+    let started = started_at.filter(|_| !known.has_started).map(|at| (known.attempt, at));
+    let known = Known { has_started: known.has_started || started_at.is_some(), ..known };
+    let look = !is_old && deserves_a_look(&known, &status, &detail.secondary_status);
     let change = Change {
         attempt: known.attempt,
         trial: known.trial,
@@ -172,7 +173,6 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     };
     let now = app.clock.now();
     let looks: &[_] = if look { &[known.trial] } else { &[] };
-    let started = started_at.filter(|_| !known.has_started).map(|at| (known.attempt, at));
     app.store.notice_event((is_new && !is_old).then_some(&change), started, looks, now).await?;
     // With the settings in the event, no Describe is needed to compare them.
     if marker.is_some() && detail.resource_config.is_some() && !known.is_compared {

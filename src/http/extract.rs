@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use bakeoff_domain::finding::Finding;
 use serde::de::DeserializeOwned;
 use tower_http::timeout::TimeoutError;
+use utoipa::ToSchema;
 
 use super::heavy::{BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem};
@@ -43,7 +44,7 @@ pub(super) async fn whole(request: Request, limit: usize) -> Result<Bytes, Probl
 /// A JSON body without a field that nobody reads.
 pub(super) struct Strict<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Strict<T> {
+impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromRequest<S> for Strict<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -65,7 +66,7 @@ pub(super) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
 /// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
 pub(super) async fn parse<T>(bytes: Bytes) -> Result<(T, Vec<FieldError>), Problem>
 where
-    T: DeserializeOwned + Send + 'static,
+    T: DeserializeOwned + ToSchema + Send + 'static,
 {
     if bytes.len() < BODY_ASIDE_FROM {
         return parse_here(&bytes);
@@ -73,7 +74,7 @@ where
     aside(move || parse_here(&bytes)).await?
 }
 
-fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+fn parse_here<T: DeserializeOwned + ToSchema>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
     let (value, unknown) = document::read(&json(bytes)?);
     let errors = |findings: &[Finding]| findings.iter().map(FieldError::from).collect::<Vec<FieldError>>();
     match value {

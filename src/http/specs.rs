@@ -5,7 +5,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bakeoff_domain::catalog;
+use bakeoff_domain::finding::{Severity, capped};
 use bakeoff_domain::ids::{ProfileId, WorkloadId};
+use bakeoff_domain::lint::{self, Document};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
-use super::heavy;
+use super::heavy::{self, aside};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
@@ -84,6 +86,14 @@ pub(super) fn name_error(name: &str) -> Option<FieldError> {
     })
 }
 
+/// What could run in no experiment is not stored.
+async fn sound(document: Document) -> Result<(), Problem> {
+    let findings = aside(move || lint::document(&document, &[])).await?;
+    let errors: Vec<FieldError> =
+        capped(findings).iter().filter(|one| one.severity >= Severity::Refused).map(FieldError::from).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
+}
+
 /// Store a workload
 #[utoipa::path(post, path = "/v1/workloads", operation_id = "createWorkload", tag = "workloads", request_body = WorkloadSpec,
     responses((status = 201, description = "Stored; an equal latest version is reused", body = WorkloadView), Problems))]
@@ -95,6 +105,7 @@ pub(super) async fn create_workload(
     if let Some(error) = name_error(&spec.name) {
         return Err(Problem::invalid(vec![error]));
     }
+    sound(Document::Workload(Box::new(spec.clone()))).await?;
     let stored = app.store.create_workload(caller.project, ids::fresh(), &spec, app.clock.now()).await?;
     Ok((StatusCode::CREATED, Json(workload_view(stored))))
 }
@@ -148,6 +159,8 @@ pub(super) async fn create_profile(
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
+    let instance_type = Some(new.instance_type.clone());
+    sound(Document::InstanceProfile { instance_type, spec: Box::new(new.spec.clone()), at: "/spec" }).await?;
     let parts = (new.name.as_str(), new.instance_type.as_str(), &new.spec);
     let stored = app.store.create_profile(caller.project, ids::fresh(), parts, app.clock.now()).await?;
     Ok((StatusCode::CREATED, Json(profile_view(stored))))

@@ -103,7 +103,7 @@ pub(crate) async fn insert(
     let Some(workload) = &new.spec.workload else {
         return Err(StoreError::corrupt("experiments", new.id, "spec"));
     };
-    let (workload_id, _) = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now).await?;
+    let workload_id = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now).await?.id;
     sqlx::query!(
         r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at)
            VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8)"#,
@@ -304,7 +304,11 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let ended = sqlx::query!(
             r#"UPDATE experiments
-               SET state = CASE state WHEN 'cancelling' THEN 'cancelled' ELSE 'completed' END,
+               SET state = CASE
+                       WHEN state = 'cancelling' THEN 'cancelled'
+                       WHEN EXISTS (SELECT FROM trials t
+                                    WHERE t.experiment_id = $1 AND t.state IN ('completed', 'stopped')) THEN 'completed'
+                       ELSE 'failed' END,
                    recommendation = $3, ended_at = $4
                WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
                  AND NOT EXISTS (

@@ -36,14 +36,15 @@ pub(crate) async fn put_workload(
     fresh: Uuid,
     spec: &WorkloadSpec,
     now: DateTime<Utc>,
-) -> Result<(WorkloadId, i32), StoreError> {
+) -> Result<StoredWorkload, StoreError> {
     let json = to_json(spec);
     // Two writers of one name take their turns, so that versions are dense and never collide.
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", format!("workload/{project}/{}", spec.name))
         .execute(&mut *tx)
         .await?;
     let latest = sqlx::query!(
-        "SELECT id, version, spec FROM workloads WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT 1",
+        r#"SELECT id, version, spec, created_at FROM workloads
+           WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT 1"#,
         project.0,
         spec.name,
     )
@@ -52,7 +53,8 @@ pub(crate) async fn put_workload(
     if let Some(row) = &latest
         && row.spec == json
     {
-        return Ok((WorkloadId(row.id), row.version));
+        let (id, version, created_at) = (WorkloadId(row.id), row.version, row.created_at);
+        return Ok(StoredWorkload { id, version, spec: spec.clone(), created_at });
     }
     let version = latest.map_or(1, |row| row.version + 1);
     sqlx::query!(
@@ -66,7 +68,7 @@ pub(crate) async fn put_workload(
     )
     .execute(&mut *tx)
     .await?;
-    Ok((WorkloadId(fresh), version))
+    Ok(StoredWorkload { id: WorkloadId(fresh), version, spec: spec.clone(), created_at: now })
 }
 
 impl Store {
@@ -93,9 +95,9 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<StoredWorkload, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let (id, version) = put_workload(&mut tx, project, fresh, spec, now).await?;
+        let stored = put_workload(&mut tx, project, fresh, spec, now).await?;
         tx.commit().await?;
-        Ok(StoredWorkload { id, version, spec: spec.clone(), created_at: now })
+        Ok(stored)
     }
 
     /// Newest first, keyset by id.

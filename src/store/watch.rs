@@ -14,10 +14,12 @@ impl Store {
     /// What is stored of the running attempts (of those with these names, when given).
     pub async fn running_attempts(&self, job_names: Option<&[String]>) -> Result<Vec<Known>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT id, trial_id, job_name, secondary_status, modified_at, started_at IS NOT NULL AS "has_started!",
-                      running_at AS "running_at!", is_compared
-               FROM attempts WHERE state = 'running' AND running_at IS NOT NULL
-                 AND ($1::text[] IS NULL OR job_name = ANY($1))"#,
+            r#"SELECT a.id, a.trial_id, a.job_name, a.secondary_status, a.modified_at,
+                      a.started_at IS NOT NULL AS "has_started!", t.purchase_option = 'spot' AS "is_spot!",
+                      a.running_at AS "running_at!", a.is_compared
+               FROM attempts a JOIN trials t ON t.id = a.trial_id
+               WHERE a.state = 'running' AND a.running_at IS NOT NULL
+                 AND ($1::text[] IS NULL OR a.job_name = ANY($1))"#,
             job_names,
         )
         .fetch_all(&self.pool)
@@ -31,6 +33,7 @@ impl Store {
                 secondary_status: row.secondary_status,
                 modified_at: row.modified_at,
                 has_started: row.has_started,
+                is_spot: row.is_spot,
                 running_at: row.running_at,
                 is_compared: row.is_compared,
             })
@@ -182,11 +185,13 @@ async fn write_notices(
         r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
            UPDATE attempts a
            SET job_status = n.status, secondary_status = n.secondary, modified_at = coalesce(n.modified_at, a.modified_at)
-           FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::timestamptz[]) AS n(attempt_id, status, secondary, modified_at)
-           WHERE a.id = n.attempt_id AND a.id IN (SELECT id FROM held) AND a.state = 'running'
+           FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::timestamptz[]) AS n(attempt_id, status, secondary, modified_at),
+                trials t
+           WHERE a.id = n.attempt_id AND t.id = a.trial_id AND a.id IN (SELECT id FROM held) AND a.state = 'running'
              AND (a.modified_at IS NULL OR n.modified_at IS NULL OR n.modified_at >= a.modified_at)
              AND a.secondary_status IS DISTINCT FROM n.secondary
-           RETURNING a.project_id, a.experiment_id, a.trial_id, a.secondary_status AS "secondary_status!""#,
+           RETURNING a.project_id, a.experiment_id, a.trial_id, t.candidate, t.purchase_option,
+                     coalesce(nullif(a.secondary_status, ''), a.job_status) AS "told!""#,
         &changed.iter().map(|change| change.attempt.0).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.status.as_str().to_owned()).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.secondary_status.clone()).collect::<Vec<_>>(),
@@ -214,8 +219,8 @@ async fn write_notices(
             experiment_id: ExperimentId(row.experiment_id),
             trial_id: Some(TrialId(row.trial_id)),
             kind: "trial.status".to_owned(),
-            severity: if row.secondary_status == "Interrupted" { "warning" } else { "info" },
-            message: row.secondary_status,
+            severity: if row.told == "Interrupted" { "warning" } else { "info" },
+            message: format!("{} {}: {}", row.candidate, row.purchase_option, row.told),
         })
         .collect();
     events::insert_all(tx, &events, now).await

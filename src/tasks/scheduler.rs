@@ -352,7 +352,10 @@ impl Hand<'_> {
         let Some((experiment, project)) = experiment.zip(project) else { return Ok(false) };
         let held_back = match experiment.state {
             ExperimentState::Running => experiment.paused_reason.as_deref(),
-            ExperimentState::Cancelling | ExperimentState::Completed | ExperimentState::Cancelled => Some("cancelled"),
+            ExperimentState::Cancelling
+            | ExperimentState::Completed
+            | ExperimentState::Failed
+            | ExperimentState::Cancelled => Some("cancelled"),
         };
         let own = Purse {
             budget_usd: Some(experiment.budget_usd),

@@ -251,8 +251,9 @@ async fn a_workload_is_versioned_by_its_content(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let mut workload = spec()["workload"].clone();
     let (_, first) = test.post("/v1/workloads", &workload).await;
+    test.advance(TimeDelta::minutes(5)).await;
     let (_, again) = test.post("/v1/workloads", &workload).await;
-    assert_eq!(first["id"], again["id"]);
+    assert_eq!((&first["id"], &first["created_at"]), (&again["id"], &again["created_at"]));
     workload["code_version"] = json!("2");
     let (_, next) = test.post("/v1/workloads", &workload).await;
     assert_eq!((&first["version"], &next["version"]), (&json!(1), &json!(2)));
@@ -261,6 +262,45 @@ async fn a_workload_is_versioned_by_its_content(pool: PgPool) {
     by_reference["workload_id"] = next["id"].clone();
     let id = test.start(&by_reference).await;
     assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["workload_id"], next["id"]);
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_no_experiment_could_run_is_not_stored(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut workload = spec()["workload"].clone();
+    workload["metrics"][0]["regex"] = json!("loss=[0-9.+");
+    let (status, problem) = test.post("/v1/workloads", &workload).await;
+    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("metric-regex")));
+    let mut profile = spec()["candidates"][0]["profile"].clone();
+    profile["zero_stage"] = json!(9);
+    let new = json!({"name": "x", "instance_type": "ml.p5.48xlarge", "spec": profile});
+    let (status, problem) = test.post("/v1/instance-profiles", &new).await;
+    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("zero-stage")));
+    assert_eq!(problem["errors"][0]["pointer"], "/spec/zero_stage");
+}
+
+/// Of what all candidates share, too: the plan says no, and nothing is started.
+#[sqlx::test(migrations = false)]
+async fn what_is_refused_does_not_run(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut compiled = spec();
+    compiled["workload"]["techniques"] = json!({"training_compiler": true});
+    let (_, plan) = test.post("/v1/plans", &compiled).await;
+    assert_eq!(plan["would_start"], false, "{plan:#}");
+    assert_eq!(plan["candidates"][0]["refused"], true);
+    let (status, problem) = test.post("/v1/experiments", &compiled).await;
+    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("compiler-ended")));
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_experiment_all_of_whose_trials_failed_has_failed(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--algorithm-error", "1.0"]).await;
+    let id = test.start(&spec()).await;
+    let ended = test.run_to_end(&id, 12).await;
+    assert_eq!(ended["state"], "failed", "{ended:#}");
+    let events = test.get(&format!("/v1/experiments/{id}/events?page_size=500")).await;
+    let mut told = events["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status");
+    assert!(told.all(|event| event["message"].as_str().unwrap().contains(" on_demand: ")), "{events:#}");
 }
 
 #[sqlx::test(migrations = false)]

@@ -78,7 +78,15 @@ named_states! {
         /// A cancel was asked for; trials are being stopped.
         Cancelling = "cancelling",
         Completed = "completed",
+        /// It is over, and every trial failed or was refused.
+        Failed = "failed",
         Cancelled = "cancelled",
+    }
+}
+
+impl ExperimentState {
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 

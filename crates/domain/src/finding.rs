@@ -1,6 +1,8 @@
 //! A finding: one result of the linter. What the rules are is in [`crate::lint`]; how a finding becomes an HTTP
 //! error is the service's business.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -57,6 +59,9 @@ pub struct Finding {
     /// What mends it without loss of what was meant, as a JSON Patch on the document; empty when a person must choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patch: Vec<Operation>,
+    /// Where the place belongs to no candidate: the candidates that it was found for, by their numbers; empty for all.
+    #[serde(skip)]
+    pub candidates: BTreeSet<usize>,
 }
 
 impl Finding {
@@ -69,7 +74,29 @@ impl Finding {
             fix: String::new(),
             source: String::new(),
             patch: Vec::new(),
+            candidates: BTreeSet::new(),
         }
+    }
+
+    /// Whether it is about a candidate, by its number: about its own place, or about something that it shares.
+    pub fn concerns(&self, candidate: usize) -> bool {
+        match self.candidate() {
+            Some(place) => place == candidate.to_string(),
+            None => self.candidates.is_empty() || self.candidates.contains(&candidate),
+        }
+    }
+
+    /// Whether it keeps a candidate from running: what is wrong with its own place, or a refusal of what it shares. An error of
+    /// what is shared keeps the whole experiment from running.
+    pub fn refuses(&self, candidate: usize) -> bool {
+        let stops =
+            self.severity == Severity::Refused || (self.severity > Severity::Refused && self.candidate().is_some());
+        stops && self.concerns(candidate)
+    }
+
+    /// The number in its place, when that belongs to a candidate.
+    pub fn candidate(&self) -> Option<&str> {
+        self.pointer.strip_prefix("/candidates/").and_then(|rest| rest.split('/').next())
     }
 
     #[must_use]

@@ -253,7 +253,8 @@ pub fn fit(
         sharded(model, profile, precision, (instance, count), card, &fitted)
     };
     let host_terms = host(model, profile, instance, count);
-    let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>();
+    // Nothing at all sums up to -0.
+    let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>() + 0.0;
     let (accelerator_gib, host_gib) = (sum(&terms), sum(&host_terms));
     let band = if is_megatron && profile.activation_checkpointing { BAND } else { TEXTBOOK_BAND };
     let on_accelerator = banded(accelerator_gib, capacity, band);

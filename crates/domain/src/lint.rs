@@ -17,14 +17,14 @@ mod training;
 
 pub use libraries::runs_on;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::comparison;
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
 use crate::model::ModelShape;
 use crate::price::Price;
 use crate::run::RunSpec;
@@ -172,8 +172,30 @@ fn moved(finding: &mut Finding, from: &str, to: &str) {
 
 /// Each finding once: candidates of one experiment share their workload.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut seen = BTreeSet::new();
-    findings.into_iter().filter(|finding| seen.insert((finding.rule.clone(), finding.pointer.clone()))).collect()
+    let mut places = BTreeMap::new();
+    let mut kept: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let key = (finding.rule.clone(), finding.pointer.clone());
+        let Some(first) = places.get(&key).and_then(|place: &usize| kept.get_mut(*place)) else {
+            places.insert(key, kept.len());
+            kept.push(finding);
+            continue;
+        };
+        // Without any, it concerns all.
+        if finding.candidates.is_empty() {
+            first.candidates.clear();
+        } else if !first.candidates.is_empty() {
+            first.candidates.extend(finding.candidates);
+        }
+    }
+    kept
+}
+
+/// Notes that the findings from a place on were made for one candidate.
+fn found_for(candidate: usize, findings: &mut [Finding], from: usize) {
+    for finding in findings.iter_mut().skip(from).filter(|finding| finding.candidate().is_none()) {
+        finding.candidates.insert(candidate);
+    }
 }
 
 /// Checks an experiment whose workload and profiles have been filled in. `prices` are those in force.
@@ -193,12 +215,14 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
         Some(workload) => request::workload(workload, &mut findings),
     }
     for (index, found) in spec.candidates.iter().enumerate() {
+        let from = findings.len();
         candidate::check(spec, index, prices, &mut findings);
         if let Some(workload) = &spec.workload {
             let job = job::of_candidate(spec, workload, (index, found));
             training::check(&job, &mut findings);
             libraries::check(&job, &mut findings);
         }
+        found_for(index, &mut findings, from);
     }
     if let Some(claimed) = &spec.claims {
         let runs_on: Vec<&str> = spec.candidates.iter().map(|candidate| candidate.instance_type.as_str()).collect();
@@ -213,7 +237,9 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     }
     let mut findings = once(findings);
     for index in 0..spec.candidates.len() {
+        let from = findings.len();
         candidate::rendered(spec, index, &mut findings);
+        found_for(index, &mut findings, from);
     }
     let mut findings = once(findings);
     findings.extend(comparability(spec, &findings).into_iter().flatten());
@@ -237,8 +263,7 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
     let mut places = Vec::new();
     let mut identities = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
-        let at = format!("/candidates/{index}/");
-        let is_refused = findings.iter().any(|f| f.severity >= Severity::Refused && f.pointer.starts_with(&at));
+        let is_refused = findings.iter().any(|finding| finding.refuses(index));
         let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else { continue };
         places.push(index);
         identities.push(comparison::Identity {

@@ -91,23 +91,21 @@ pub fn plan(
     let calibration = forecast::calibrated(spec);
     let mut trials = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
-        let at = format!("/candidates/{index}/");
-        let own: Vec<Finding> = findings.iter().filter(|f| f.pointer.starts_with(&at)).cloned().collect();
+        let is_own = |finding: &&Finding| finding.concerns(index) && finding.candidate().is_some();
+        let own: Vec<Finding> = findings.iter().filter(|f| is_own(f) || f.refuses(index)).cloned().collect();
         let odd = incomparable.get(index).cloned().flatten();
         for option in &candidate.purchase_options {
             let base = trial(spec, (candidate, *option), tariff, metrics_interval, &calibration, now);
-            let base = TrialPlan { findings: own.clone(), incomparable: odd.clone(), ..base.marked(&own) };
+            let base = TrialPlan {
+                refused: own.iter().any(|finding| finding.severity >= Severity::Refused),
+                findings: own.clone(),
+                incomparable: odd.clone(),
+                ..base
+            };
             trials.extend((1..=candidate.repeats).map(|repeat| TrialPlan { repeat, ..base.clone() }));
         }
     }
     trials
-}
-
-impl TrialPlan {
-    fn marked(mut self, findings: &[Finding]) -> Self {
-        self.refused = findings.iter().any(|finding| finding.severity >= Severity::Refused);
-        self
-    }
 }
 
 fn trial(

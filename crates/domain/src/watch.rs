@@ -23,6 +23,7 @@ pub struct Known {
     pub modified_at: Option<DateTime<Utc>>,
     /// Whether we know when billing began.
     pub has_started: bool,
+    pub is_spot: bool,
     /// When we recorded that the job exists.
     pub running_at: DateTime<Utc>,
     /// What it asked for has been compared with what it got.
@@ -61,8 +62,9 @@ pub struct Listing<'a> {
 }
 
 /// Whether a new status is worth a Describe: the end, and the first sight of instances (when billing began); and what only
-/// spot does, for its history. Everything else is told well enough by the listing.
-pub fn deserves_a_look(has_started: bool, status: &JobStatus, secondary_status: &str) -> bool {
+/// spot does, for its history and its cost: an interruption, and that it trains (again). Everything else is told well enough by
+/// the listing.
+pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str) -> bool {
     match status {
         JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
         JobStatus::InProgress | JobStatus::Stopping => {
@@ -70,7 +72,8 @@ pub fn deserves_a_look(has_started: bool, status: &JobStatus, secondary_status: 
                 secondary_status,
                 "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" | "Stopping" | ""
             );
-            secondary_status == "Interrupted" || (!has_started && !is_waiting)
+            let is_spots_own = secondary_status == "Interrupted" || (known.is_spot && secondary_status == "Training");
+            is_spots_own || (!known.has_started && !is_waiting)
         }
         JobStatus::Unknown(_) => false,
     }
@@ -106,7 +109,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
         }
         // The end is looked at until it is settled, were a look lost; the rest once.
         let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
-        if (is_new || is_over) && deserves_a_look(stored.has_started, &job.status, &job.secondary_status) {
+        if (is_new || is_over) && deserves_a_look(stored, &job.status, &job.secondary_status) {
             notices.look.push(stored.trial);
         }
     }
@@ -141,6 +144,7 @@ mod tests {
             secondary_status: Some(secondary.into()),
             modified_at: Some(at(100)),
             has_started: secondary != "Starting",
+            is_spot: false,
             running_at: at(0),
             is_compared: true,
         }
@@ -179,6 +183,13 @@ mod tests {
         assert!(!looks("Downloading", "InProgress", "Training"));
         assert!(!looks("Training", "InProgress", "Uploading"));
         assert!(!looks("Training", "Hibernating", "Dreaming"), "an unheard-of status is kept, and is not an end");
+    }
+
+    /// Its cost and its interruptions would else stand still until the next look of its own, hours later.
+    #[test]
+    fn a_spot_job_that_trains_again_deserves_a_look() {
+        let spot = Known { is_spot: true, ..known(1, "Downloading") };
+        assert_eq!(read(&[spot], &[job(1, "InProgress", "Training")], true).look.len(), 1);
     }
 
     #[test]
