@@ -14,6 +14,7 @@ use bakeoff_domain::request;
 use bakeoff_domain::stray::{self, StrayDecision, StraySeen};
 use bakeoff_domain::watch::{self, Listing};
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::FutureExt;
 
 use crate::app::App;
 use crate::crash;
@@ -71,7 +72,7 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
         *memory = Memory::default();
         return Ok(shortest);
     };
-    app.watcher.keep(&app.store, work(app, &term, memory)).await?;
+    app.watcher.keep(&app.store, work(app, &term, memory).boxed()).await?;
     let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
     Ok(until.clamp(TimeDelta::zero(), shortest))
 }
