@@ -1,4 +1,4 @@
--- An experiment of which no trial came to an end of its own is failed, not completed.
+-- An experiment all of whose trials failed or were refused is failed, not completed.
 
 ALTER TABLE experiments
     DROP CONSTRAINT experiments_state_check,

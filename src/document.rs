@@ -41,7 +41,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         });
         found("type", pointer).says(error.to_string())
     });
-    // It stops at the first.
+    // serde reports only the first missing field.
     if let Err(first) = &parsed
         && first.message.starts_with("missing field")
     {
@@ -53,7 +53,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
     (parsed, unknown)
 }
 
-/// Members that the schema requires and a document has not, at every depth.
+/// Required members that a document lacks, at every depth.
 fn find_missing(schema: &Value, json: &Value, pointer: String, missing: &mut Vec<Finding>) {
     if missing.len() >= MISSING_MAX {
         return;

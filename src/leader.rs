@@ -31,15 +31,17 @@ impl Leader {
         Self { name, owner, ttl, held: Mutex::new(None) }
     }
 
-    /// The term, renewed or newly taken; `None` while another replica has it. A failed renewal is an end, not a doubt.
+    /// The term, renewed or newly taken; `None` while another replica has it. A renewal that is refused is an end; one without an
+    /// answer is a doubt, and what was confirmed before counts by its age.
     pub async fn term(&self, store: &Store) -> Result<Option<Term>, StoreError> {
         let mut held = self.held.lock().await;
         let confirmed = Stopwatch::start();
-        if let Some(current) = held.take() {
-            if store.renew_lease(&current.term, self.ttl).await? {
-                *held = Some(Held { term: current.term.clone(), confirmed });
-                return Ok(Some(current.term));
+        if let Some(Held { term, .. }) = held.clone() {
+            if store.renew_lease(&term, self.ttl).await? {
+                *held = Some(Held { term: term.clone(), confirmed });
+                return Ok(Some(term));
             }
+            *held = None;
             tracing::info!(lease = self.name, "the lease is lost; stepping down");
         }
         *held = store.acquire_lease(self.name, &self.owner, self.ttl).await?.map(|term| Held { term, confirmed });
@@ -57,15 +59,26 @@ impl Leader {
         self.term(store).await
     }
 
-    /// Does some work, and renews the lease meanwhile: one call that gets no answer must not cost it. What the work does is checked
-    /// by the term as before, since a renewal can fail.
+    /// Does some work, and renews the lease meanwhile: one call that gets no answer must not cost it. A lease that is lost stays
+    /// lost here: a new term begins with [`Self::term`].
     pub async fn keep<T>(&self, store: &Store, work: impl Future<Output = T>) -> T {
-        let renew = || async {
-            if let Err(error) = self.still(store).await {
-                tracing::debug!(%error, lease = self.name, "the lease could not be renewed");
+        meanwhile(self.ttl / 3, work, || self.renew(store)).await
+    }
+
+    /// The work's own transactions lock the lease's row: then it is safe, and renewed the next time.
+    async fn renew(&self, store: &Store) {
+        let confirmed = Stopwatch::start();
+        let Some(Held { term, .. }) = self.held.lock().await.clone() else { return };
+        match store.renew_lease_unless_locked(&term, self.ttl).await {
+            Ok(true) => {
+                let mut held = self.held.lock().await;
+                if let Some(held) = held.as_mut().filter(|held| held.term == term) {
+                    held.confirmed = confirmed;
+                }
             }
-        };
-        meanwhile(self.ttl / 3, work, renew).await
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, lease = self.name, "the lease could not be renewed"),
+        }
     }
 
     /// Whether an effect on AWS may be sent now: half of the lease is left, however long this process slept.

@@ -86,11 +86,11 @@ pub(super) fn name_error(name: &str) -> Option<FieldError> {
     })
 }
 
-/// What could run in no experiment is not stored.
-async fn sound(document: Document) -> Result<(), Problem> {
+/// What makes no sense in any experiment is not stored. A refusal may hold for one instance, and not for two.
+async fn reject_unsound(document: Document) -> Result<(), Problem> {
     let findings = aside(move || lint::document(&document, &[])).await?;
     let errors: Vec<FieldError> =
-        capped(findings).iter().filter(|one| one.severity >= Severity::Refused).map(FieldError::from).collect();
+        capped(findings).iter().filter(|one| one.severity == Severity::Error).map(FieldError::from).collect();
     if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn create_workload(
     if let Some(error) = name_error(&spec.name) {
         return Err(Problem::invalid(vec![error]));
     }
-    sound(Document::Workload(Box::new(spec.clone()))).await?;
+    reject_unsound(Document::Workload(Box::new(spec.clone()))).await?;
     let stored = app.store.create_workload(caller.project, ids::fresh(), &spec, app.clock.now()).await?;
     Ok((StatusCode::CREATED, Json(workload_view(stored))))
 }
@@ -160,7 +160,7 @@ pub(super) async fn create_profile(
         return Err(Problem::invalid(errors));
     }
     let instance_type = Some(new.instance_type.clone());
-    sound(Document::InstanceProfile { instance_type, spec: Box::new(new.spec.clone()), at: "/spec" }).await?;
+    reject_unsound(Document::InstanceProfile { instance_type, spec: Box::new(new.spec.clone()), at: "/spec" }).await?;
     let parts = (new.name.as_str(), new.instance_type.as_str(), &new.spec);
     let stored = app.store.create_profile(caller.project, ids::fresh(), parts, app.clock.now()).await?;
     Ok((StatusCode::CREATED, Json(profile_view(stored))))

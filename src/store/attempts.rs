@@ -285,8 +285,9 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let message =
-            format!("its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) after its claim");
+        let message = format!(
+            "its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) after its last renewal"
+        );
         events::insert(&mut tx, &event(trial, "taken_over", "info", &message), now).await?;
         tx.commit().await?;
         Ok(())

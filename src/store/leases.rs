@@ -73,6 +73,22 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
+    /// Prolongs a lease while its holder may be writing on its behalf; false when it is lost, or its row is locked just now.
+    pub async fn renew_lease_unless_locked(&self, held: &Term, ttl: Duration) -> Result<bool, StoreError> {
+        let renewed = sqlx::query!(
+            r#"WITH held AS (SELECT name FROM leases WHERE name = $1 AND owner = $2 AND term = $3
+                               AND expires_at >= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED)
+               UPDATE leases l SET expires_at = clock_timestamp() + $4::interval FROM held WHERE l.name = held.name"#,
+            held.name,
+            held.owner,
+            held.term,
+            interval(ttl),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(renewed.rows_affected() == 1)
+    }
+
     /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is being written just now.
     pub async fn renew_claim(&self, trial: &Claimed, lease: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(

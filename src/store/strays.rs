@@ -36,12 +36,13 @@ pub struct StrayOwner {
 }
 
 impl Store {
-    /// Whether a job of a trial that no attempt stands for is not over yet, as far as is known.
-    pub async fn has_living_stray(&self, trial: TrialId) -> Result<bool, StoreError> {
+    /// Whether a job of a trial turned up since a moment that no attempt stands for, and is not settled yet.
+    pub async fn has_unsettled_stray(&self, trial: TrialId, since: DateTime<Utc>) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM stray_jobs s JOIN attempts a ON a.id = s.attempt_id
-                              WHERE a.trial_id = $1 AND s.settled_at IS NULL) AS "lives!""#,
+                              WHERE a.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
             trial.0,
+            since,
         )
         .fetch_one(&self.pool)
         .await?)

@@ -39,7 +39,7 @@ pub struct Claimed {
     /// Jobs that found no capacity, and until when that is waited for.
     pub no_capacity: u32,
     pub give_up_at: DateTime<Utc>,
-    /// Set when the last holder never gave it back: who, and the real seconds since it took the lease.
+    /// Set when the last holder never gave it back: who, and the real seconds since it took or renewed the lease.
     pub abandoned: Option<(String, f64)>,
     pub attempt: Option<Attempt>,
 }

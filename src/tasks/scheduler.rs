@@ -23,7 +23,7 @@ use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Lane, Waiting};
 use bakeoff_domain::request;
 use bakeoff_domain::requested;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -44,6 +44,9 @@ const CLAIM_MAX: i64 = 64;
 const ADMIT_MAX: usize = 64;
 /// Worked on at once.
 pub(super) const SLOTS: usize = 32;
+/// How long an earlier job of a trial that turned up late holds the next one back.
+const EARLIER_JOB_HOLDS: TimeDelta = TimeDelta::hours(1);
+const EARLIER_JOB: &str = "held back: an earlier job of this trial is still being stopped";
 /// Plan, create, look, adopt: what one claim can go through.
 const STEPS_MAX: usize = 4;
 
@@ -101,11 +104,13 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     let lease = app.settings.lease;
     let held_since = HeldSince(Mutex::new(claimed_at));
     let work = AssertUnwindSafe(work(app, &trial, &held_since).boxed()).catch_unwind();
-    // Were it to run out, others would begin the same work, be as slow, and nobody would come to an end.
+    // If it expired, another replica would start the same work over, just as slowly, and no one would finish.
     let renew = || async {
         let asked = Stopwatch::start();
-        if app.store.renew_claim(&trial, lease).await.unwrap_or(false) {
-            held_since.renewed(asked);
+        match app.store.renew_claim(&trial, lease).await {
+            Ok(true) => held_since.renewed(asked),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed"),
         }
     };
     let kept = meanwhile(lease / 3, work, renew);
@@ -300,6 +305,11 @@ impl Hand<'_> {
         let id = AttemptId(ids::fresh());
         let job_name = request::job_name(&self.app.settings.installation, id.0);
         let reserve = (worst.training_usd, worst.metrics_usd);
+        if self.has_earlier_job(now).await? {
+            let at = now + self.app.settings.policy.poll;
+            self.app.store.requeue(self.trial, (at, EARLIER_JOB), worst.training_usd, now).await?;
+            return Ok(false);
+        }
         crash::point("before_plan");
         let applied = self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await?;
         crash::point("after_plan");
@@ -397,6 +407,7 @@ impl Hand<'_> {
         }
         // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
         if self.held_since.elapsed() * 2 > self.app.settings.lease {
+            self.app.store.release_lease(self.trial, now, None).await?;
             return Ok(false);
         }
         let reply = self.app.aws.create(&request).await;
@@ -428,20 +439,25 @@ impl Hand<'_> {
     }
 
     /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
+    /// One job of a trial at a time. What cannot be stopped or looked at within [`EARLIER_JOB_HOLDS`] has raised its alarm, and the
+    /// trial goes on without it.
+    async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        self.app.store.has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS).await
+    }
+
     async fn is_held_back(&self, now: DateTime<Utc>) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
             let why = "held back: it is not certain that this database is the installation's own";
             return Ok(Some((soon, why.to_owned())));
         }
-        // One job of a trial at a time.
-        if self.app.store.has_living_stray(self.trial.id).await? {
-            let why = "held back: an earlier job of it turned up late, and is being stopped";
-            return Ok(Some((soon, why.to_owned())));
-        }
         // In another account it would run where nobody looks.
-        let confirmed = super::confirm_account(self.app).await?;
-        Ok(confirmed.err().map(|error| (soon, format!("held back: {error}"))))
+        if let Err(error) = super::confirm_account(self.app).await? {
+            return Ok(Some((soon, format!("held back: {error}"))));
+        }
+        // A create that may have been sent already is repeated in any case: its job must be found.
+        let is_fresh = self.planned_here.is_some();
+        Ok((is_fresh && self.has_earlier_job(now).await?).then(|| (soon, EARLIER_JOB.to_owned())))
     }
 
     async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {

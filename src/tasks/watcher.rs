@@ -93,7 +93,7 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
             }
         };
         let next = watch::next_listing(listed.pages, shortest, longest);
-        // Whatever was not seen may have ended: soon again.
+        // Jobs that were not seen may have ended: it is made again soon.
         memory.listing = Some(now + if listed.is_cut_off { next / 10 } else { next });
     }
     let is_doubted = memory.quotas.is_some_and(|next| next - QUOTAS_EVERY + QUOTAS_AGAIN <= now)
@@ -132,7 +132,7 @@ struct Read {
 }
 
 /// What came of a listing.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 struct Listed {
     pages: u32,
     is_cut_off: bool,
@@ -144,7 +144,7 @@ impl From<&Read> for Listed {
     }
 }
 
-/// One time that everything is listed.
+/// One round of listing.
 struct Round<'a> {
     app: &'a App,
     term: &'a Term,
@@ -176,7 +176,6 @@ impl Round<'_> {
                     // Filters apply after a page is cut: only a missing token is the end, not an empty page.
                     if read.next.is_none() {
                         read.is_complete = self.is_account_confirmed;
-                        read.is_cut_off = !self.is_account_confirmed;
                         break;
                     }
                 }
@@ -219,7 +218,8 @@ impl Round<'_> {
 
     /// Some pages of a sweep when one is due, and a listing unless the sweep was one.
     async fn list_and_sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
-        let swept = self.sweep(memory).await?;
+        // A sweep that cannot count is not begun.
+        let swept = if self.is_account_confirmed { self.sweep(memory).await? } else { Listed::default() };
         // Read to its end at once, a sweep has told all that a listing would.
         if memory.listed_from == Some(self.now) {
             return Ok(swept);
@@ -234,13 +234,13 @@ impl Round<'_> {
         if memory.sweeping.is_none() {
             let is_asked = app.store.sweep_is_due().await?;
             if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
-                return Ok(Listed { pages: 0, is_cut_off: false });
+                return Ok(Listed::default());
             }
             memory.sweeping = Some(Sweep { began_at: now, token: None, is_accounted: true });
         }
         // Taken: whatever goes wrong, the sweep begins anew.
         let Some(Sweep { began_at, token, is_accounted: was_accounted }) = memory.sweeping.take() else {
-            return Ok(Listed { pages: 0, is_cut_off: false });
+            return Ok(Listed::default());
         };
         let is_from_the_start = token.is_none();
         let read = self.read((began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES).await?;
@@ -280,7 +280,11 @@ impl Round<'_> {
         let mut is_accounted = true;
         for name in app.store.without_living_attempt(&notices.unaccounted).await? {
             app.pulse.beat();
-            is_accounted &= adopt_stray(app, &name, now).await?;
+            // One that cannot be written must not keep the others waiting.
+            is_accounted &= adopt_stray(app, &name, now).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, job = name, "a job that nobody stands for could not be taken over; next time");
+                false
+            });
         }
         if !notices.idle_pools.is_empty() {
             for name in app.store.notice_idle_pools(&notices.idle_pools, now).await? {

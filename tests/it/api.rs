@@ -277,6 +277,15 @@ async fn what_no_experiment_could_run_is_not_stored(pool: PgPool) {
     let (status, problem) = test.post("/v1/instance-profiles", &new).await;
     assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("zero-stage")));
     assert_eq!(problem["errors"][0]["pointer"], "/spec/zero_stage");
+    // How many instances it is for is not said here: 16 ways are two of these.
+    let mut split = spec()["candidates"][0]["profile"].clone();
+    for (key, value) in [("tensor_parallel_degree", 8), ("pipeline_parallel_degree", 2), ("zero_stage", 1)] {
+        split[key] = json!(value);
+    }
+    split["library"] = json!("torchrun");
+    let new = json!({"name": "split", "instance_type": "ml.p5.48xlarge", "spec": split});
+    let (status, stored) = test.post("/v1/instance-profiles", &new).await;
+    assert_eq!(status, StatusCode::CREATED, "{stored:#}");
 }
 
 /// Of what all candidates share, too: the plan says no, and nothing is started.
@@ -299,8 +308,9 @@ async fn an_experiment_all_of_whose_trials_failed_has_failed(pool: PgPool) {
     let ended = test.run_to_end(&id, 12).await;
     assert_eq!(ended["state"], "failed", "{ended:#}");
     let events = test.get(&format!("/v1/experiments/{id}/events?page_size=500")).await;
-    let mut told = events["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status");
-    assert!(told.all(|event| event["message"].as_str().unwrap().contains(" on_demand: ")), "{events:#}");
+    let of_kind = events["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status");
+    let told: Vec<&str> = of_kind.map(|event| event["message"].as_str().unwrap()).collect();
+    assert!(!told.is_empty() && told.iter().all(|message| message.contains(" on_demand: ")), "{told:#?}");
 }
 
 #[sqlx::test(migrations = false)]

@@ -22,16 +22,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::program::Service;
-use crate::support::{TestApp, spec, spot_spec};
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
+use crate::support::{TestApp, jobs, number, spec, spot_spec};
 /// The first of two trials is over and its instances wait, for two hours at most; the second is queued and matches them.
 async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
     let test = TestApp::with_faults(pool, &["--quota", "1"]).await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::holds_fleet::copy_of;
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, in_progress, spec};
 
 const FENCE: &str = "s3://tests/fence.json";
 
@@ -44,11 +44,6 @@ impl Replica {
         self.app.fence.standing(self.app.clock.now())
     }
 }
-
-fn in_progress(record: &Value) -> usize {
-    record["jobs"].as_array().unwrap().iter().filter(|job| job["status"] == "InProgress").count()
-}
-
 async fn minutes(test: &TestApp, replicas: &mut [&mut Replica], count: u32) {
     for _ in 0..count * 2 {
         test.advance(TimeDelta::seconds(30)).await;

@@ -10,12 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{SNS_TOPIC, TestApp, spec, spot_spec};
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
+use crate::support::{SNS_TOPIC, TestApp, jobs, spec, spot_spec};
 fn in_progress(record: &Value) -> usize {
     jobs(record).iter().filter(|job| job["ended_at"].is_null()).count()
 }

@@ -24,36 +24,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::between::{Act, Between, Line};
-use crate::support::{Region, TestApp, production_store, spec, usual};
+use crate::support::{Region, TestApp, jobs, number, on_p5, production_store, spec, usual};
 
 /// The price of a p5.
 const P5_USD_PER_HOUR: f64 = 63.296;
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
-/// One trial, on p5.
-fn one() -> Value {
-    let mut spec = spec();
-    spec["candidates"].as_array_mut().unwrap().remove(0);
-    spec["budget_usd"] = json!(100_000);
-    spec
-}
-
 /// The same for two days and more.
 fn long() -> Value {
-    let mut spec = one();
+    let mut spec = on_p5(1);
     spec["workload"]["total_tokens"] = json!(1_000_000_000_000_u64);
     spec["workload"]["trial_tokens"] = json!(10_000_000_000_u64);
     spec["max_runtime_seconds"] = json!(400_000);
     spec
 }
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
 /// Real time in which a healthy replica must have got over a frozen one; and after which it gives up one try, as a loop does.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TRY: Duration = Duration::from_secs(4);
@@ -98,7 +80,7 @@ async fn healthy(pool: &PgPool) -> TestApp {
 /// A trial whose job is over in the region, and not settled.
 async fn with_a_job_that_is_over(pool: &PgPool) -> (TestApp, String) {
     let test = healthy(pool).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
@@ -110,7 +92,7 @@ async fn with_a_job_that_is_over(pool: &PgPool) -> (TestApp, String) {
 #[sqlx::test(migrations = false)]
 async fn a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting(pool: PgPool) {
     let test = healthy(&pool).await;
-    test.start(&one()).await;
+    test.start(&on_p5(1)).await;
     let frozen = freeze(&pool, &["SELECT pg_advisory_xact_lock(108170553131009)"]).await;
     let admitted = comes_true(async || {
         scheduler::tick(&test.app).await.ok();
@@ -123,7 +105,7 @@ async fn a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting(po
 #[sqlx::test(migrations = false)]
 async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and_settling(pool: PgPool) {
     let (test, id) = with_a_job_that_is_over(&pool).await;
-    let other = test.start(&one()).await;
+    let other = test.start(&on_p5(1)).await;
     let rows = ["SELECT 1 FROM experiments FOR UPDATE", "SELECT 1 FROM projects FOR UPDATE"];
     let frozen = freeze(&pool, &rows).await;
     let path = format!("/v1/experiments/{other}/cancel");
@@ -140,7 +122,7 @@ async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and
 #[sqlx::test(migrations = false)]
 async fn a_replica_frozen_on_the_watchers_lease_does_not_end_all_watching(pool: PgPool) {
     let test = healthy(&pool).await;
-    test.start(&one()).await;
+    test.start(&on_p5(1)).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.app.store.acquire_lease("watcher", "frozen", Duration::ZERO).await.unwrap();
     let frozen = freeze(&pool, &["SELECT 1 FROM leases FOR UPDATE"]).await;
@@ -310,7 +292,7 @@ async fn a_listing_that_was_cut_off_is_made_again_within_seconds(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn an_end_is_noticed_while_the_account_cannot_be_confirmed(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
-    test.start(&one()).await;
+    test.start(&on_p5(1)).await;
     test.tick().await;
     let sts_is_away = |operation: &str, _: &Value| match operation {
         // Its operation is in a form.
@@ -433,7 +415,7 @@ fn a_throttle_before_the_clock_was_set_back_is_still_learnt_from_after_it() {
 #[sqlx::test(migrations = false)]
 async fn listings_go_on_after_the_clock_was_set_back(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    test.start(&one()).await;
+    test.start(&on_p5(1)).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(90)).await;
     let mut memory = watcher::Memory::default();
@@ -530,7 +512,7 @@ async fn quotas_that_could_not_be_read_are_read_again_within_minutes(pool: PgPoo
 #[sqlx::test(migrations = false)]
 async fn a_drought_of_capacity_is_waited_for(pool: PgPool) {
     let test = TestApp::with_faults(pool.clone(), &["--no-capacity", "1"]).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     for _ in 0..8 * 12 {
         test.tick().await;
         test.advance(TimeDelta::minutes(5)).await;
@@ -550,7 +532,7 @@ async fn a_drought_of_capacity_is_waited_for(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_drought_of_capacity_ends_with_a_cancel_and_costs_nothing(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--no-capacity", "1"]).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     for _ in 0..3 * 12 {
         test.tick().await;
         test.advance(TimeDelta::minutes(5)).await;

@@ -21,29 +21,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
 use tokio::sync::Notify;
 
 use crate::between::{Act, Between};
-use crate::support::{TestApp, ports_of, spec};
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
-fn in_progress(record: &Value) -> usize {
-    jobs(record).iter().filter(|job| job["status"] == "InProgress").count()
-}
-
-/// One candidate, on p5.
-fn repeats(count: u32) -> Value {
-    let mut spec = spec();
-    spec["candidates"].as_array_mut().unwrap().remove(0);
-    spec["candidates"][0]["repeats"] = json!(count);
-    spec["budget_usd"] = json!(100_000);
-    spec
-}
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
+use crate::support::{TestApp, in_progress, jobs, number, on_p5, ports_of};
 /// The program as it is run in production: real time, the SDK as it is set up there, AWS at an address of ours.
 struct Service(Child);
 
@@ -100,7 +78,7 @@ async fn a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_b
     };
     let between = Between::start(&test.region.url, rule).await;
     let service = Service::start(&pool, &between.url, &test.region.s3_url);
-    test.start(&repeats(1)).await;
+    test.start(&on_p5(1)).await;
     until(&pool, TRIED, "a create").await;
     let sent = between.count("CreateTrainingJob");
     drop(service);
@@ -120,7 +98,7 @@ async fn a_create_that_is_carried_out_late_never_makes_a_second_job_of_its_trial
     };
     let between = Between::start(&test.region.url, rule).await;
     let service = Service::start(&pool, &between.url, &test.region.s3_url);
-    test.start(&repeats(1)).await;
+    test.start(&on_p5(1)).await;
     until(&pool, REFUSED, "the refusal of a second create").await;
     between.follow(|_, _| Act::Pass);
     assert_eq!(between.deliver().await, 1);
@@ -146,7 +124,7 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     let between = Between::start(&test.region.url, rule).await;
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
-    let id = test.start(&repeats(1)).await;
+    let id = test.start(&on_p5(1)).await;
     let app = test.app.clone();
     let frozen = tokio::spawn(async move { scheduler::tick(&app).await });
     while between.count("CreateTrainingJob") == 0 {
@@ -170,7 +148,7 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
 #[sqlx::test(migrations = false)]
 async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
-    test.start(&repeats(1)).await;
+    test.start(&on_p5(1)).await;
     test.tick().await;
     let word = Arc::new(Notify::new());
     let late = word.clone();
@@ -206,7 +184,7 @@ async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&repeats(1)).await;
+    let id = test.start(&on_p5(1)).await;
     test.tick().await;
     let now = test.app.clock.now();
     for statement in [
@@ -219,7 +197,7 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     assert!(test.app.store.record_stray(&job, now).await.unwrap());
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let trial = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0].clone();
-    assert!(trial["reason"].as_str().unwrap_or_default().contains("turned up late"), "{trial:#}");
+    assert!(trial["reason"].as_str().unwrap_or_default().contains("an earlier job of this trial"), "{trial:#}");
     assert_eq!(jobs(&test.record().await).len(), 1, "jobs of one trial");
     for _ in 0..30 {
         test.advance(TimeDelta::minutes(2)).await;
@@ -260,7 +238,7 @@ async fn a_copy_of_the_database_stops_no_job_of_the_original(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let (copy, admin, name) = copy_of(&pool).await;
     let clone = app_on(&test, &copy, "staging");
-    let mut three = repeats(3);
+    let mut three = on_p5(3);
     three["workload"]["total_tokens"] = json!(1_000_000_000_000_u64);
     three["workload"]["trial_tokens"] = json!(10_000_000_000_u64);
     three["max_runtime_seconds"] = json!(400_000);
@@ -309,7 +287,7 @@ async fn two_series_of_a_month_that_is_there_are_merged_at_the_same_time(pool: P
 async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
     let settings = Settings { points_kept: Some(TimeDelta::days(2)), ..(*test.app.settings).clone() };
-    let id = test.start(&repeats(1)).await;
+    let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
     test.advance(TimeDelta::hours(3)).await;
     while archivist::tick(&test.app).await.unwrap() > 0 {}
@@ -329,7 +307,7 @@ async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(poo
 #[sqlx::test(migrations = false)]
 async fn an_answer_that_is_said_to_be_partial_moves_no_cursor(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
-    let id = test.start(&repeats(1)).await;
+    let id = test.start(&on_p5(1)).await;
     let between = Between::start(&test.region.url, |_, _| Act::Pass).await;
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
@@ -361,7 +339,7 @@ async fn request_of(pool: &PgPool) -> TrainingJobRequest {
 #[sqlx::test(migrations = false)]
 async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    test.start(&repeats(1)).await;
+    test.start(&on_p5(1)).await;
     let request = request_of(&pool).await;
     let between = Between::start(&test.region.url, |_, _| Act::Pass).await;
     let ports = ports_of(&between.url, &test.region.s3_url).await;

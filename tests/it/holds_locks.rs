@@ -23,25 +23,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
-use crate::support::{TestApp, spec};
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
-/// One candidate, on p5.
-fn repeats(count: u32) -> Value {
-    let mut spec = spec();
-    spec["candidates"].as_array_mut().unwrap().remove(0);
-    spec["candidates"][0]["repeats"] = json!(count);
-    spec["budget_usd"] = json!(100_000);
-    spec
-}
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
+use crate::support::{TestApp, jobs, number, on_p5};
 fn uuid_of(id: &str) -> Uuid {
     Uuid::try_parse(id.rsplit_once('_').unwrap().1).unwrap()
 }
@@ -85,7 +67,7 @@ async fn meet<A, B>(
 /// So many trials whose jobs run; the trials and their attempts, in the order of their rows.
 async fn running(pool: &PgPool, count: u32) -> (TestApp, ExperimentId, Vec<(Uuid, Uuid)>) {
     let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&repeats(count)).await;
+    let id = test.start(&on_p5(count)).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(20)).await;
     let rows = sqlx::query_as("SELECT trial_id, id FROM attempts WHERE state = 'running' ORDER BY ctid");
@@ -167,7 +149,7 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
 #[sqlx::test(migrations = false)]
 async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let id = ExperimentId(uuid_of(&test.start(&repeats(3)).await));
+    let id = ExperimentId(uuid_of(&test.start(&on_p5(3)).await));
     let (store, now) = (&test.app.store, test.app.clock.now());
     let mut claimed = test.admit("x", Duration::from_mins(1)).await;
     claimed.sort_by_key(|trial| trial.id.0);
@@ -220,7 +202,7 @@ async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool:
     for round in 0..ROUNDS {
         let mut ids = Vec::new();
         for _ in 0..EXPERIMENTS {
-            ids.push(test.start(&repeats(12)).await);
+            ids.push(test.start(&on_p5(12)).await);
         }
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
         test.advance(TimeDelta::minutes(12)).await;

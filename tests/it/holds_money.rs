@@ -18,24 +18,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::between::{Act, Between};
-use crate::support::{TestApp, spec, spot_spec};
-
-fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
-}
-
-/// One trial, on p5.
-fn one() -> Value {
-    let mut spec = spec();
-    spec["candidates"].as_array_mut().unwrap().remove(0);
-    spec["budget_usd"] = json!(100_000);
-    spec
-}
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
+use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
 async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
 }
@@ -50,7 +33,7 @@ async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
 #[sqlx::test(migrations = false)]
 async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
@@ -106,7 +89,7 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.watch().await;
@@ -137,7 +120,7 @@ async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
 
 /// Its job is over, and its pool waits.
 async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> String {
-    let mut warm = one();
+    let mut warm = on_p5(1);
     warm["keep_alive_seconds"] = json!(keep_alive_seconds);
     let id = test.start(&warm).await;
     test.watch().await;
@@ -217,7 +200,7 @@ async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
 #[sqlx::test(migrations = false)]
 async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let mut warm = one();
+    let mut warm = on_p5(1);
     warm["keep_alive_seconds"] = json!(21_600);
     test.start(&warm).await;
     let (request, price) = request_of(&pool).await;
@@ -252,8 +235,8 @@ async fn allowance(test: &TestApp, spec: &Value) -> f64 {
 #[sqlx::test(migrations = false)]
 async fn a_reservation_holds_the_upload_of_a_large_model(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    let small = allowance(&test, &one()).await;
-    let mut large = one();
+    let small = allowance(&test, &on_p5(1)).await;
+    let mut large = on_p5(1);
     large["workload"]["model"] = json!({"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "intermediate": 28_672,
         "vocabulary": 128_256, "sequence_length": 2048});
     large["candidates"][0]["instance_count"] = json!(4);
@@ -288,7 +271,7 @@ async fn two_of_which_one_is_unreadable(test: &TestApp, pool: &PgPool, spec: &Va
 #[sqlx::test(migrations = false)]
 async fn metrics_are_read_although_another_trials_plan_cannot_be(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let broken = two_of_which_one_is_unreadable(&test, &pool, &one(), "request.metrics").await;
+    let broken = two_of_which_one_is_unreadable(&test, &pool, &on_p5(1), "request.metrics").await;
     let read = ingester::tick(&test.app).await;
     let behind: i64 =
         sqlx::query_scalar("SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL")
@@ -315,7 +298,7 @@ async fn checkpoints_are_looked_at_although_another_trials_plan_cannot_be_read(p
 #[sqlx::test(migrations = false)]
 async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_read(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let (id, readable) = (test.start(&one()).await, test.start(&one()).await);
+    let (id, readable) = (test.start(&on_p5(1)).await, test.start(&on_p5(1)).await);
     test.run_to_end(&id, 12).await;
     test.run_to_end(&readable, 12).await;
     let settled = async |id: &str| test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
@@ -346,7 +329,7 @@ async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_rea
 async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
     test.app.fence = std::sync::Arc::new(bakeoff::fence::Fence::new(None, true));
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     let claimed = test.admit("restored", Duration::ZERO).await;
     let trial = claimed.first().unwrap();
     let attempt = AttemptId(ids::fresh());
@@ -373,7 +356,7 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
 #[sqlx::test(migrations = false)]
 async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&one()).await;
+    let id = test.start(&on_p5(1)).await;
     test.tick().await;
     for round in 0..8 {
         test.advance(TimeDelta::minutes(12)).await;

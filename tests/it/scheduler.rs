@@ -5,7 +5,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec, spot_spec};
+use crate::support::{TestApp, number, spec, spot_spec};
 
 fn count(record: &Value) -> usize {
     record["jobs"].as_array().map_or(0, Vec::len)
@@ -293,11 +293,6 @@ async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 100";
     assert_eq!(number(&pool, booked).await + 60, job["billable_seconds"].as_i64().unwrap());
 }
-
-async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
-}
-
 #[sqlx::test(migrations = false)]
 async fn spot_survives_interruptions_and_is_billed_less_than_it_trained(pool: PgPool) {
     let test = TestApp::new(pool).await;

@@ -396,6 +396,29 @@ pub(crate) fn spec() -> Value {
     })
 }
 
+/// One candidate, on p5.
+pub(crate) fn on_p5(repeats: u32) -> Value {
+    let mut spec = spec();
+    spec["candidates"].as_array_mut().expect("candidates").remove(0);
+    spec["candidates"][0]["repeats"] = json!(repeats);
+    spec["budget_usd"] = json!(100_000);
+    spec
+}
+
+/// Jobs in a record of the region.
+pub(crate) fn jobs(record: &Value) -> Vec<Value> {
+    record["jobs"].as_array().cloned().unwrap_or_default()
+}
+
+pub(crate) fn in_progress(record: &Value) -> usize {
+    jobs(record).iter().filter(|job| job["status"] == "InProgress").count()
+}
+
+/// What a query counts.
+pub(crate) async fn number(pool: &PgPool, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(pool).await.expect(query)
+}
+
 /// LoRA on g5, on demand and spot.
 pub(crate) fn spot_spec() -> Value {
     let mut spec = spec();

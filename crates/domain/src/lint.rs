@@ -24,7 +24,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::comparison;
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::model::ModelShape;
 use crate::price::Price;
 use crate::run::RunSpec;
@@ -175,13 +175,16 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut places = BTreeMap::new();
     let mut kept: Vec<Finding> = Vec::new();
     for finding in findings {
-        let key = (finding.rule.clone(), finding.pointer.clone());
+        // A refusal of one candidate for what all share names that candidate's own reason.
+        let is_ones_own = finding.severity == Severity::Refused && finding.candidate().is_none();
+        let reason = if is_ones_own { finding.message.clone() } else { String::new() };
+        let key = (finding.rule.clone(), finding.pointer.clone(), reason);
         let Some(first) = places.get(&key).and_then(|place: &usize| kept.get_mut(*place)) else {
             places.insert(key, kept.len());
             kept.push(finding);
             continue;
         };
-        // Without any, it concerns all.
+        // An empty set means all candidates.
         if finding.candidates.is_empty() {
             first.candidates.clear();
         } else if !first.candidates.is_empty() {
@@ -192,7 +195,7 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// Notes that the findings from a place on were made for one candidate.
-fn found_for(candidate: usize, findings: &mut [Finding], from: usize) {
+fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
     for finding in findings.iter_mut().skip(from).filter(|finding| finding.candidate().is_none()) {
         finding.candidates.insert(candidate);
     }
@@ -222,7 +225,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
             training::check(&job, &mut findings);
             libraries::check(&job, &mut findings);
         }
-        found_for(index, &mut findings, from);
+        mark_candidate(index, &mut findings, from);
     }
     if let Some(claimed) = &spec.claims {
         let runs_on: Vec<&str> = spec.candidates.iter().map(|candidate| candidate.instance_type.as_str()).collect();
@@ -239,7 +242,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     for index in 0..spec.candidates.len() {
         let from = findings.len();
         candidate::rendered(spec, index, &mut findings);
-        found_for(index, &mut findings, from);
+        mark_candidate(index, &mut findings, from);
     }
     let mut findings = once(findings);
     findings.extend(comparability(spec, &findings).into_iter().flatten());

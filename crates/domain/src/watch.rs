@@ -72,8 +72,8 @@ pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str
                 secondary_status,
                 "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" | "Stopping" | ""
             );
-            let is_spots_own = secondary_status == "Interrupted" || (known.is_spot && secondary_status == "Training");
-            is_spots_own || (!known.has_started && !is_waiting)
+            let is_of_spot = secondary_status == "Interrupted" || (known.is_spot && secondary_status == "Training");
+            is_of_spot || (!known.has_started && !is_waiting)
         }
         JobStatus::Unknown(_) => false,
     }
@@ -98,6 +98,10 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
         if is_old {
             continue;
         }
+        // Between two listings it can have been interrupted, and train again.
+        let may_be_back = stored.is_spot
+            && job.secondary_status == "Training"
+            && stored.modified_at.zip(job.modified_at).is_some_and(|(ours, theirs)| ours < theirs);
         if is_new {
             notices.changed.push(Change {
                 attempt: stored.attempt,
@@ -109,7 +113,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
         }
         // The end is looked at until it is settled, were a look lost; the rest once.
         let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
-        if (is_new || is_over) && deserves_a_look(stored, &job.status, &job.secondary_status) {
+        if (is_new || is_over || may_be_back) && deserves_a_look(stored, &job.status, &job.secondary_status) {
             notices.look.push(stored.trial);
         }
     }
@@ -185,11 +189,18 @@ mod tests {
         assert!(!looks("Training", "Hibernating", "Dreaming"), "an unheard-of status is kept, and is not an end");
     }
 
-    /// Its cost and its interruptions would else stand still until the next look of its own, hours later.
+    /// Its cost and its interruptions would otherwise stand still until the next look of its own, hours later.
     #[test]
     fn a_spot_job_that_trains_again_deserves_a_look() {
-        let spot = Known { is_spot: true, ..known(1, "Downloading") };
-        assert_eq!(read(&[spot], &[job(1, "InProgress", "Training")], true).look.len(), 1);
+        let spot = |before: &str| Known { is_spot: true, ..known(1, before) };
+        let trains = job(1, "InProgress", "Training");
+        assert_eq!(read(&[spot("Downloading")], std::slice::from_ref(&trains), true).look.len(), 1);
+        // No listing has seen the interruption.
+        let later = JobSummary { modified_at: Some(at(500)), ..trains.clone() };
+        let of_training = Known { modified_at: Some(at(100)), ..spot("Training") };
+        assert_eq!(read(std::slice::from_ref(&of_training), &[later], true).look.len(), 1);
+        let the_same = JobSummary { modified_at: of_training.modified_at, ..trains };
+        assert_eq!(read(&[of_training], &[the_same], true).look.len(), 0);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) struct Verdict {
     pub(super) notes: Vec<String>,
     /// Not everything ended before patience did, or a pool before it was noticed.
     pub(super) is_late: bool,
+    /// It was late the first time, and is the second verdict on its seed.
+    pub(super) is_played_again: bool,
 }
 
 impl Verdict {

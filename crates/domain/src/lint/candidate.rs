@@ -18,17 +18,19 @@ use crate::request::{self, deepspeed_json};
 use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, WorkloadSpec};
 use crate::strategy;
 
+/// Instances of one candidate.
+const INSTANCES_MAX: u32 = 64;
 /// A hyperparameter's value (CreateTrainingJob).
 const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 
 pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findings: &mut Vec<Finding>) {
     let Some(candidate) = spec.candidates.get(index) else { return };
     let at = format!("/candidates/{index}");
-    if candidate.instance_count == 0 || candidate.instance_count > 64 {
+    if candidate.instance_count == 0 || candidate.instance_count > INSTANCES_MAX {
         findings.push(
             found("instance-count", format!("{at}/instance_count"))
                 .says(format!("{} instances", candidate.instance_count))
-                .fix("choose 1 to 64"),
+                .fix(format!("choose 1 to {INSTANCES_MAX}")),
         );
         return;
     }
@@ -394,11 +396,8 @@ fn tokens(count: u64) -> f64 {
 /// What SageMaker itself would refuse of the request that is sent: whatever no rule above has named.
 pub(super) fn rendered(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     let at = format!("/candidates/{index}");
-    let stands = |finding: &Finding| {
-        finding.severity >= Severity::Refused
-            && (!finding.pointer.starts_with("/candidates/") || finding.pointer.starts_with(&format!("{at}/")))
-    };
-    if findings.iter().any(stands) {
+    let is_error = |finding: &Finding| finding.severity == Severity::Error && finding.candidate().is_none();
+    if findings.iter().any(|finding| is_error(finding) || finding.refuses(index)) {
         return;
     }
     let (Some(candidate), Some(workload)) = (spec.candidates.get(index), &spec.workload) else { return };
