@@ -18,6 +18,8 @@ const HEADER: usize = 19;
 const ROW: usize = 2 + (4 + 8) + (4 + 4) + (4 + 8);
 /// The end: a row of -1 fields.
 const TRAILER: usize = 2;
+/// Bytes that are read before others have their turn on the worker.
+const TURN: usize = 64 * 1024;
 /// Postgres counts microseconds from 2000-01-01; this is that day, from 1970.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
@@ -30,7 +32,7 @@ pub struct Fetched {
 
 #[derive(Debug)]
 enum Points {
-    /// Rows of a COPY.
+    /// By COPY.
     Live(Vec<u8>),
     Compacted(Vec<Chunk>),
 }
@@ -39,7 +41,9 @@ impl Fetched {
     /// The points, in order. Its time grows with their number.
     pub fn columns(self) -> Result<Columns, StoreError> {
         match self.points {
-            Points::Live(rows) => columns(&rows).ok_or_else(|| StoreError::corrupt("samples", self.series, "value")),
+            Points::Live(sent) => {
+                columns(rows(&sent)).ok_or_else(|| StoreError::corrupt("samples", self.series, "value"))
+            }
             Points::Compacted(chunks) => Ok(compaction::columns(chunks)),
         }
     }
@@ -50,7 +54,7 @@ impl Store {
     pub async fn points(&self, series: &Series) -> Result<Fetched, StoreError> {
         let live = if series.is_compacted { Vec::new() } else { copy(&self.pool, series).await? };
         // No live ones: it has been compacted since it was looked up.
-        let points = if live.is_empty() {
+        let points = if rows(&live).is_empty() {
             Points::Compacted(compaction::chunks(&self.pool, series.id).await?)
         } else {
             Points::Live(live)
@@ -59,7 +63,7 @@ impl Store {
     }
 }
 
-/// The rows that Postgres sends of a series.
+/// What Postgres sends of a series: a header, rows, a trailer.
 async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     // COPY takes no parameters; what is put in is a number and two times, written by us.
     let time = |at: Option<DateTime<Utc>>| at.unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.6f+00").to_string();
@@ -74,19 +78,28 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     let mut stream = reading.connection.copy_out_raw(&statement).await?;
     let points = usize::try_from(series.points).unwrap_or_default();
     let mut sent = Vec::with_capacity(HEADER + points * ROW + TRAILER);
+    let mut turn_ends = TURN;
     while let Some(chunk) = stream.try_next().await? {
         sent.extend_from_slice(&chunk);
+        // Rows that are there already come without a wait, a quarter of a million at once.
+        if sent.len() >= turn_ends {
+            tokio::task::yield_now().await;
+            turn_ends = sent.len() + TURN;
+        }
     }
     drop(stream);
     reading.is_whole = true;
-    sent.drain(..HEADER.min(sent.len()));
-    sent.truncate(sent.len().saturating_sub(TRAILER));
     Ok(sent)
 }
 
+/// The rows of what was sent.
+fn rows(sent: &[u8]) -> &[u8] {
+    sent.get(HEADER..sent.len().saturating_sub(TRAILER)).unwrap_or_default()
+}
+
 /// The points of such rows, in order; `None` when a row is not as Postgres describes it.
-fn columns(sent: &[u8]) -> Option<Columns> {
-    let (rows, rest) = sent.as_chunks::<ROW>();
+fn columns(rows: &[u8]) -> Option<Columns> {
+    let (rows, rest) = rows.as_chunks::<ROW>();
     let mut points = rows.iter().map(|row| fields(row)).collect::<Option<Vec<_>>>().filter(|_| rest.is_empty())?;
     // They come nearly in order, and sorting them here takes a millisecond. Asked for in order, Postgres sorts them on disk as
     // long as it has no statistics on a new month.
