@@ -272,3 +272,25 @@ async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
     let answers = cancelled.into_iter().flatten().chain(forth).chain(back);
     one.into_iter().chain(two).chain(answers).chain(read).collect()
 }
+
+/// Two first points of a month at the same time: one makes its partition, the other finds it made.
+#[sqlx::test(migrations = false)]
+async fn a_month_is_made_by_whoever_comes_first_and_the_others_go_on(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let make = "SELECT make_samples_partition('2027-03-01')";
+    let mut first = pool.begin().await.unwrap();
+    sqlx::query(make).execute(&mut *first).await.unwrap();
+    let second = tokio::spawn({
+        let pool = pool.clone();
+        async move { sqlx::query(make).execute(&pool).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    while number(&pool, waiting).await == 0 {
+        assert!(!second.is_finished(), "it waits for the first");
+        real_sleep(Duration::from_millis(10)).await;
+    }
+    first.commit().await.unwrap();
+    second.await.unwrap().expect("the month is there");
+    drop(test);
+}

@@ -114,8 +114,11 @@ impl Rig {
     pub(super) fn post(&self, path: &str, body: &str) -> Result<Value, String> {
         let url = format!("{}{path}", self.url);
         let request = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key));
+        let request = request.config().http_status_as_error(false).build();
         let mut answer = request.send(body).map_err(|error| format!("POST {url}: {error}"))?;
-        answer.body_mut().read_json().map_err(|error| format!("POST {url}: {error}"))
+        let is_refused = !answer.status().is_success();
+        let value: Value = answer.body_mut().read_json().map_err(|error| format!("POST {url}: {error}"))?;
+        if is_refused { Err(format!("POST {url}: {value}")) } else { Ok(value) }
     }
 
     pub(super) fn post_bare(&self, path: &str, body: &str) -> Result<(), String> {
