@@ -62,6 +62,11 @@ impl fmt::Display for NotFound {
 impl std::error::Error for NotFound {}
 
 impl Binaries {
+    /// The server's major version; none when it does not say.
+    pub fn major(&self) -> Option<u32> {
+        major(&self.dir)
+    }
+
     /// Looks for a server, downloading the pinned one if the cache does not hold it yet.
     ///
     /// # Errors
