@@ -42,8 +42,10 @@ pub struct Settings {
     pub sagemaker_metrics: bool,
     /// How long points of what is over are kept; rollups and figures stay. `None`: for good.
     pub points_kept: Option<TimeDelta>,
-    /// Key of the secrets that are derived and not stored (CI webhooks).
+    /// Key of the secrets that are derived and not stored (CI webhooks, push tokens).
     pub secret_key: [u8; 32],
+    /// Where training jobs reach this service; `None`: they are not told.
+    pub public_url: Option<String>,
 }
 
 impl Settings {

@@ -27,9 +27,8 @@ pub use operation::Operation;
 /// A call that is paced waits so often, and so long (domain clock), before it is put off.
 const WAITS_MAX: u32 = 50;
 const WAIT_MAX: TimeDelta = TimeDelta::seconds(5);
-/// Pages of one answer. 500 series of two weeks of minutes fit in 101; SageMaker has some thousands of quotas and products; names
-/// of checkpoints do not sort by time, so all are listed.
-const METRIC_PAGES_MAX: u32 = 128;
+/// Pages of one answer. SageMaker has some thousands of quotas and products; names of checkpoints do not sort by time, so all are
+/// listed.
 const LIST_PAGES_MAX: u32 = 200;
 /// How long (domain clock) an account that was confirmed is not asked for again: less than between two looks at a job.
 const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
@@ -60,13 +59,13 @@ struct Account {
     confirmed_at: Option<DateTime<Utc>>,
 }
 
-/// What a read of metrics came to.
+/// What asking for a page of metrics came to.
 #[derive(Debug)]
-pub struct MetricsRead {
-    /// Metrics that AWS bills, or may bill, for it: pages count again, a reply that was lost counts, a refusal does not. For
-    /// each query as often as `calls`.
-    pub calls: u32,
-    pub series: Result<Vec<Series>, AwsError>,
+pub struct MetricsPage {
+    /// AWS bills it, or may: a reply that was lost counts, a refusal does not.
+    pub is_billed: bool,
+    /// For each query what this page has of it.
+    pub reply: Result<Page<Series>, AwsError>,
 }
 
 /// AWS, counted and paced. Shared by all tasks.
@@ -271,38 +270,13 @@ impl Aws {
         self.count(Operation::ListTags, self.ports.jobs.tags(arn).await, 0)
     }
 
-    /// All pages of some series; a series is complete when CloudWatch says so of it.
-    pub async fn read_metrics(&self, queries: &[MetricQuery], window: Window, pulse: &Pulse) -> MetricsRead {
-        let mut read = MetricsRead { calls: 0, series: Ok(vec![Series::default(); queries.len()]) };
-        let mut token = None;
-        for _ in 0..METRIC_PAGES_MAX {
-            pulse.beat();
-            let page = match self.wait_for(Operation::GetMetricData).await {
-                Ok(()) => {
-                    let page = self.ports.metrics.read(queries, window, token).await;
-                    let is_billed = matches!(page, Ok(_) | Err(AwsError::Unknown(_)));
-                    read.calls += u32::from(is_billed);
-                    self.count(Operation::GetMetricData, page, if is_billed { queries.len() } else { 0 })
-                }
-                Err(error) => Err(error),
-            };
-            match page {
-                Err(error) => return MetricsRead { series: Err(error), ..read },
-                Ok(page) => {
-                    let all = read.series.iter_mut().flatten();
-                    for (series, more) in all.zip(page.items) {
-                        series.points.extend(more.points);
-                        series.is_complete |= more.is_complete;
-                    }
-                    token = page.next;
-                }
-            }
-            if token.is_none() {
-                return read;
-            }
-        }
-        let error = AwsError::Unknown(format!("GetMetricData has more than {METRIC_PAGES_MAX} pages"));
-        MetricsRead { series: Err(error), ..read }
+    /// A page of some series. The caller has waited for its turn, and counted what it asks for: AWS bills that, whatever becomes of
+    /// the reply.
+    pub async fn metrics_page(&self, queries: &[MetricQuery], window: Window, token: Option<String>) -> MetricsPage {
+        let reply = self.ports.metrics.read(queries, window, token).await;
+        let is_billed = matches!(reply, Ok(_) | Err(AwsError::Unknown(_)));
+        let metrics = if is_billed { queries.len() } else { 0 };
+        MetricsPage { is_billed, reply: self.count(Operation::GetMetricData, reply, metrics) }
     }
 
     pub async fn read_iterations(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError> {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bakeoff_domain::clock::Timescale;
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::crash;
+
 /// The domain clock.
 #[derive(Debug, Clone)]
 pub enum Clock {
@@ -23,7 +25,7 @@ impl Clock {
     /// The moment on the domain clock, to the microsecond.
     pub fn now(&self) -> DateTime<Utc> {
         match self {
-            Self::Running(scale) => scale.at(real_now()),
+            Self::Running(scale) => scale.at(real_now()) - crash::set_back(),
             Self::Manual(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

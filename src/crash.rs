@@ -1,21 +1,35 @@
-//! Named points at which a simulation may kill or freeze this process. Disarmed everywhere else: `cli::serve` arms one only
-//! when the clock is simulated, and so AWS is too.
+//! Named points at which a simulation may kill or freeze this process, or set its clock back. Disarmed everywhere else:
+//! `cli::serve` arms one only when the clock is simulated, and so AWS is too. Points `in_…` lie within a transaction, before its
+//! commit.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use chrono::TimeDelta;
 use rustix::process::{Signal, getpid, kill_process};
 
 static ARMED: OnceLock<Armed> = OnceLock::new();
 static PASSED: AtomicU32 = AtomicU32::new(0);
+static IS_SET_BACK: AtomicBool = AtomicBool::new(false);
 
-/// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is continued from outside.
+/// How far the domain clock is set back.
+const SET_BACK: TimeDelta = TimeDelta::minutes(50);
+
+/// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is continued from outside, and
+/// `set-back` sets its domain clock back by 50 minutes, for good.
 #[derive(Debug, Clone)]
 pub struct Armed {
-    signal: Signal,
+    what: Blow,
     point: String,
     nth: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Blow {
+    Kill,
+    Freeze,
+    SetBack,
 }
 
 impl FromStr for Armed {
@@ -25,14 +39,15 @@ impl FromStr for Armed {
         let parse = || {
             let (what, place) = text.split_once('@')?;
             let (point, nth) = place.split_once(':')?;
-            let signal = match what {
-                "kill" => Signal::KILL,
-                "freeze" => Signal::STOP,
+            let what = match what {
+                "kill" => Blow::Kill,
+                "freeze" => Blow::Freeze,
+                "set-back" => Blow::SetBack,
                 _ => return None,
             };
-            Some(Self { signal, point: point.to_owned(), nth: nth.parse().ok()? })
+            Some(Self { what, point: point.to_owned(), nth: nth.parse().ok()? })
         };
-        parse().ok_or_else(|| format!("`{text}` is not kill@POINT:N or freeze@POINT:N"))
+        parse().ok_or_else(|| format!("`{text}` is not kill@POINT:N, freeze@POINT:N or set-back@POINT:N"))
     }
 }
 
@@ -46,6 +61,15 @@ pub fn point(name: &str) {
     let Some(armed) = ARMED.get().filter(|armed| armed.point == name) else { return };
     if PASSED.fetch_add(1, Ordering::SeqCst) + 1 == armed.nth {
         // Nobody is left to hear of an error.
-        kill_process(getpid(), armed.signal).unwrap_or_default();
+        match armed.what {
+            Blow::Kill => kill_process(getpid(), Signal::KILL).unwrap_or_default(),
+            Blow::Freeze => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
+            Blow::SetBack => IS_SET_BACK.store(true, Ordering::SeqCst),
+        }
     }
+}
+
+/// How far the domain clock has been set back.
+pub fn set_back() -> TimeDelta {
+    if IS_SET_BACK.load(Ordering::Relaxed) { SET_BACK } else { TimeDelta::zero() }
 }

@@ -39,6 +39,8 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct Loaded {
     spec: ExperimentSpec,
+    /// Stored profiles that were stored for another type.
+    misplaced: Vec<Finding>,
     /// Every speed that is known of this workload: for predictions, and not to be stored.
     measurements: Vec<Measurement>,
     /// With those that begin later: a reservation looks ahead.
@@ -59,10 +61,10 @@ struct Checked {
 /// Fills in what a spec refers to, and reads what is needed to judge it.
 pub async fn load(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Loaded, StoreError> {
     let now = app.clock.now();
-    let spec = fill(&app.store, project, spec).await?;
+    let (spec, misplaced) = fill(&app.store, project, spec).await?;
     let tariffs = app.store.tariffs(project, &spec.region, &types(&spec)).await?;
     let measurements = measurements(&app.store, project, &spec).await?;
-    Ok(Loaded { spec, measurements, tariffs, settings: Arc::clone(&app.settings), now })
+    Ok(Loaded { spec, misplaced, measurements, tariffs, settings: Arc::clone(&app.settings), now })
 }
 
 /// The instance types that a spec names, each once.
@@ -74,10 +76,11 @@ fn types(spec: &ExperimentSpec) -> Vec<String> {
 
 impl Loaded {
     fn check(self) -> Checked {
-        let Self { spec, measurements, tariffs, settings, now } = self;
+        let Self { spec, misplaced, measurements, tariffs, settings, now } = self;
         let in_force: Vec<Price> =
             types(&spec).iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
         let mut findings = lint::lint(&spec, &in_force);
+        findings.extend(misplaced);
         if spec.region != settings.region {
             findings.push(
                 found("region-not-allowed", "/region")
@@ -146,8 +149,13 @@ async fn measurements(
     Ok(all)
 }
 
-/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so.
-async fn fill(store: &Store, project: ProjectId, mut spec: ExperimentSpec) -> Result<ExperimentSpec, StoreError> {
+/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so; a profile that
+/// was stored for another type than it is used on is a finding.
+async fn fill(
+    store: &Store,
+    project: ProjectId,
+    mut spec: ExperimentSpec,
+) -> Result<(ExperimentSpec, Vec<Finding>), StoreError> {
     if let (None, Some(id)) = (&spec.workload, spec.workload_id) {
         spec.workload = store.workload(project, id).await?.map(|stored| stored.spec);
         if spec.workload.is_some() {
@@ -155,19 +163,25 @@ async fn fill(store: &Store, project: ProjectId, mut spec: ExperimentSpec) -> Re
         }
     }
     let wanted: Vec<uuid::Uuid> = spec.candidates.iter().filter_map(|c| c.profile_id.map(|id| id.0)).collect();
+    let mut misplaced = Vec::new();
     if wanted.is_empty() {
-        return Ok(spec);
+        return Ok((spec, misplaced));
     }
     let profiles = store.profiles_by_id(project, &wanted).await?;
-    for candidate in &mut spec.candidates {
-        if let (None, Some(id)) = (&candidate.profile, candidate.profile_id) {
-            candidate.profile = profiles.iter().find(|stored| stored.id == id).map(|stored| stored.spec.clone());
-            if candidate.profile.is_some() {
-                candidate.profile_id = None;
-            }
+    for (index, candidate) in spec.candidates.iter_mut().enumerate() {
+        let id = candidate.profile_id.filter(|_| candidate.profile.is_none());
+        let Some(stored) = profiles.iter().find(|stored| Some(stored.id) == id) else { continue };
+        if stored.instance_type != candidate.instance_type {
+            let (own, used) = (&stored.instance_type, &candidate.instance_type);
+            misplaced.push(
+                found("profile-of-another-type", format!("/candidates/{index}/profile_id"))
+                    .says(format!("the profile `{}` was stored for {own}, and is used on {used}", stored.name))
+                    .fix(format!("use \"instance_type\": \"{own}\", or store a profile for {used} and name that")),
+            );
         }
+        (candidate.profile, candidate.profile_id) = (Some(stored.spec.clone()), None);
     }
-    Ok(spec)
+    Ok((spec, misplaced))
 }
 
 impl Prepared {

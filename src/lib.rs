@@ -15,6 +15,7 @@ pub mod ids;
 pub mod intake;
 pub mod leader;
 pub mod pulse;
+pub mod push_token;
 pub mod read;
 pub mod refresh;
 pub mod sns;

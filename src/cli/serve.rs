@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::decide::Policy;
 use bakeoff_domain::price;
@@ -79,6 +79,10 @@ pub(super) struct ServeOptions {
     /// Seconds that a scheduler holds a trial, in real time.
     #[arg(long, default_value_t = 30)]
     lease_seconds: u32,
+    /// Where training jobs reach this service (https://…). Each job then finds BAKEOFF_URL and BAKEOFF_PUSH_TOKEN in its environment, and
+    /// may send the metrics of its own trial with them, and nothing else.
+    #[arg(long, env = "BAKEOFF_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
+    public_url: Option<String>,
     /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
@@ -220,6 +224,7 @@ async fn serve(
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
     let beside = App { store: app.store.apart(tasks_share, lease), ..app.clone() };
+    let migrated = upgraded(app.store.clone(), lease);
     tasks::spawn(&beside, &tracker, &stop);
     let listener = TcpListener::bind(options.listen).await.with_context(|| format!("{}", options.listen))?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -229,7 +234,10 @@ async fn serve(
     tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
     let limits = http::Limits::of_process();
     let server = tokio::spawn(http::serve(listener, http::router(app), limits, stop.clone()));
-    asked.cancelled().await;
+    let outcome = tokio::select! {
+        () = asked.cancelled() => Ok(()),
+        error = migrated => Err(error),
+    };
     tracing::info!("stopping");
     stop.cancel();
     tracker.close();
@@ -238,7 +246,27 @@ async fn serve(
         _ = async { (server.await, tracker.wait().await) } => {}
         () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
     }
-    Ok(())
+    outcome
+}
+
+/// How long the database may take to say which version its schema has.
+const SCHEMA_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Ends when the schema is newer than this program: somebody has migrated the database under it, and what it would write from now on
+/// might mean something else there.
+async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
+    loop {
+        real_sleep(look_every).await;
+        // A database that is away, or does not answer, says nothing of its schema.
+        let versions = Pulse::default().patiently(SCHEMA_PATIENCE, store.schema_versions()).await;
+        let Some(Ok((applied, known))) = versions else { continue };
+        if applied > known {
+            return anyhow!(
+                "the schema is now at version {applied}, newer than this program's {known}: the database was migrated under it, \
+                 so it stops. Start the program that migrated it"
+            );
+        }
+    }
 }
 
 fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
@@ -302,6 +330,17 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Without a slash at its end: paths are appended.
+fn public_url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
+    let is_whole = !rest.trim_matches('/').is_empty() && !text.contains(char::is_whitespace) && text.len() <= 400;
+    if is_whole {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err("it is not a URL, for example https://bakeoff.example.com".to_owned())
+    }
+}
+
 /// `s3://bucket/key`, whole.
 fn s3_object(text: &str) -> Result<String, String> {
     let parts = text.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
@@ -362,6 +401,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         sagemaker_metrics: options.sagemaker_metrics,
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
+        public_url: options.public_url.clone(),
         points_kept: options.keep_points_days.map(|days| TimeDelta::days(days.into())),
         secret_key: secret::of_service(
             options.secret_key.as_ref(),

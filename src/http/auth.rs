@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq;
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::real_now;
+use crate::push_token;
 
 /// What a key may do; each role may do what those before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -54,6 +55,29 @@ pub(super) struct Editor(pub(super) Caller);
 /// A caller who may give others power, or decide about money.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin(pub(super) Caller);
+
+/// Whoever may send metrics: an editor, or a training job with the token of its trial, which is still to be compared.
+#[derive(Debug, Clone)]
+pub(super) enum Pusher {
+    Editor(Caller),
+    Token(String),
+}
+
+impl FromRequestParts<App> for Pusher {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        match bearer(parts).filter(|text| push_token::is_one(text)) {
+            Some(token) => Ok(Self::Token(token.to_owned())),
+            None => Editor::from_request_parts(parts, app).await.map(|Editor(caller)| Self::Editor(caller)),
+        }
+    }
+}
+
+fn bearer(parts: &Parts) -> Option<&str> {
+    let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok())?;
+    value.strip_prefix("Bearer ").map(str::trim)
+}
 
 impl Caller {
     fn needs(self, role: Role) -> Result<Self, Problem> {
@@ -108,15 +132,14 @@ impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some(text) = value.and_then(|value| value.strip_prefix("Bearer ")) else {
+        let Some(text) = bearer(parts) else {
             return Err(Problem::unauthenticated(
                 "send `Authorization: Bearer bk_…`; `bakeoff keys create` makes a key on the host",
             ));
         };
         // One answer for every kind of wrong key: it must not tell which ids exist.
         let refused = || Problem::unauthenticated("the key is malformed, unknown, revoked or expired");
-        let (id, secret) = parse_key(text.trim()).ok_or_else(refused)?;
+        let (id, secret) = parse_key(text).ok_or_else(refused)?;
         let stored = app.store.live_key(id, real_now()).await?.ok_or_else(refused)?;
         let role = Role::parse(&stored.role).ok_or_else(refused)?;
         if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {

@@ -18,10 +18,10 @@ use serde::Deserialize;
 use subtle::ConstantTimeEq;
 use utoipa::ToSchema;
 
-use super::ci::mac;
 use super::extract::Raw;
 use super::problem::{Problem, Problems};
 use crate::app::App;
+use crate::ids::mac;
 use crate::sns::{Opened, SnsError};
 
 /// The key of an installation's events, as an API destination sends it: `Authorization: Bearer bke_…`.

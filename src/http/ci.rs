@@ -6,9 +6,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use bakeoff_domain::ids::{ExperimentId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::Mac;
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 use utoipa::ToSchema;
 
 use super::auth::Admin;
@@ -17,7 +16,7 @@ use super::heavy::aside;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
 use crate::app::App;
-use crate::ids;
+use crate::ids::{self, mac};
 use crate::intake;
 use crate::store::StoreError;
 use crate::store::requests::{Once, Template};
@@ -56,15 +55,6 @@ pub(super) struct CiStarted {
     experiment_id: ExperimentId,
     /// True when this delivery was seen before: nothing new was started.
     duplicate: bool,
-}
-
-/// HMAC-SHA-256.
-pub(super) fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
-    // HMAC takes a key of any length.
-    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
-        .unwrap_or_else(|_| unreachable!("HMAC takes a key of any length"));
-    mac.update(message);
-    mac
 }
 
 fn secret(app: &App, id: TemplateId) -> String {

@@ -14,13 +14,14 @@ use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Caller, Editor};
+use super::auth::{Caller, Editor, Pusher};
 use super::extract::{Id, Params, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format};
 use crate::app::App;
 use crate::figures::preferred;
+use crate::push_token;
 use crate::store::series::{Appended, Named, Samples, Series};
 
 /// The largest body of a push.
@@ -80,18 +81,38 @@ pub(super) struct SkippedLine {
 /// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the same, CSV with a header line,
 /// or Hugging Face's trainer_state.json. Sending a point twice is harmless: it is known by its metric, time and step. NaN and
 /// the infinities are kept, and are in no mean.
+///
+/// A training job of ours needs no key: with `BAKEOFF_URL`, `BAKEOFF_TRIAL_ID` and `BAKEOFF_PUSH_TOKEN` from its environment as the
+/// bearer token it may send the metrics of its own trial, until an hour after the trial's end (`serve --public-url`).
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/metrics", operation_id = "pushTrialMetrics", tag = "metrics",
     params(("trial_id" = TrialId, Path), PushParams),
     request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
     responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
 pub(super) async fn push_trial(
     State(app): State<App>,
-    Editor(caller): Editor,
+    pusher: Pusher,
     Id(id): Id<TrialId>,
     Params(params): Params<PushParams>,
     request: Request,
 ) -> Result<Json<Pushed>, Problem> {
-    push(&app, caller, Subject::Trial(id), params, request).await
+    let subject = Subject::Trial(id);
+    match pusher {
+        Pusher::Editor(caller) => owned(&app, caller, subject).await?,
+        Pusher::Token(token) => {
+            if !push_token::is_of(&token, &app.settings.secret_key, id) {
+                return Err(Problem::unauthenticated("the push token is not this trial's"));
+            }
+            let Some(ended_at) = app.store.end_of_trial(id).await? else {
+                return Err(Problem::not_found(format!("there is no trial {id}")));
+            };
+            if !push_token::is_open(ended_at, app.clock.now()) {
+                return Err(Problem::forbidden(
+                    "the trial has been over for more than an hour: its push token is no longer taken",
+                ));
+            }
+        }
+    }
+    push(&app, subject, params, request).await
 }
 
 /// Send metrics of an external run
@@ -112,7 +133,8 @@ pub(super) async fn push_run(
         let run = app.store.runs_by_id(caller.project, &[id]).await?.pop();
         params.started_at = run.and_then(|run| run.started_at);
     }
-    push(&app, caller, Subject::Run(id), params, request).await
+    owned(&app, caller, Subject::Run(id)).await?;
+    push(&app, Subject::Run(id), params, request).await
 }
 
 async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Problem> {
@@ -125,17 +147,10 @@ async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Proble
     }))
 }
 
-async fn push(
-    app: &App,
-    caller: Caller,
-    subject: Subject,
-    params: PushParams,
-    request: Request,
-) -> Result<Json<Pushed>, Problem> {
+async fn push(app: &App, subject: Subject, params: PushParams, request: Request) -> Result<Json<Pushed>, Problem> {
     if params.started_at.is_some_and(|at| !STARTED_YEARS.contains(&at.year())) {
         return Err(super::page::parameter("started_at", "it does not lie between 2000 and 2100"));
     }
-    owned(app, caller, subject).await?;
     let is_table = is_csv(request.headers());
     let body = whole(request, BODY_BYTES_MAX).await?;
     let now = app.clock.now();

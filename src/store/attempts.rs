@@ -13,6 +13,8 @@ use bakeoff_domain::requested::{self, Actual, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
+use crate::crash;
+
 use super::error::{from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
@@ -251,6 +253,7 @@ impl Store {
         }
         let message = format!("attempt {number} is {job_name}, {total} reserved");
         events::insert(&mut tx, &event(trial, "planned", "info", &message), now).await?;
+        crash::point("in_plan");
         tx.commit().await?;
         Ok(Applied::Done)
     }

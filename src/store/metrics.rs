@@ -9,6 +9,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 
+use crate::crash;
+
 use super::error::from_json;
 use super::ledger::{self, Account, Entry};
 use super::series::{self, Again, Samples};
@@ -96,20 +98,20 @@ impl Store {
     }
 
     /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is billed all the same. What was not
-    /// asked for after all is taken back.
-    pub async fn count_requested(&self, requested: &[(AttemptId, i64)]) -> Result<(), StoreError> {
+    /// asked for after all is taken back. False when another reader has settled some of them meanwhile: those are not counted.
+    pub async fn count_requested(&self, requested: &[(AttemptId, i64)]) -> Result<bool, StoreError> {
         retried(|| async move {
-            sqlx::query!(
+            let counted = sqlx::query!(
                 r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
                    UPDATE attempts a SET metrics_requested = greatest(a.metrics_requested + n.requested, 0)
                    FROM UNNEST($1::uuid[], $2::bigint[]) AS n(id, requested)
-                   WHERE a.id = n.id AND a.id IN (SELECT id FROM held)"#,
+                   WHERE a.id = n.id AND a.id IN (SELECT id FROM held) AND a.metrics_due_at IS NOT NULL"#,
                 &requested.iter().map(|(id, _)| id.0).collect::<Vec<_>>(),
                 &requested.iter().map(|(_, count)| *count).collect::<Vec<_>>(),
             )
             .execute(&self.pool)
             .await?;
-            Ok(())
+            Ok(usize::try_from(counted.rows_affected()) == Ok(requested.len()))
         })
         .await
     }
@@ -155,6 +157,7 @@ impl Store {
                 settle(&mut tx, &step.due.account, step.due.reserved_metrics_usd, (requested, since), now).await?;
             }
         }
+        crash::point("in_metrics");
         tx.commit().await?;
         Ok(())
     }

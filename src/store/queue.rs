@@ -11,6 +11,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::crash;
+
 use super::leases::{self, Term};
 use super::session::interval;
 use super::trials::{Claimed, ClaimedRow};
@@ -66,6 +68,7 @@ impl Store {
         }
         let ids: Vec<Uuid> = admission.admitted.iter().map(|trial| trial.0).collect();
         let rows = claim(&mut tx, &ids, (owner, lease), now).await?;
+        crash::point("in_admission");
         tx.commit().await?;
         self.claimed(rows).await
     }

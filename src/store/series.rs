@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::ids::{ProjectId, TrialId};
 use bakeoff_domain::metric::{Source, Subject, standard};
 use bakeoff_domain::rollup::{Gain, Roll, StoredPoint, bucket_start, roll_up};
 use bakeoff_domain::samples::Point;
@@ -131,6 +131,11 @@ impl Store {
             Err(error) if error.is_undone() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// When a trial ended, if it has; none when there is no such trial.
+    pub async fn end_of_trial(&self, trial: TrialId) -> Result<Option<Option<DateTime<Utc>>>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT ended_at FROM trials WHERE id = $1", trial.0).fetch_optional(&self.pool).await?)
     }
 
     /// Whose trials or runs these are not: a stranger's, or nobody's.

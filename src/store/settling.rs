@@ -9,6 +9,8 @@ use bakeoff_domain::price::PriceStatus;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::crash;
+
 use super::attempts::{Applied, Lease, account, event, fenced, record_job};
 use super::bill::{self, Waits, What, waits};
 use super::error::to_json;
@@ -87,6 +89,7 @@ impl Store {
             other => (other.as_str(), "info"),
         };
         events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
+        crash::point("in_settlement");
         tx.commit().await?;
         Ok(Applied::Done)
     }

@@ -6,6 +6,8 @@ use bakeoff_domain::watch::{Change, Known};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::crash;
+
 use super::events::{self, NewEvent};
 use super::leases::{self, Term};
 use super::{Store, StoreError, retried};
@@ -69,6 +71,7 @@ impl Store {
                 return Ok(false);
             }
             write_notices(&mut tx, changed, look, now).await?;
+            crash::point("in_listing");
             tx.commit().await?;
             Ok(true)
         })

@@ -13,6 +13,7 @@ use bakeoff_domain::samples::Point;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
+use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::attempts::METRICS_FINAL_AFTER;
@@ -25,6 +26,8 @@ const DUE_MAX: i64 = 500;
 const HOLD: TimeDelta = TimeDelta::minutes(10);
 /// A last read that has failed for so long after the job's end is given up: the figures stay as they are.
 const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
+/// Pages of one answer: 500 series of two weeks of minutes fit in 101.
+const PAGES_MAX: u32 = 128;
 /// Read again before the cursor: points may come late.
 const OVERLAP: TimeDelta = TimeDelta::minutes(3);
 
@@ -176,8 +179,8 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
     write(app, progress, samples, now).await
 }
 
-/// Asks for the series of some attempts: those of each, in the order of its queries. They are counted as asked for before they
-/// are: whatever becomes of the reply, AWS bills them.
+/// Asks for the series of some attempts: those of each, in the order of its queries. Each page is counted before it is asked for:
+/// whatever becomes of the reply, or of us, AWS bills it.
 async fn ask(
     app: &App,
     attempts: &[MetricsDue],
@@ -190,17 +193,43 @@ async fn ask(
         };
         attempts.iter().zip(&counts).map(each).collect()
     };
-    app.store.count_requested(&booked(1)).await?;
-    crash::point("before_metrics");
     let all: Vec<MetricQuery> = attempts.iter().flat_map(queries).collect();
-    let read = app.aws.read_metrics(&all, window, &app.pulse).await;
-    if read.calls != 1 {
-        app.store.count_requested(&booked(i64::from(read.calls) - 1)).await?;
+    let mut series = vec![Series::default(); all.len()];
+    let mut token = None;
+    for _ in 0..PAGES_MAX {
+        app.pulse.beat();
+        if let Err(error) = app.aws.wait_for(Operation::GetMetricData).await {
+            return Ok(Err(error));
+        }
+        if !app.store.count_requested(&booked(1)).await? {
+            app.store.count_requested(&booked(-1)).await?;
+            return Ok(Err(AwsError::Unknown("another reader was faster, and has settled some of them".to_owned())));
+        }
+        crash::point("before_metrics");
+        let page = app.aws.metrics_page(&all, window, token).await;
+        crash::point("after_metrics");
+        if !page.is_billed {
+            app.store.count_requested(&booked(-1)).await?;
+        }
+        let page = match page.reply {
+            Ok(page) => page,
+            Err(error) => return Ok(Err(error)),
+        };
+        for (one, more) in series.iter_mut().zip(page.items) {
+            one.points.extend(more.points);
+            one.is_complete |= more.is_complete;
+        }
+        token = page.next;
+        if token.is_none() {
+            // Another account's CloudWatch knows nothing of our jobs, and says that this is all.
+            if let Err(error) = super::confirm_account(app).await? {
+                return Ok(Err(error));
+            }
+            let mut series = series.into_iter();
+            return Ok(Ok(counts.iter().map(|count| series.by_ref().take(*count).collect()).collect()));
+        }
     }
-    Ok(read.series.map(|series| {
-        let mut series = series.into_iter();
-        counts.iter().map(|count| series.by_ref().take(*count).collect()).collect()
-    }))
+    Ok(Err(AwsError::Unknown(format!("GetMetricData has more than {PAGES_MAX} pages"))))
 }
 
 /// A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.

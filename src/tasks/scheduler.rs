@@ -34,6 +34,7 @@ use crate::clock::Stopwatch;
 use crate::crash;
 use crate::ids;
 use crate::pulse::{Pulse, meanwhile};
+use crate::push_token;
 use crate::store::StoreError;
 use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
 use crate::store::trials::{Attempt, Claimed};
@@ -357,6 +358,7 @@ impl Hand<'_> {
     /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
     async fn wait_for_budget(&self, worst: &WorstCase, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let store = &self.app.store;
+        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
         let experiment = store.experiment(self.trial.project_id, self.trial.experiment_id).await?;
         let project = store.project(self.trial.project_id).await?;
         let Some((experiment, project)) = experiment.zip(project) else { return Ok(false) };
@@ -397,6 +399,11 @@ impl Hand<'_> {
         let marker = attempt.id.to_string();
         let mut request = request::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
+        if let Some(url) = &self.app.settings.public_url {
+            let token = push_token::of(&self.app.settings.secret_key, self.trial.id);
+            request.environment.insert(request::URL_VARIABLE.to_owned(), url.clone());
+            request.environment.insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
+        }
         if let Some((at, why)) = self.is_held_back(now).await? {
             self.app.store.release_lease(self.trial, at, Some(&why)).await?;
             return Ok(false);

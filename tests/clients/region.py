@@ -1,7 +1,9 @@
 """boto3, unmodified, against the simulated region: create, duplicate create, describe, list with paging, tags, stop,
-GetMetricData, S3 put and get. Called by tests/it/boto.rs with the two addresses; prints how many checks held."""
+GetMetricData, S3 put and get; then what a region does that is as unkind as AWS: pages cut short, tokens that expire, jobs that are not known
+yet, times of the bill that are absent, spot that is never launched, metrics on two pages. Called by tests/it/clients.rs with the two addresses; prints how many checks held."""
 
 import datetime
+import json
 import sys
 import urllib.request
 
@@ -118,5 +120,108 @@ check("metrics by the minute, GPU summed over eight", len(speed["Values"]) > 30 
 
 s3.put_object(Bucket="tests", Key="models/one.txt", Body=b"weights")
 check("S3", s3.get_object(Bucket="tests", Key="models/one.txt")["Body"].read() == b"weights")
+
+
+
+def unkind(**faults):
+    """What goes wrong from now on; nothing, when nothing is said."""
+    body = json.dumps(faults).encode()
+    urllib.request.urlopen(urllib.request.Request(
+        f"{API}/_sim/faults", body, {"content-type": "application/json"}, method="POST")).close()
+
+
+def listed(prefix, **options):
+    """Names and sizes of pages, as boto3's own paginator reads them."""
+    names, sizes = [], []
+    for page in sagemaker.get_paginator("list_training_jobs").paginate(NameContains=prefix, **options):
+        advance(1)
+        names += [job["TrainingJobName"] for job in page["TrainingJobSummaries"]]
+        sizes.append(len(page["TrainingJobSummaries"]))
+    return names, sizes
+
+
+sagemaker.create_training_job(**request("limit-0", StoppingCondition={"MaxRuntimeInSeconds": 3600}))
+sagemaker.create_training_job(**request("limit-1", StoppingCondition={"MaxRuntimeInSeconds": 3600}))
+advance(1800)
+sagemaker.stop_training_job(TrainingJobName="limit-0")
+advance(7200)
+stopped = sagemaker.describe_training_job(TrainingJobName="limit-0")
+limited = sagemaker.describe_training_job(TrainingJobName="limit-1")
+grace = [phase for phase in stopped["SecondaryStatusTransitions"] if phase["Status"] == "Stopping"][0]
+check("a job that would have ended at its limit obeys a stop, and uses its whole grace",
+      (stopped["SecondaryStatus"], limited["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
+      and stopped["TrainingTimeInSeconds"] < 2200 < 3600 <= limited["TrainingTimeInSeconds"]
+      and (grace["EndTime"] - grace["StartTime"]).total_seconds() == 120)
+
+unkind(short_pages=0.8)
+names, sizes = listed("job-", SortBy="Name", PaginationConfig={"PageSize": 4})
+check("pages that are cut short join without a gap", names == [f"job-{n}" for n in range(8)] and min(sizes) < 4)
+unkind(expired_page=1)
+advance(5)
+page = sagemaker.list_training_jobs(NameContains="job-", MaxResults=3)
+code, message = refused(sagemaker.list_training_jobs, NameContains="job-", MaxResults=3, NextToken=page["NextToken"])
+check("a token expires", (code, message) == ("ValidationException", "The pagination token has expired"))
+
+unkind(lag=1, lag_seconds=100)
+sagemaker.create_training_job(**request("late-0"))
+unknown = refused(sagemaker.describe_training_job, TrainingJobName="late-0")[1]
+taken = refused(sagemaker.create_training_job, **request("late-0"))[0]
+nowhere = listed("late-")[0]
+advance(100)
+sagemaker.describe_training_job(TrainingJobName="late-0")
+check("a job is not known at first, although its name is taken",
+      (unknown, taken, nowhere, listed("late-")[0]) == ("Requested resource not found.", "ResourceInUse", [], ["late-0"]))
+
+unkind(billing_late=1, billing_seconds=600)
+sagemaker.create_training_job(**request("bill-0"))
+unkind(billing_low=1, billing_seconds=600)
+sagemaker.create_training_job(**request("bill-1"))
+unkind()
+advance(1800)
+for name in ("bill-0", "bill-1"):
+    sagemaker.stop_training_job(TrainingJobName=name)
+advance(120 + 45)
+absent = sagemaker.describe_training_job(TrainingJobName="bill-0")
+low = sagemaker.describe_training_job(TrainingJobName="bill-1")
+advance(600)
+there = sagemaker.describe_training_job(TrainingJobName="bill-0")
+right = sagemaker.describe_training_job(TrainingJobName="bill-1")
+check("times of the bill are absent at first, or too low",
+      (absent["TrainingJobStatus"], low["TrainingJobStatus"]) == ("Stopped", "Stopped")
+      and "BillableTimeInSeconds" not in absent and there["BillableTimeInSeconds"] > 1000
+      and low["BillableTimeInSeconds"] < right["BillableTimeInSeconds"])
+
+unkind(no_spot_capacity=1, pending=1)
+sagemaker.create_training_job(**request(
+    "spot-0", EnableManagedSpotTraining=True, StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}))
+unkind()
+pending = sagemaker.describe_training_job(TrainingJobName="spot-0")["SecondaryStatus"]
+advance(9000)
+never = sagemaker.describe_training_job(TrainingJobName="spot-0")
+check("spot that is never launched waits its time and bills nothing",
+      (pending, never["TrainingJobStatus"], never["SecondaryStatus"]) == ("Pending", "Stopped", "MaxWaitTimeExceeded")
+      and "TrainingStartTime" not in never and "BillableTimeInSeconds" not in never)
+
+
+def speeds():
+    """The speed of job-0, as boto3's paginator joins it, and the status codes on the way."""
+    values, codes = [], []
+    for page in cloudwatch.get_paginator("get_metric_data").paginate(
+            StartTime=now - datetime.timedelta(hours=2), EndTime=now, ScanBy="TimestampAscending",
+            MetricDataQueries=[query("speed", "tps", "TrainingJobName", "job-0")]):
+        values += page["MetricDataResults"][0]["Values"]
+        codes.append(page["MetricDataResults"][0]["StatusCode"])
+    return values, codes
+
+
+unkind(metric_pages=1)
+check("metrics come on two pages, without a gap", speeds() == (speed["Values"], ["PartialData", "Complete"]))
+unkind(failed_series=1)
+check("a series may fail by itself", speeds() == ([], ["InternalError"]))
+unkind(unknown_code=1)
+check("a code that nobody knows", refused(sagemaker.describe_training_job, TrainingJobName="job-0")[0] == "SomethingNewException")
+unkind(expired_credentials=1)
+check("credentials that have expired", refused(sagemaker.describe_training_job, TrainingJobName="job-0")[0] == "ExpiredTokenException")
+unkind()
 
 print(f"boto3: {held} checks held")

@@ -357,3 +357,25 @@ async fn what_the_client_has_already_is_not_sent_again(pool: PgPool) {
     let changed = ask(Some(tag.clone())).await;
     assert!(changed.status() == StatusCode::OK && changed.headers()["etag"].to_str().unwrap() != tag);
 }
+
+#[sqlx::test(migrations = false)]
+async fn a_stored_profile_is_used_on_its_own_type(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut spec = spec();
+    let profile = spec["candidates"][1].as_object_mut().unwrap().remove("profile").unwrap();
+    let new = json!({"name": "small", "instance_type": "ml.p4de.24xlarge", "spec": profile});
+    let (status, stored) = test.post("/v1/instance-profiles", &new).await;
+    assert_eq!(status, StatusCode::CREATED, "{stored}");
+    spec["candidates"][1]["profile_id"] = stored["id"].clone();
+    let (status, refused) = test.post("/v1/experiments", &spec).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
+    let error = &refused["errors"][0];
+    assert_eq!(
+        (&error["rule"], &error["pointer"]),
+        (&json!("profile-of-another-type"), &json!("/candidates/1/profile_id"))
+    );
+    assert_eq!(error["detail"], "the profile `small` was stored for ml.p4de.24xlarge, and is used on ml.p5.48xlarge");
+    spec["candidates"][1]["instance_type"] = json!("ml.p4de.24xlarge");
+    let (status, started) = test.post("/v1/experiments", &spec).await;
+    assert_eq!(status, StatusCode::CREATED, "{started}");
+}

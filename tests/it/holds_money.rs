@@ -373,3 +373,42 @@ async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
     let booked = number(&pool, booked).await;
     assert!(booked >= counted, "the region counts {counted} metrics, {booked} are booked");
 }
+
+/// Another account's CloudWatch knows nothing of our jobs, and says that this is all there is.
+#[sqlx::test(migrations = false)]
+async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&on_p5(1)).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(12)).await;
+    for _ in 0..60 {
+        // Whoever reads while the credentials are another's, and the last time too.
+        test.region_post("/_sim/account", &json!({"account": "999988887777"})).await;
+        ingester::tick(&test.app).await.unwrap();
+        test.region_post("/_sim/account", &json!({"account": "111122223333"})).await;
+        test.watch().await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
+        test.advance(TimeDelta::minutes(5)).await;
+    }
+    test.run_to_end(&id, 12).await;
+    let record = test.record().await;
+    let job = &jobs(&record)[0];
+    let url = format!("{}/_sim/points/{}", test.region.url, job["name"].as_str().unwrap());
+    let published: Value = test.client.get(url).send().await.unwrap().json().await.unwrap();
+    let series =
+        format!("/v1/trials/{}/metrics?metric=tokens_per_second&resolution=raw", job["trial"].as_str().unwrap());
+    let stored = test.get(&series).await["points"]["value"].as_array().unwrap().len();
+    assert_eq!(json!(stored), published["tps"]["points"], "points stored, and published");
+}
+
+/// A reader that slept past its hold finds that another has read the last time, and settled: it asks for nothing more.
+#[sqlx::test(migrations = false)]
+async fn nothing_is_counted_on_what_is_settled(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&on_p5(1)).await;
+    test.run_to_end(&id, 12).await;
+    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM attempts").fetch_one(&pool).await.unwrap();
+    let before = number(&pool, "SELECT metrics_requested FROM attempts").await;
+    assert!(!test.app.store.count_requested(&[(AttemptId(attempt), 6)]).await.unwrap());
+    assert_eq!(number(&pool, "SELECT metrics_requested FROM attempts").await, before);
+}

@@ -21,10 +21,23 @@ async fn settled(test: &TestApp, experiment: &str) -> BTreeMap<String, f64> {
 
 #[sqlx::test(migrations = false)]
 async fn the_ledger_agrees_with_the_regions_bill_to_the_cent(pool: PgPool) {
-    let test = TestApp::new(pool).await;
+    agrees(TestApp::new(pool).await).await;
+}
+
+/// SageMaker's times for the bill are absent for a while after the end, or too low.
+#[sqlx::test(migrations = false)]
+async fn a_bill_that_comes_late_is_waited_for(pool: PgPool) {
+    agrees(TestApp::with_faults(pool, &["--billing-late", "0.7", "--billing-low", "0.7"]).await).await;
+}
+
+async fn agrees(test: TestApp) {
     for spec in [spec(), spot_spec()] {
         let id = test.start(&spec).await;
         test.run_to_end(&id, 60).await;
+        let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+        let attempts =
+            trials["items"].as_array().unwrap().iter().flat_map(|trial| trial["attempts"].as_array().unwrap());
+        assert!(attempts.clone().count() == 2 && attempts.clone().all(|attempt| attempt["billing_estimated"] == false));
         let settled = settled(&test, &id).await;
         assert_eq!(settled.len(), 2);
         let jobs = test.record().await["jobs"].as_array().unwrap().clone();
@@ -39,7 +52,17 @@ async fn the_ledger_agrees_with_the_regions_bill_to_the_cent(pool: PgPool) {
 
 #[sqlx::test(migrations = false)]
 async fn reading_metrics_is_booked_as_the_region_counts_it(pool: PgPool) {
-    let test = TestApp::new(pool).await;
+    is_booked_as_counted(TestApp::new(pool).await).await;
+}
+
+/// Each page is billed, and so is a read of which half was told.
+#[sqlx::test(migrations = false)]
+async fn pages_of_metrics_are_booked_one_by_one(pool: PgPool) {
+    let faults = ["--metric-pages", "0.5", "--failed-series", "0.1", "--partial-metrics", "0.2", "--throttle", "0.2"];
+    is_booked_as_counted(TestApp::with_faults(pool, &faults).await).await;
+}
+
+async fn is_booked_as_counted(test: TestApp) {
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
     let page = test.get(&format!("/v1/experiments/{id}/ledger?page_size=500")).await;

@@ -1,12 +1,14 @@
 //! Metrics from every source: pushed, imported, read from CloudWatch; stored once, read in every format.
 
+use std::sync::Arc;
+
 use bakeoff::app::Settings;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, jobs, spec};
 
 /// The run of document 003, as it would be recorded.
 fn hyperbolic() -> Value {
@@ -417,4 +419,42 @@ async fn each_read_completes_a_bucket(pool: PgPool) {
         seen = whole;
     }
     assert!(seen > 8, "{seen}");
+}
+
+/// What a script finds in its container is enough to send the metrics of its own trial, and good for nothing else.
+#[sqlx::test(migrations = false)]
+async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let settings = Settings { public_url: Some("https://bakeoff.example.com".into()), ..(*test.app.settings).clone() };
+    test.app.settings = Arc::new(settings);
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    let record = test.record().await;
+    let mut found = Vec::new();
+    for job in jobs(&record) {
+        let url = format!("{}/_sim/requests/{}", test.region.url, job["name"].as_str().unwrap());
+        let request: Value = test.client.get(url).send().await.unwrap().json().await.unwrap();
+        let of = |name: &str| request["Environment"][name].as_str().unwrap_or_default().to_owned();
+        assert_eq!(of("BAKEOFF_URL"), "https://bakeoff.example.com");
+        found.push((of("BAKEOFF_TRIAL_ID"), of("BAKEOFF_PUSH_TOKEN")));
+    }
+    let [(first, token), (second, _)] = found.as_slice() else { panic!("two jobs") };
+    let push = async |trial: &str, token: &str| {
+        let path = format!("/v1/trials/{trial}/metrics");
+        let line = json!({"timestamp": test.app.clock.now().timestamp(), "step": 1, "loss": 2.5}).to_string();
+        test.send(test.request(reqwest::Method::POST, &path, token).body(line)).await
+    };
+    let (status, pushed) = push(first, token).await;
+    assert_eq!((status.as_u16(), &pushed["stored"]), (200, &json!(1)), "{pushed}");
+    assert_eq!(push(second, token).await.0, 401, "another trial's");
+    assert_eq!(push(first, &format!("{token}0")).await.0, 401);
+    for path in [format!("/v1/trials/{first}/metrics?metric=loss"), format!("/v1/experiments/{id}")] {
+        let (status, _) = test.send(test.request(reqwest::Method::GET, &path, token)).await;
+        assert_eq!(status, 401, "{path}");
+    }
+    test.run_to_end(&id, 12).await;
+    assert_eq!(push(first, token).await.0, 200, "what is still under way may arrive");
+    test.advance(TimeDelta::hours(12)).await;
+    let (status, refused) = push(first, token).await;
+    assert_eq!((status.as_u16(), &refused["title"]), (403, &json!("This key may not do that")), "{refused}");
 }

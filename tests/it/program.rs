@@ -71,6 +71,11 @@ impl Service {
     pub(crate) async fn asked_to_stop(&mut self) -> ExitStatus {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).expect("it runs");
+        self.ended().await
+    }
+
+    /// It ends by itself.
+    async fn ended(&mut self) -> ExitStatus {
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -102,4 +107,20 @@ fn command(region: &Region) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     command
+}
+
+/// A replica of the last version, while the next one migrates the database.
+#[sqlx::test(migrations = false)]
+async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
+    let region = Region::start(&[], usual());
+    bakeoff::store::Store::new(pool.clone()).migrate().await.unwrap();
+    let mut service = Service::on(&pool, &region, &["--lease-seconds", "1"]).await;
+    sqlx::query(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (9999, 'of the next version', true, '', 0)",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    assert_eq!(service.ended().await.code(), Some(1));
 }

@@ -220,6 +220,7 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
                 body["Tags"] = Value::Null;
                 body["TrainingJobName"] = Value::Null;
                 body["Environment"]["BAKEOFF_ATTEMPT_ID"] = Value::Null;
+                body["Environment"]["BAKEOFF_TRIAL_ID"] = Value::Null;
                 body["CheckpointConfig"]["S3Uri"] = Value::Null;
                 body["HyperParameters"]["sagemaker_job_name"] = Value::Null;
                 body

@@ -167,6 +167,7 @@ impl TestApp {
             metrics_interval: Some(TimeDelta::minutes(5)),
             sagemaker_metrics: false,
             points_kept: None,
+            public_url: None,
             secret_key: [7; 32],
         };
         let app = App {

@@ -286,7 +286,11 @@ fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &Obse
 
 fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     match &job.status {
-        JobStatus::InProgress if situation.stop_requested => Decision::Stop,
+        JobStatus::Completed | JobStatus::Stopped | JobStatus::Failed if job.awaits_bill(situation.now) => {
+            Decision::LookAgain { at: situation.now + policy.poll }
+        }
+        // A status that nobody has heard of means that it is not over.
+        JobStatus::InProgress | JobStatus::Unknown(_) if situation.stop_requested => Decision::Stop,
         // A listing or an event says when there is more to see.
         JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain { at: situation.now + policy.net },
         JobStatus::Stopping => Decision::LookAgain { at: situation.now + STOP_TAKES },

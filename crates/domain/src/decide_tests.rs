@@ -92,6 +92,15 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
     }
 }
 
+/// It may run for hours under a status that nobody has heard of.
+#[test]
+fn a_cancelled_job_of_an_unheard_of_status_is_stopped() {
+    let sight = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
+    let mut case = situation(TrialState::Stopping, Some(attempt(AttemptState::Running)), sight);
+    case.stop_requested = true;
+    assert_eq!(decide(&case, &Policy::default()), Decision::Stop);
+}
+
 #[test]
 fn spot_bills_the_billable_seconds_and_not_the_training_time() {
     let case = situation(
@@ -105,7 +114,8 @@ fn spot_bills_the_billable_seconds_and_not_the_training_time() {
 
 fn failed_job(reason: &str, started_at: Option<DateTime<Utc>>) -> Seen {
     let broken = job(JobStatus::Failed, "Failed");
-    seen(ObservedJob { failure_reason: Some(reason.into()), started_at, billable_seconds: None, ..broken })
+    let billable_seconds = started_at.map(|_| 40);
+    seen(ObservedJob { failure_reason: Some(reason.into()), started_at, billable_seconds, ..broken })
 }
 
 const NO_CAPACITY: &str = "CapacityError: Unable to provision requested ML compute capacity.";
@@ -284,9 +294,34 @@ fn an_estimate_leaves_out_the_waits_of_spot() {
     };
     let untold =
         ObservedJob { billable_seconds: None, transitions: vec![wait], ..job(JobStatus::Completed, "Completed") };
-    let case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(untold));
+    let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen(untold));
+    case.now += TimeDelta::hours(1);
     let Decision::End(ending) = decide(&case, &Policy::default()) else { panic!("not ended") };
     assert_eq!((ending.billable_seconds, ending.estimated), (Some(30), true));
+}
+
+/// Just after the end the figure may be absent, or too low; it is waited for, and not for ever.
+#[test]
+fn a_bill_that_is_not_told_yet_is_waited_for() {
+    let of = |training_seconds, billable_seconds| {
+        let over = job(JobStatus::Completed, "Completed");
+        seen(ObservedJob { training_seconds, billable_seconds, ..over })
+    };
+    let decided = |seen: Seen, minutes| {
+        let mut case = situation(TrialState::Running, Some(attempt(AttemptState::Running)), seen);
+        case.now += TimeDelta::minutes(minutes);
+        decide(&case, &Policy::default())
+    };
+    let again = |minutes| Decision::LookAgain { at: now() + TimeDelta::minutes(minutes) + Policy::default().poll };
+    assert_eq!(decided(of(None, None), 5), again(5), "absent");
+    assert_eq!(decided(of(Some(80), Some(32)), 5), again(5), "less than the hundred seconds that it ran");
+    for (told, seconds) in [(of(Some(100), Some(40)), 40), (of(None, Some(40)), 40)] {
+        assert!(matches!(decided(told, 5), Decision::End(end) if end.billable_seconds == Some(seconds)), "told");
+    }
+    for (late, expected) in [(of(None, None), (Some(100), true)), (of(Some(80), Some(32)), (Some(32), false))] {
+        let Decision::End(ending) = decided(late, 15) else { panic!("it is waited for for ever") };
+        assert_eq!((ending.billable_seconds, ending.estimated), expected);
+    }
 }
 
 #[test]

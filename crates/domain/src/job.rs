@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -197,6 +197,11 @@ pub struct Billing {
     pub estimated: bool,
 }
 
+/// After so long nobody waits for SageMaker's own figure any more: what it says then is taken, or estimated.
+const BILL_TOLD_WITHIN: TimeDelta = TimeDelta::minutes(10);
+/// Times of several phases are rounded one by one.
+const BILL_ROUNDING_SECONDS: u64 = 10;
+
 impl ObservedJob {
     /// One that began to be billed at `start`, for tests.
     #[cfg(test)]
@@ -219,6 +224,16 @@ impl ObservedJob {
             final_metrics: vec![],
             actual: Actual::default(),
         }
+    }
+
+    /// It is over, and SageMaker may yet say what it bills: just after the end, TrainingTimeInSeconds and BillableTimeInSeconds can be
+    /// absent, or less than the time from TrainingStartTime to TrainingEndTime. Who looks again soon need not estimate.
+    pub fn awaits_bill(&self, now: DateTime<Utc>) -> bool {
+        let Some((start, end)) = self.started_at.zip(self.ended_at) else { return false };
+        let ran = || bill::ran(start, end, &bill::waits(&self.transitions));
+        let is_low = |trained: u64| trained + BILL_ROUNDING_SECONDS < ran();
+        let is_told = self.billable_seconds.is_some() && !self.training_seconds.is_some_and(is_low);
+        !is_told && (now - end).abs() < BILL_TOLD_WITHIN
     }
 
     /// What was billed, as told; or the time that it had instances, to its end or to now: an estimate, which never exceeds

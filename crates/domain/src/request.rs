@@ -186,6 +186,11 @@ fn shape_hyperparameters(workload: &WorkloadSpec, profile: &ProfileSpec, steps: 
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
+/// What the script finds in its environment: its trial, and where and with what it may push the trial's metrics.
+pub const TRIAL_VARIABLE: &str = "BAKEOFF_TRIAL_ID";
+pub const URL_VARIABLE: &str = "BAKEOFF_URL";
+pub const PUSH_TOKEN_VARIABLE: &str = "BAKEOFF_PUSH_TOKEN";
+
 /// The request of one attempt: its deterministic name, its marker, its trial's own checkpoint folder.
 /// A retry keeps the folder, so that it resumes where the last attempt left off.
 #[must_use]
@@ -193,6 +198,7 @@ pub fn for_attempt(template: &TrainingJobRequest, job_name: &str, marker: &str, 
     let mut request = template.clone();
     job_name.clone_into(&mut request.job_name);
     request.environment.insert(MARKER.to_owned(), marker.to_owned());
+    request.environment.insert(TRIAL_VARIABLE.to_owned(), trial.to_owned());
     if let Some(checkpoint) = &mut request.checkpoint {
         checkpoint.s3_uri = format!("{}/{trial}", checkpoint.s3_uri.trim_end_matches('/'));
     }

@@ -47,8 +47,11 @@ pub fn decide(facts: &StrayFacts, seen: StraySeen<'_>, now: DateTime<Utc>) -> St
     let silent = now - facts.last_seen_at;
     match seen {
         StraySeen::Job(job) => match job.status {
-            JobStatus::InProgress => StrayDecision::Stop,
-            JobStatus::Stopping | JobStatus::Unknown(_) => StrayDecision::LookAgain,
+            JobStatus::InProgress | JobStatus::Unknown(_) => StrayDecision::Stop,
+            JobStatus::Stopping => StrayDecision::LookAgain,
+            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped if job.awaits_bill(now) => {
+                StrayDecision::LookAgain
+            }
             JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => {
                 StrayDecision::Settle(job.billing(facts.longest_billed_seconds, now))
             }
@@ -96,9 +99,11 @@ mod tests {
         let look = |job: &ObservedJob| decide(&facts(None), StraySeen::Job(job), at(2000));
         assert_eq!(look(&job("InProgress")), StrayDecision::Stop);
         assert_eq!(look(&job("Stopping")), StrayDecision::LookAgain);
-        assert_eq!(look(&job("Dreaming")), StrayDecision::LookAgain);
+        assert_eq!(look(&job("Dreaming")), StrayDecision::Stop, "not over, whatever it means");
         assert_eq!(look(&ObservedJob { billable_seconds: Some(42), ..job("Stopped") }), settled(42, false));
         assert_eq!(look(&job("Failed")), settled(600, true), "no figure: the time that it ran");
+        let just_over = decide(&facts(None), StraySeen::Job(&job("Failed")), at(900));
+        assert_eq!(just_over, StrayDecision::LookAgain, "the figure may yet come");
     }
 
     #[test]

@@ -193,6 +193,11 @@ impl Cluster {
         self.pid
     }
 
+    /// The `psql` that came with the server, if one did: npm's package has none.
+    pub fn psql(&self) -> Option<PathBuf> {
+        Some(self.binaries.dir.join("psql")).filter(|path| path.is_file())
+    }
+
     /// Where the server binaries came from: `given`, `pip`, `npm` or `installed`.
     pub fn source(&self) -> &'static str {
         self.binaries.source

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Region;
 use crate::sns;
+use crate::wire::describe::last_modified;
 use crate::world::Job;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -94,7 +95,7 @@ fn event(job: &Job, now: DateTime<Utc>) -> Value {
         "TrainingJobStatus": job.status(now),
         "SecondaryStatus": job.secondary_status(now),
         "CreationTime": millis(job.created_at),
-        "LastModifiedTime": millis(now),
+        "LastModifiedTime": millis(last_modified(job, now)),
         "Tags": job.tags,
     });
     for key in ["AlgorithmSpecification", "ResourceConfig", "StoppingCondition", "Environment", "CheckpointConfig"] {

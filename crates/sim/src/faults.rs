@@ -4,6 +4,9 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+/// How long what lasts for a while lasts at most.
+const SECONDS: f64 = 300.0;
+
 /// Probabilities from 0 to 1.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -39,6 +42,39 @@ pub(crate) struct Faults {
     /// Share of replies that come late, but in time.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) slow: f64,
+    /// Share of calls refused with ExpiredTokenException.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) expired_credentials: f64,
+    /// Share of calls answered with a code, and a status below 500, that nobody has heard of; not carried out.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) unknown_code: f64,
+    /// Share of jobs that Describe and List come to know late, and show as they were.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) lag: f64,
+    /// Seconds by which they are behind, at most.
+    #[arg(long, default_value_t = SECONDS)]
+    pub(crate) lag_seconds: f64,
+    /// Share of jobs whose times for the bill are absent for a while after their end.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) billing_late: f64,
+    /// Share of jobs whose times for the bill are too low for a while after their end.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) billing_low: f64,
+    /// How many seconds that lasts, at most.
+    #[arg(long, default_value_t = SECONDS)]
+    pub(crate) billing_seconds: f64,
+    /// Share of ListTrainingJobs pages that are cut short, and go on.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) short_pages: f64,
+    /// Share of calls with a NextToken that are refused because it has expired.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) expired_page: f64,
+    /// Share of jobs that wait as Pending before they start.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) pending: f64,
+    /// Share of spot jobs that are never launched.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) no_spot_capacity: f64,
     /// Share of Describe and List entries with statuses that no SDK knows.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) odd_status: f64,
@@ -66,6 +102,12 @@ pub(crate) struct Faults {
     /// Share of GetMetricData answers whose series come half, with StatusCode PartialData.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) partial_metrics: f64,
+    /// Share of series that come empty, with StatusCode InternalError.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) failed_series: f64,
+    /// Share of GetMetricData answers that come on two pages.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) metric_pages: f64,
     /// Share of jobs whose checkpoints stop being synced to S3 after the first.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) checkpoint_stall: f64,
@@ -81,6 +123,8 @@ pub(crate) enum CallFault {
     ResetAfter,
     Truncate,
     Slow,
+    ExpiredCredentials,
+    UnknownCode,
 }
 
 impl CallFault {
@@ -93,6 +137,8 @@ impl CallFault {
             Self::ResetAfter => "done_then_reset",
             Self::Truncate => "truncated_reply",
             Self::Slow => "slow_reply",
+            Self::ExpiredCredentials => "expired_credentials",
+            Self::UnknownCode => "unknown_code",
         }
     }
 }
@@ -108,6 +154,8 @@ impl Faults {
             (self.reset_after, CallFault::ResetAfter),
             (self.truncate, CallFault::Truncate),
             (self.slow, CallFault::Slow),
+            (self.expired_credentials, CallFault::ExpiredCredentials),
+            (self.unknown_code, CallFault::UnknownCode),
         ];
         let mut sum = 0.0;
         kinds.into_iter().find_map(|(share, kind)| {

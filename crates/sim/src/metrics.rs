@@ -43,6 +43,19 @@ pub(crate) fn series(world: &mut World, request: &Request, now: DateTime<Utc>) -
     points
 }
 
+/// What is published of each metric that the job defines: how many points, and their sum.
+pub(crate) fn published(job: &Job, now: DateTime<Utc>) -> Value {
+    let lines = log(job, now - TimeDelta::seconds(DELAY_SECONDS));
+    let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
+    let names = definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str());
+    let of = |name: &str| {
+        let regex = definition(job, name)?;
+        let values: Vec<f64> = lines.iter().filter_map(|(_, line)| matched(&regex, line)).collect();
+        Some((name.to_owned(), json!({ "points": values.len(), "sum": values.iter().sum::<f64>() })))
+    };
+    Value::Object(names.filter_map(of).collect())
+}
+
 fn floor(at: DateTime<Utc>, period: TimeDelta) -> DateTime<Utc> {
     let seconds = at.timestamp().div_euclid(period.num_seconds()) * period.num_seconds();
     DateTime::from_timestamp(seconds, 0).unwrap_or(at)

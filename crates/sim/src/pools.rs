@@ -30,7 +30,8 @@ impl Job {
     }
 
     pub(crate) fn has_idle_pool(&self, now: DateTime<Utc>) -> bool {
-        self.pool_end.is_none() && self.pool_span().is_some_and(|(begin, end)| begin <= now && now < end)
+        self.pool_end.as_ref().is_none_or(|end| now < end.at)
+            && self.pool_span().is_some_and(|(begin, end)| begin <= now && now < end)
     }
 
     /// When the pool was kept, up to a moment.

@@ -14,7 +14,11 @@ pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
 pub(crate) const WARM_UP_SHARE: f64 = 0.6;
 /// Work since the last checkpoint is lost at an interruption.
 pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
-const STOP_GRACE_SECONDS: f64 = 30.0;
+/// From SIGTERM to SIGKILL; these scripts need all of it (API reference, StopTrainingJob).
+const STOP_GRACE_SECONDS: f64 = 120.0;
+
+/// What has no instances is stopped at once.
+const UNLAUNCHED_STOP_SECONDS: f64 = 5.0;
 
 /// What decides the life of a job.
 #[derive(Debug, Clone)]
@@ -27,6 +31,8 @@ pub(crate) struct Life {
     pub(crate) failure: Option<Failure>,
     /// It takes over a warm pool: no launch to wait for.
     pub(crate) is_warm: bool,
+    /// It waits in a queue before it is launched.
+    pub(crate) is_queued: bool,
     /// Fixed, instead of drawn.
     pub(crate) launch_seconds: Option<f64>,
     pub(crate) seed: u64,
@@ -48,6 +54,8 @@ pub(crate) struct Spot {
     pub(crate) max_wait_seconds: f64,
     pub(crate) mean_hours_between_interruptions: f64,
     pub(crate) saves_progress: bool,
+    /// There is no capacity at all, for as long as it may wait.
+    pub(crate) never_launches: bool,
 }
 
 /// One phase: a SecondaryStatus with its times. Training phases know how much work was done before them.
@@ -96,6 +104,13 @@ fn whole_seconds(duration: f64) -> TimeDelta {
 pub(crate) fn draw(life: &Life) -> Timeline {
     let rng = StdRng::seed_from_u64(life.seed);
     let mut drawing = Drawing { rng, at: life.created_at, phases: Vec::new() };
+    if life.is_queued {
+        let wait = drawing.between(60.0, 600.0);
+        drawing.phase("Pending", "Waiting for its turn", wait, 0.0);
+    }
+    if let Some(spot) = life.spot.as_ref().filter(|spot| spot.never_launches) {
+        return never_launched(drawing, spot);
+    }
     let launch = if life.is_warm { drawing.between(5.0, 15.0) } else { drawing.between(120.0, 420.0) };
     let launch = life.launch_seconds.unwrap_or(launch);
     drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
@@ -128,6 +143,19 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     let upload = drawing.between(40.0, 120.0);
     drawing.phase("Uploading", "Uploading generated training model", upload, life.work_seconds);
     Timeline { phases: drawing.phases, end_status: status, end_secondary: secondary, failure_reason: None }
+}
+
+/// Spot capacity never comes: the wait runs out, and nothing is billed.
+fn never_launched(mut drawing: Drawing, spot: &Spot) -> Timeline {
+    let message = "Insufficient capacity error from EC2 while launching instances, retrying!";
+    drawing.phase("Starting", message, spot.max_wait_seconds, 0.0);
+    drawing.phase("Stopping", "Stopping the training job", UNLAUNCHED_STOP_SECONDS, 0.0);
+    Timeline {
+        phases: drawing.phases,
+        end_status: "Stopped",
+        end_secondary: "MaxWaitTimeExceeded",
+        failure_reason: None,
+    }
 }
 
 fn failed(drawing: Drawing, failure: Failure) -> Timeline {
@@ -224,7 +252,7 @@ impl Timeline {
             self.phases.push(Phase { status, message, start, end, work_before: 0.0 });
             end
         };
-        let grace = if was_launched { STOP_GRACE_SECONDS } else { 5.0 };
+        let grace = if was_launched { STOP_GRACE_SECONDS } else { UNLAUNCHED_STOP_SECONDS };
         let stopped = push("Stopping", "Stopping the training job", now, grace);
         if was_launched {
             push("Uploading", "Uploading generated training model", stopped, 45.0);
@@ -265,6 +293,7 @@ mod tests {
             spot,
             failure: None,
             is_warm: false,
+            is_queued: false,
             launch_seconds: None,
             seed: 7,
         }
@@ -272,13 +301,23 @@ mod tests {
 
     #[test]
     fn the_same_seed_draws_the_same_life() {
-        let spot = Spot { max_wait_seconds: 180_000.0, mean_hours_between_interruptions: 3.0, saves_progress: true };
+        let spot = Spot {
+            max_wait_seconds: 180_000.0,
+            mean_hours_between_interruptions: 3.0,
+            saves_progress: true,
+            never_launches: false,
+        };
         assert_eq!(draw(&life(Some(spot.clone()))), draw(&life(Some(spot))));
     }
 
     #[test]
     fn interrupted_work_resumes_from_the_checkpoint_and_costs_more_training() {
-        let spot = Spot { max_wait_seconds: 500_000.0, mean_hours_between_interruptions: 2.0, saves_progress: true };
+        let spot = Spot {
+            max_wait_seconds: 500_000.0,
+            mean_hours_between_interruptions: 2.0,
+            saves_progress: true,
+            never_launches: false,
+        };
         let timeline = draw(&Life { max_runtime_seconds: 400_000.0, ..life(Some(spot)) });
         assert_eq!(timeline.end_secondary, "Completed");
         assert!(timeline.phases.iter().any(|phase| phase.status == "Interrupted"));
@@ -290,8 +329,46 @@ mod tests {
     fn limits_stop_a_job_with_their_own_status() {
         let capped = draw(&Life { max_runtime_seconds: 600.0, ..life(None) });
         assert_eq!((capped.end_status, capped.end_secondary), ("Stopped", "MaxRuntimeExceeded"));
-        let spot = Spot { max_wait_seconds: 2000.0, mean_hours_between_interruptions: 1000.0, saves_progress: true };
+        let spot = Spot {
+            max_wait_seconds: 2000.0,
+            mean_hours_between_interruptions: 1000.0,
+            saves_progress: true,
+            never_launches: false,
+        };
         assert_eq!(draw(&life(Some(spot))).end_secondary, "MaxWaitTimeExceeded");
+    }
+
+    #[test]
+    fn spot_that_is_never_launched_waits_as_long_as_it_may_and_bills_nothing() {
+        let spot = Spot {
+            max_wait_seconds: 7200.0,
+            mean_hours_between_interruptions: 3.0,
+            saves_progress: true,
+            never_launches: true,
+        };
+        let timeline = draw(&life(Some(spot)));
+        let end = timeline.end().unwrap();
+        assert_eq!((timeline.end_status, timeline.end_secondary), ("Stopped", "MaxWaitTimeExceeded"));
+        assert_eq!((timeline.billing_start(), timeline.training_seconds(end)), (None, 0));
+        assert_eq!(end, life(None).created_at + TimeDelta::seconds(7205));
+    }
+
+    #[test]
+    fn what_waits_in_a_queue_is_not_billed_for_it() {
+        let timeline = draw(&Life { is_queued: true, ..life(None) });
+        assert_eq!(timeline.phases.first().unwrap().status, "Pending");
+        assert!(timeline.billing_start().unwrap() > timeline.phases.first().unwrap().end);
+    }
+
+    #[test]
+    fn a_job_that_would_end_at_its_limit_obeys_a_stop_before_it() {
+        let mut timeline = draw(&Life { max_runtime_seconds: 30_000.0, ..life(None) });
+        assert_eq!(timeline.end_secondary, "MaxRuntimeExceeded");
+        let now = timeline.billing_start().unwrap() + TimeDelta::hours(1);
+        timeline.stop(now);
+        assert_eq!(timeline.end_secondary, "Stopped");
+        // The whole grace, and the upload.
+        assert_eq!(timeline.end().unwrap(), now + TimeDelta::seconds(120 + 45));
     }
 
     #[test]

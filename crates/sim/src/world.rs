@@ -5,7 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 use bakeoff_domain::catalog::{self, InstanceType};
-use chrono::{DateTime, Utc};
+use bakeoff_domain::clock;
+use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -52,6 +53,22 @@ pub(crate) struct Job {
     pub(crate) checkpoints: usize,
     /// Its sync to S3 stops after the first checkpoint.
     pub(crate) syncs_once: bool,
+    /// How far what Describe says of it is behind, and what List says.
+    pub(crate) describe_lag: TimeDelta,
+    pub(crate) list_lag: TimeDelta,
+    /// What its bill looks like just after its end.
+    pub(crate) early_bill: EarlyBill,
+    /// The first StopTrainingJob that reached it.
+    pub(crate) stop_asked_at: Option<DateTime<Utc>>,
+}
+
+/// What Describe says of the time that is billed, until some time after the end.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EarlyBill {
+    /// Nothing at all.
+    pub(crate) absent_for: TimeDelta,
+    /// Less than it comes to.
+    pub(crate) low_for: TimeDelta,
 }
 
 impl Job {
@@ -72,8 +89,22 @@ impl Job {
 
     /// BillableTimeInSeconds: with spot, the training time less the saving.
     pub(crate) fn billable_seconds(&self, now: DateTime<Utc>) -> i64 {
-        let trained = self.timeline.training_seconds(now);
+        self.billed_of(self.timeline.training_seconds(now))
+    }
+
+    fn billed_of(&self, trained: i64) -> i64 {
         if self.is_spot { trained * (100 - self.saving_percent) / 100 } else { trained }
+    }
+
+    /// TrainingTimeInSeconds and BillableTimeInSeconds as Describe has them by now, of a job that was launched and is over.
+    pub(crate) fn told_seconds(&self, now: DateTime<Utc>) -> Option<(i64, i64)> {
+        let since = now - self.timeline.end().filter(|end| *end <= now)?;
+        if since < self.early_bill.absent_for {
+            return None;
+        }
+        let trained = self.timeline.training_seconds(now);
+        let told = if since < self.early_bill.low_for { trained * 9 / 10 } else { trained };
+        Some((told, self.billed_of(told)))
     }
 
     /// Micro-dollars for its volumes over some time: local NVMe replaces them.
@@ -215,24 +246,17 @@ impl World {
         let is_spot = request["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
-        let work_seconds =
-            training.as_ref().map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second);
-        let stopping = &request["StoppingCondition"];
-        let runtime = stopping["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400);
-        let wait = stopping["MaxWaitTimeInSeconds"].as_u64().unwrap_or(runtime);
-        let mut own_dice = StdRng::seed_from_u64(seed ^ 0x5eed);
         let pool = self.pool_for(&request, now);
         let life = Life {
             created_at: now,
-            work_seconds,
-            max_runtime_seconds: real(runtime),
-            spot: is_spot.then(|| Spot {
-                max_wait_seconds: real(wait),
-                mean_hours_between_interruptions: mean_hours,
-                saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
-            }),
-            failure: self.failure(is_spot, &mut own_dice),
+            work_seconds: training
+                .as_ref()
+                .map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second),
+            max_runtime_seconds: real(max_runtime(&request)),
+            spot: is_spot.then(|| self.spot(&request, mean_hours)),
+            failure: self.failure(is_spot, &mut StdRng::seed_from_u64(seed ^ 0x5eed)),
             is_warm: pool.is_some(),
+            is_queued: pool.is_none() && self.happens(self.faults.pending, "pending"),
             launch_seconds: self.launch_seconds,
             seed,
         };
@@ -241,6 +265,8 @@ impl World {
         }
         let is_dropped = self.happens(self.faults.silent_drop, "silent_drop");
         let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
+        let (describe_lag, list_lag) = self.lags();
+        let early_bill = self.early_bill();
         let mut request = request;
         if is_dropped {
             request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = Value::Null;
@@ -265,6 +291,10 @@ impl World {
             pool_listed: 0,
             checkpoints: 0,
             syncs_once,
+            describe_lag,
+            list_lag,
+            early_bill,
+            stop_asked_at: None,
             request,
         };
         self.by_name.insert(name, self.jobs.len());
@@ -272,15 +302,59 @@ impl World {
         self.jobs.last()
     }
 
-    fn failure(&self, is_spot: bool, dice: &mut StdRng) -> Option<Failure> {
+    fn spot(&mut self, request: &Value, mean_hours_between_interruptions: f64) -> Spot {
+        let wait = request["StoppingCondition"]["MaxWaitTimeInSeconds"].as_u64();
+        Spot {
+            max_wait_seconds: real(wait.unwrap_or(max_runtime(request))),
+            mean_hours_between_interruptions,
+            saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
+            never_launches: self.happens(self.faults.no_spot_capacity, "no_spot_capacity"),
+        }
+    }
+
+    /// How far Describe and List are behind.
+    fn lags(&mut self) -> (TimeDelta, TimeDelta) {
+        if self.happens(self.faults.lag, "lag") {
+            (self.up_to(self.faults.lag_seconds), self.up_to(self.faults.lag_seconds))
+        } else {
+            (TimeDelta::zero(), TimeDelta::zero())
+        }
+    }
+
+    fn early_bill(&mut self) -> EarlyBill {
+        let mut bill = EarlyBill::default();
+        if self.happens(self.faults.billing_late, "billing_late") {
+            bill.absent_for = self.up_to(self.faults.billing_seconds);
+        }
+        if self.happens(self.faults.billing_low, "billing_low") {
+            bill.low_for = self.up_to(self.faults.billing_seconds);
+        }
+        bill
+    }
+
+    /// A number from nothing to one less than `most`, drawn.
+    pub(crate) fn fewer_than(&mut self, most: usize) -> usize {
+        self.dice.random_range(0..most)
+    }
+
+    /// Some time, drawn.
+    fn up_to(&mut self, seconds: f64) -> TimeDelta {
+        clock::seconds((self.dice.random_range(0.2..=1.0) * seconds).round())
+    }
+
+    fn failure(&mut self, is_spot: bool, dice: &mut StdRng) -> Option<Failure> {
         let mut rolls = |share: f64| dice.random_bool(share.clamp(0.0, 1.0));
-        if rolls(self.faults.no_capacity) && !is_spot {
-            return Some(Failure::Capacity);
-        }
-        if rolls(self.faults.internal_error) {
-            return Some(Failure::Internal);
-        }
-        rolls(self.faults.algorithm_error).then_some(Failure::Algorithm)
+        let (failure, kind) = if rolls(self.faults.no_capacity) && !is_spot {
+            (Failure::Capacity, "no_capacity")
+        } else if rolls(self.faults.internal_error) {
+            (Failure::Internal, "internal_error")
+        } else if rolls(self.faults.algorithm_error) {
+            (Failure::Algorithm, "algorithm_error")
+        } else {
+            return None;
+        };
+        *self.done.entry(kind).or_default() += 1;
+        Some(failure)
     }
 
     /// Job names are random, lives must not be: the seed is what the job is, and how many like it came before.
@@ -321,6 +395,7 @@ impl World {
         };
         json!({
             "name": job.name,
+            "account": job.account,
             "attempt": job.request["Environment"]["BAKEOFF_ATTEMPT_ID"],
             "instance_type": job.instance.instance_type,
             "instance_count": job.count,
@@ -333,6 +408,7 @@ impl World {
             "storage_micro_usd": job.volumes(&job.timeline.billed_spans(now)),
             "trial": job.tags.get("bakeoff:trial"),
             "created_at": job.created_at,
+            "stop_asked_at": job.stop_asked_at,
             "ended_at": job.timeline.end().filter(|end| *end <= now),
             "idle_pool": job.has_idle_pool(now),
             "pool_reused_by": job.pool_end.as_ref().and_then(|end| end.reused_by.as_ref()),
@@ -349,6 +425,10 @@ impl World {
 #[expect(clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
 fn real(seconds: u64) -> f64 {
     seconds as f64
+}
+
+fn max_runtime(request: &Value) -> u64 {
+    request["StoppingCondition"]["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400)
 }
 
 fn strings(value: &Value) -> BTreeMap<String, String> {

@@ -49,12 +49,21 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
         });
     }
     let is_partial = world.happens(world.faults.partial_metrics, "partial_metrics");
+    let page = page(world, body, now)?;
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
     let mut results = Vec::with_capacity(queries.len());
     for query in queries {
-        let mut points = metrics::series(world, &request(query, start, end), now);
+        let mut points = metrics::series(world, &request(query, start, end), page.as_of);
+        let is_failed = page.part == Part::Whole && world.happens(world.faults.failed_series, "failed_series");
         if newest_first {
             points.reverse();
+        }
+        let middle = points.len() / 2;
+        match page.part {
+            Part::Whole if is_failed => points.clear(),
+            Part::Whole => {}
+            Part::First => points.truncate(middle),
+            Part::Second => drop(points.drain(..middle)),
         }
         if is_partial {
             points.truncate(points.len() / 2);
@@ -62,12 +71,46 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
         results.push(json!({
             "Id": query["Id"],
             "Label": query["MetricStat"]["Metric"]["MetricName"],
-            "StatusCode": if is_partial { "PartialData" } else { "Complete" },
+            "StatusCode": match page.part {
+                _ if is_failed => "InternalError",
+                Part::First => "PartialData",
+                Part::Whole | Part::Second if is_partial => "PartialData",
+                Part::Whole | Part::Second => "Complete",
+            },
             "Timestamps": points.iter().map(|(at, _)| epoch(*at)).collect::<Vec<_>>(),
             "Values": points.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
         }));
     }
-    Ok(json!({ "MetricDataResults": results, "Messages": [] }))
+    let mut answer = json!({ "MetricDataResults": results, "Messages": [] });
+    if page.part == Part::First {
+        answer["NextToken"] = json!(format!("after-{}", page.as_of.timestamp_millis()));
+    }
+    Ok(answer)
+}
+
+/// Which part of the series an answer has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    First,
+    Second,
+}
+
+struct MetricPage {
+    part: Part,
+    /// What is published later is on neither page.
+    as_of: DateTime<Utc>,
+}
+
+fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPage, Refusal> {
+    if let Some(token) = body["NextToken"].as_str() {
+        let millis = token.strip_prefix("after-").and_then(|text| text.parse().ok());
+        let as_of = millis.and_then(DateTime::from_timestamp_millis);
+        let refusal = || Refusal { code: "InvalidNextToken", message: "The next token is invalid".to_owned() };
+        return Ok(MetricPage { part: Part::Second, as_of: as_of.ok_or_else(refusal)? });
+    }
+    let is_long = world.happens(world.faults.metric_pages, "metric_pages");
+    Ok(MetricPage { part: if is_long { Part::First } else { Part::Whole }, as_of: now })
 }
 
 fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {

@@ -29,9 +29,9 @@ pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
     value
 }
 
-fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
+pub(crate) fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
     let begun = job.timeline.phases.iter().map(|phase| phase.start).filter(|start| *start <= now);
-    let pool = job.pool_end.as_ref().map_or(job.created_at, |end| end.at);
+    let pool = job.pool_end.as_ref().map(|end| end.at).filter(|at| *at <= now).unwrap_or(job.created_at);
     let ended = job.timeline.end().filter(|end| *end <= now).unwrap_or(job.created_at);
     begun.max().unwrap_or(job.created_at).max(ended).max(pool)
 }
@@ -74,8 +74,10 @@ fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
     let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) else { return };
     fields.insert("TrainingStartTime".to_owned(), json!(epoch(start)));
     if job.timeline.is_over(now) {
-        fields.insert("TrainingTimeInSeconds".to_owned(), json!(job.timeline.training_seconds(now)));
-        fields.insert("BillableTimeInSeconds".to_owned(), json!(job.billable_seconds(now)));
+        if let Some((trained, billed)) = job.told_seconds(now) {
+            fields.insert("TrainingTimeInSeconds".to_owned(), json!(trained));
+            fields.insert("BillableTimeInSeconds".to_owned(), json!(billed));
+        }
         let last = crate::metrics::last_values(job, now)
             .into_iter()
             .map(|(name, at, value)| json!({ "MetricName": name, "Value": value, "Timestamp": epoch(at) }));

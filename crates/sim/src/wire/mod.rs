@@ -1,7 +1,7 @@
 //! The wire: which operation is asked for, in which protocol. What an operation does is in its own file.
 
 mod cloudwatch;
-mod describe;
+pub(crate) mod describe;
 pub(crate) mod s3;
 mod sagemaker;
 mod sts;
@@ -35,6 +35,7 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/BatchGetMetrics", post(iterations))
         .route("/_sim/record", get(record))
         .route("/_sim/requests/{name}", get(request))
+        .route("/_sim/points/{name}", get(points))
         .route("/_sim/prices", post(change_price))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
@@ -55,6 +56,15 @@ async fn request(State(region): State<Region>, Path(name): Path<String>) -> Resp
     region
         .with(|world| world.job(&name).map(|job| job.request.clone()))
         .map_or_else(|| StatusCode::NOT_FOUND.into_response(), |body| axum::Json(body).into_response())
+}
+
+/// How many points CloudWatch has of each metric that a job defines, and their sum.
+async fn points(State(region): State<Region>, Path(name): Path<String>) -> Response {
+    let now = region.now();
+    region.with(|world| match world.job(&name) {
+        Some(job) => axum::Json(metrics::published(job, now)).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    })
 }
 
 #[derive(Deserialize)]
@@ -226,8 +236,19 @@ async fn before(fault: Option<CallFault>) -> Option<Response> {
             reset()
         }
         CallFault::ResetBefore => reset(),
+        CallFault::ExpiredCredentials => {
+            Some(refuse("ExpiredTokenException", "The security token included in the request is expired"))
+        }
+        CallFault::UnknownCode => Some(refuse("SomethingNewException", "A rule that nobody has heard of yet")),
         CallFault::HangAfter | CallFault::ResetAfter | CallFault::Truncate | CallFault::Slow => None,
     }
+}
+
+/// A refusal in every protocol at once: the headers name the code where a client does not read it from the body.
+fn refuse(code: &'static str, message: &str) -> Response {
+    let body = json!({ "__type": code, "message": message });
+    let headers = [("x-amzn-errortype", code.to_owned()), ("x-amzn-query-error", format!("{code};Sender"))];
+    (StatusCode::BAD_REQUEST, headers, body.to_string()).into_response()
 }
 
 /// A fault that spoils the answer to a call that was carried out.
@@ -243,7 +264,14 @@ async fn after(fault: Option<CallFault>, answer: Response) -> Response {
             answer
         }
         Some(CallFault::Truncate) => truncated(answer).await,
-        Some(CallFault::ServerError | CallFault::HangBefore | CallFault::ResetBefore) | None => answer,
+        Some(
+            CallFault::ServerError
+            | CallFault::HangBefore
+            | CallFault::ResetBefore
+            | CallFault::ExpiredCredentials
+            | CallFault::UnknownCode,
+        )
+        | None => answer,
     }
 }
 

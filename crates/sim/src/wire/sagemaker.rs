@@ -20,7 +20,8 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
         match operation {
             "CreateTrainingJob" => create(region, world, body, now),
             "DescribeTrainingJob" => {
-                let answer = describe(find(world, &body)?, now);
+                let job = find(world, &body, now)?;
+                let answer = describe(job, now - job.describe_lag);
                 Ok(odd(world, answer))
             }
             "StopTrainingJob" => stop(world, &body, now),
@@ -51,20 +52,22 @@ fn create(region: &Region, world: &mut World, body: Value, now: DateTime<Utc>) -
     created.ok_or_else(|| invalid("the request is not one that this region can carry out"))
 }
 
-fn find<'a>(world: &'a World, body: &Value) -> Result<&'a Job, Refusal> {
+/// What Describe and Stop know of: not yet of a job whose news travels slowly.
+fn find<'a>(world: &'a mut World, body: &Value, now: DateTime<Utc>) -> Result<&'a mut Job, Refusal> {
     let name = body["TrainingJobName"].as_str().unwrap_or_default();
-    world.job(name).ok_or_else(|| invalid("Requested resource not found."))
+    let known = world.job_mut(name).filter(|job| job.created_at + job.describe_lag <= now);
+    known.ok_or_else(|| invalid("Requested resource not found."))
 }
 
 fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let name = body["TrainingJobName"].as_str().unwrap_or_default();
-    let job = world.job_mut(name).ok_or_else(|| invalid("Requested resource not found."))?;
+    let job = find(world, body, now)?;
     if job.timeline.is_over(now) {
         return Err(invalid(format!(
             "The request was rejected because the training job is in status {}.",
             job.timeline.end_status
         )));
     }
+    job.stop_asked_at.get_or_insert(now);
     if job.status(now) != "Stopping" {
         job.timeline.stop(now);
     }
@@ -82,8 +85,7 @@ fn odd(world: &mut World, mut entry: Value) -> Value {
 
 /// Only an idle pool can be changed; its keep-alive set to zero ends it.
 fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let name = body["TrainingJobName"].as_str().unwrap_or_default();
-    let job = world.job_mut(name).ok_or_else(|| invalid("Requested resource not found."))?;
+    let job = find(world, body, now)?;
     if !job.has_idle_pool(now) {
         return Err(invalid("Warm pool can only be updated when it is in Available status."));
     }
@@ -96,10 +98,11 @@ fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
 }
 
 fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let name = find(world, body)?.name.clone();
-    if !find(world, body)?.timeline.is_over(now) {
+    let job = find(world, body, now)?;
+    if !job.timeline.is_over(now) {
         return Err(invalid("The training job must be in a terminal status to be deleted."));
     }
+    let name = job.name.clone();
     world.delete(&name);
     Ok(json!({}))
 }
@@ -112,20 +115,27 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
             "1 validation error detected: Value '{size}' at 'maxResults' failed to satisfy constraint: Member must have value less than or equal to 100"
         )));
     }
-    let size = usize::try_from(size).unwrap_or(10);
+    let mut size = usize::try_from(size).unwrap_or(10);
     let offset: usize = match body["NextToken"].as_str() {
         None => 0,
+        Some(_) if world.happens(world.faults.expired_page, "expired_page") => {
+            return Err(invalid("The pagination token has expired"));
+        }
         Some(token) => {
             token.strip_prefix("page-").and_then(|n| n.parse().ok()).ok_or_else(|| invalid("Invalid NextToken"))?
         }
     };
+    if world.happens(world.faults.short_pages, "short_page") {
+        // What was left out comes with the next: a page that did not go on would give its own token again.
+        size = world.fewer_than(size).max(1);
+    }
     let fragment = body["NameContains"].as_str().unwrap_or_default();
     let within = |job: &&Job| {
         let created = epoch(job.created_at);
         body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
             && body["CreationTimeBefore"].as_f64().is_none_or(|before| created < before)
     };
-    let own = |job: &&Job| job.account == world.account;
+    let own = |job: &&Job| job.account == world.account && job.created_at + job.list_lag <= now;
     let mut matching: Vec<&Job> = world.jobs.iter().filter(own).filter(within).collect();
     if body["SortBy"] == "Name" {
         matching.sort_by(|a, b| a.name.cmp(&b.name));
@@ -139,11 +149,11 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         .skip(offset)
         .take(size)
         .filter(|job| job.name.contains(fragment))
-        .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now)))
+        .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now - job.list_lag)))
         .collect();
-    let page: Vec<Value> = asked.iter().map(|job| summary(job, now)).collect();
+    let page: Vec<Value> = asked.iter().map(|job| summary(job, now - job.list_lag)).collect();
     let idle: BTreeSet<String> =
-        asked.iter().filter(|job| job.has_idle_pool(now)).map(|job| job.name.clone()).collect();
+        asked.iter().filter(|job| job.has_idle_pool(now - job.list_lag)).map(|job| job.name.clone()).collect();
     for job in world.jobs.iter_mut().filter(|job| idle.contains(&job.name)) {
         job.pool_listed += 1;
     }
