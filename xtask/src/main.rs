@@ -46,7 +46,7 @@ cargo xtask COMMAND
        --data DIR     where they lie
        --json         print the result for machines
   fit [--data DIR]    fit the coefficients that the product ships, crates/domain/data/coefficients.json
-  mutants [NAME…]     put classic mistakes into a copy of the sources: each must be caught by the test named for it
+  mutants [NAME…]     put classic mistakes into a copy of the sources: each must be caught by the test named for it; --storm: by the storm
        --check        only look whether they still apply
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx

@@ -1,5 +1,6 @@
 //! `cargo xtask mutants [NAME…]`: proof that the tests bite. Each patch in `tests/mutants/` puts one classic mistake into a copy
 //! of the sources below `target/`; the test named here has to fail on it. `--check` only looks whether the patches still apply.
+//! `--storm` asks the storm instead of the test: which of them it finds within some seeds.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +36,7 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     Mutant { name, suite: Suite::Domain, test }
 }
 
-const MUTANTS: [Mutant; 21] = [
+const MUTANTS: [Mutant; 25] = [
     it("new-name-on-retry", "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated"),
     it("renewal-by-name-only", "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term"),
     domain("unknown-read-as-failed", "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure"),
@@ -63,7 +64,17 @@ const MUTANTS: [Mutant; 21] = [
     it("a-cancel-during-a-claim-is-forgotten", "caught::a_cancel_while_the_create_is_under_way_takes_effect_at_once"),
     it("budget-cap-ignored", "ledger::concurrent_reservations_never_pass_the_cap"),
     it("cancel-sends-no-stop", "scheduler::a_cancel_stops_what_runs_and_settles_it"),
+    it("sessions-without-timeouts", "holds::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting"),
+    it(
+        "a-sweep-that-was-cut-off-counts",
+        "holds::a_first_listing_that_is_throttled_is_repeated_at_once_and_not_after_hours",
+    ),
+    it("sdk-retries-on", "holds_fleet::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back"),
+    it("limiter-waits-for-the-old-time", "holds::after_the_clock_was_set_back_a_call_is_free_within_seconds"),
 ];
+
+/// In so many seeds the storm finds what it can find.
+const STORM_SEEDS: u32 = 40;
 
 fn patch(name: &str) -> PathBuf {
     root().join("tests/mutants").join(format!("{name}.patch"))
@@ -73,6 +84,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if flags.contains(&"--check") {
         return check();
     }
+    let by_storm = flags.contains(&"--storm");
+    let flags: Vec<&str> = flags.iter().copied().filter(|flag| *flag != "--storm").collect();
     if let Some(unknown) = flags.iter().find(|flag| !MUTANTS.iter().any(|mutant| mutant.name == **flag)) {
         return Err(format!("there is no mutant {unknown}"));
     }
@@ -84,7 +97,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let cluster = cluster.map_err(|error| error.to_string())?;
     let chosen = MUTANTS.iter().filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
-    let outcome = crate::test::migrate(&cluster).and_then(|()| all(chosen, &copy, &cluster));
+    let outcome = crate::test::migrate(&cluster)
+        .and_then(|()| if by_storm { all_by_storm(chosen, &copy, &cluster) } else { all(chosen, &copy, &cluster) });
     cluster.stop().map_err(|error| error.to_string())?;
     outcome
 }
@@ -119,6 +133,20 @@ fn all<'a>(mutants: impl Iterator<Item = &'a Mutant>, copy: &Copied, cluster: &C
         }
     }
     if survived.is_empty() { Ok(()) } else { Err(format!("not caught: {}", survived.join(", "))) }
+}
+
+/// Which mutants the storm finds; one that it does not find is only named, since some it cannot find.
+fn all_by_storm<'a>(mutants: impl Iterator<Item = &'a Mutant>, copy: &Copied, cluster: &Cluster) -> Result<(), String> {
+    for Mutant { name, .. } in mutants {
+        copy.apply(&patch(name), &[])?;
+        let found = copy.is_found_by_storm(cluster);
+        copy.apply(&patch(name), &["--reverse"])?;
+        match found? {
+            Some(why) => println!("{name:<44} found: {why}"),
+            None => println!("{name:<44} not found in {STORM_SEEDS} seeds"),
+        }
+    }
+    Ok(())
 }
 
 /// A copy of the sources with a target folder of its own, kept for the next time: nobody's working tree is ever patched.
@@ -191,25 +219,41 @@ impl Copied {
         )
     }
 
+    /// What the storm says when it plays the programs of the copy; none when it finds nothing.
+    fn is_found_by_storm(&self, cluster: &Cluster) -> Result<Option<String>, String> {
+        run_program(&mut self.cargo(&["build", "--bins"], cluster, "template1"))?;
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut storm = Command::new(own);
+        storm.args(["storm", "--built", "--until-failure", "--jobs", "6", "--seeds", &STORM_SEEDS.to_string()]);
+        let output = storm.env("CARGO_TARGET_DIR", &self.target).output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(None);
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let first = said.lines().find(|line| line.starts_with("seed ") || line.starts_with("error:"));
+        Ok(Some(first.unwrap_or_default().chars().take(200).collect()))
+    }
+
+    /// Cargo on the copy. Another selection than the workspace would resolve features anew and build the SDKs again.
+    fn cargo(&self, run: &[&str], cluster: &Cluster, database: &str) -> Command {
+        let mut command = cargo();
+        command.args(run).args(["--quiet", "--workspace"]).current_dir(&self.tree);
+        command.env("CARGO_TARGET_DIR", &self.target);
+        // A patch may change a query: it is checked against the database itself.
+        command.env("SQLX_OFFLINE", "false").env("DATABASE_URL", cluster.url(database));
+        command
+    }
+
     /// It compiles, and the test fails.
     fn is_caught(&self, suite: Suite, test: &str, cluster: &Cluster) -> Result<bool, String> {
         let chosen = match suite {
             Suite::Domain => "--lib",
             Suite::Integration => "--test=it",
         };
-        let arguments = |run: &[&str], database: &str| {
-            let mut command = cargo();
-            // Another selection than the workspace would resolve features anew and build the SDKs again.
-            command.args(run).args(["--quiet", "--workspace"]).current_dir(&self.tree);
-            command.env("CARGO_TARGET_DIR", &self.target);
-            // A patch may change a query: it is checked against the database itself.
-            command.env("SQLX_OFFLINE", "false").env("DATABASE_URL", cluster.url(database));
-            command
-        };
         // The tests run the programs as they lie there. The schema is in the template, of which each test's database is a copy.
-        run_program(&mut arguments(&["build", "--bins"], "template1"))?;
-        run_program(&mut arguments(&["test", "--no-run", chosen], "template1"))?;
-        let mut tested = arguments(&["test", chosen], "postgres");
+        run_program(&mut self.cargo(&["build", "--bins"], cluster, "template1"))?;
+        run_program(&mut self.cargo(&["test", "--no-run", chosen], cluster, "template1"))?;
+        let mut tested = self.cargo(&["test", chosen], cluster, "postgres");
         let output = tested.args(["--", "--exact", test]).output().map_err(|error| error.to_string())?;
         let shown = String::from_utf8_lossy(&output.stdout);
         Ok(!output.status.success() && shown.contains("1 failed"))

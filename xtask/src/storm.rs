@@ -2,6 +2,7 @@
 //! side. The verdict is read from the region's own record. A seed that fails leaves its logs, and is played again with
 //! `--seed N`.
 
+mod client;
 mod course;
 mod plan;
 mod proxy;
@@ -27,6 +28,17 @@ const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
 /// One seed in so many may be late because the machine is, and is played again.
 const PLAYED_AGAIN_SHARE: usize = 10;
 
+/// Between the starts of two seeds, at least.
+const BETWEEN_STARTS: Duration = Duration::from_millis(700);
+/// No seed is started while more than this wants to run, for each processor; and nobody waits for that longer.
+const RUNNABLE_PER_CORE_MAX: usize = 4;
+const BUSY_MAX: Duration = Duration::from_mins(2);
+
+/// From so many seeds on everything that is drawn has to happen.
+const SEEDS_THAT_MUST_SAY_ALL: usize = 20;
+/// Seconds are asserted where so few seeds are played at a time.
+const JOBS_THAT_ARE_TIMED: u64 = 2;
+
 /// After Postgres is back, everybody connects anew.
 const RECONNECT: Duration = Duration::from_secs(2);
 
@@ -34,11 +46,23 @@ struct Flags {
     seeds: Vec<u64>,
     json: bool,
     jobs: u64,
+    is_one_frozen: bool,
+    /// The programs are there: of a mutant, perhaps.
+    is_built: bool,
+    /// No more seeds once one has failed.
+    until_failure: bool,
 }
 
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
-        let mut parsed = Self { seeds: (0..20).collect(), json: false, jobs: 8 };
+        let mut parsed = Self {
+            seeds: (0..20).collect(),
+            json: false,
+            jobs: 8,
+            is_one_frozen: false,
+            is_built: false,
+            until_failure: false,
+        };
         let mut rest = flags.iter();
         let number = |text: Option<&&str>| text.and_then(|text| text.parse().ok()).ok_or("a number is missing");
         while let Some(flag) = rest.next() {
@@ -47,6 +71,9 @@ impl Flags {
                 "--seed" => parsed.seeds = vec![number(rest.next())?],
                 "--jobs" => parsed.jobs = number(rest.next())?,
                 "--json" => parsed.json = true,
+                "--one-frozen" => parsed.is_one_frozen = true,
+                "--built" => parsed.is_built = true,
+                "--until-failure" => parsed.until_failure = true,
                 other => return Err(format!("storm does not know {other}")),
             }
         }
@@ -56,7 +83,9 @@ impl Flags {
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let flags = Flags::parse(flags)?;
-    build(&["--bins"])?;
+    if !flags.is_built {
+        build(&["--bins"])?;
+    }
     let scratch = Scratch::new("storm")?;
     let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
     let mut cluster = cluster.map_err(|error| error.to_string())?;
@@ -71,6 +100,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     }
     let failed: Vec<u64> = verdicts.iter().filter(|(_, one)| !one.holds()).map(|(seed, _)| *seed).collect();
     if failed.is_empty() {
+        says_something(&result, &flags)?;
         return is_due_to_the_machine(&verdicts);
     }
     for (seed, verdict) in verdicts.iter().filter(|(_, one)| !one.holds()) {
@@ -84,6 +114,31 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         kept.display(),
         failed[0]
     ))
+}
+
+/// A run that could not fail says nothing. What never happened is named, and what must happen in a run of some length fails it.
+fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
+    let count = |value: &Value| value.as_u64().unwrap_or_default();
+    let missing: Vec<&str> = plan::FAULTS.into_iter().filter(|kind| count(&result["faults"][*kind]) == 0).collect();
+    if !missing.is_empty() {
+        eprintln!("did not happen: {}", missing.join(", "));
+    }
+    if flags.seeds.len() < SEEDS_THAT_MUST_SAY_ALL {
+        return Ok(());
+    }
+    for figure in ["refused_reservations", "cancels_judged", "points_compared"] {
+        if count(&result[figure]) == 0 {
+            return Err(format!("{figure} is 0: the run does not count"));
+        }
+    }
+    let (p99, limit) = (result["recovery_p99_seconds"].as_f64(), result["recovery_limit_seconds"].as_f64());
+    match p99.zip(limit) {
+        // With more seeds at a time than processors, seconds say how busy the machine is.
+        Some((p99, limit)) if flags.jobs <= JOBS_THAT_ARE_TIMED && p99 > limit => {
+            Err(format!("recovery takes {p99:.2} s (p99), and {limit:.2} s is the limit"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A few late seeds are; many are the service's own.
@@ -106,16 +161,19 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
         cluster_url: Box::new(move |name| pattern.replace("DATABASE", name)),
         cluster_port: port.ok_or("the cluster has no port")?,
         outages: Mutex::default(),
+        psql: cluster.psql(),
+        is_one_frozen: flags.is_one_frozen,
     };
     let begun = Instant::now();
     let (next, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let verdicts = Mutex::new(Verdicts::new());
     let bar = Bar::new(flags);
+    let door = Mutex::new(());
     let mut restarts = 0;
     std::thread::scope(|scope| {
         let players = scope.spawn(|| {
             let workers: Vec<_> = (0..flags.jobs.min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
-                .map(|_| scope.spawn(|| work(flags, &ground, &next, &verdicts, &bar)))
+                .map(|_| scope.spawn(|| work(flags, &ground, (&next, &door), &verdicts, &bar)))
                 .collect();
             for worker in workers {
                 if let Err(panic) = worker.join() {
@@ -147,13 +205,49 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
     Ok((verdicts, restarts, begun.elapsed()))
 }
 
-fn work(flags: &Flags, ground: &Ground, next: &AtomicU64, verdicts: &Mutex<Verdicts>, bar: &Bar) {
+fn work(flags: &Flags, ground: &Ground, (next, door): (&AtomicU64, &Mutex<()>), verdicts: &Mutex<Verdicts>, bar: &Bar) {
+    let one_by_one = || {
+        let _held = door.lock().unwrap_or_else(PoisonError::into_inner);
+        wait_for_processors();
+    };
     while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|n| flags.seeds.get(n)) {
+        one_by_one();
         let verdict = play(ground, *seed, 0);
+        let has_failed = !verdict.holds() && !verdict.is_only_late();
         let mut all = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((*seed, verdict));
         bar.show(&all);
+        if has_failed && flags.until_failure {
+            next.store(u64::MAX / 2, Ordering::SeqCst);
+        }
     }
+}
+
+/// Waits while much more wants to run than there are processors: on a machine that is slow or shared, fewer seeds are played at a
+/// time than were asked for. What a service does that gets no processor says nothing of it.
+fn wait_for_processors() {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let begun = Instant::now();
+    loop {
+        // Its start takes most.
+        std::thread::sleep(BETWEEN_STARTS);
+        let busy = runnable();
+        if busy.is_none_or(|busy| busy <= cores * RUNNABLE_PER_CORE_MAX) || begun.elapsed() > BUSY_MAX {
+            return;
+        }
+    }
+}
+
+/// What runs or wants to, on average over some looks; none where Linux's /proc is not.
+fn runnable() -> Option<usize> {
+    const LOOKS: usize = 10;
+    let mut sum = 0;
+    for _ in 0..LOOKS {
+        let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+        sum += text.split_whitespace().nth(3)?.split('/').next()?.parse::<usize>().ok()?;
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    Some(sum / LOOKS)
 }
 
 /// A stage that could not be set is late too: nothing was seen to go wrong on it.
@@ -199,35 +293,46 @@ impl Bar {
 
 fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
     let sum = |figure: fn(&Verdict) -> u32| verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum::<u64>();
+    let all = |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
     let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-    let mut recoveries: Vec<f64> = Vec::new();
+    let (mut recoveries, mut cancels) = (Vec::<f64>::new(), Vec::<f64>::new());
     for (_, one) in verdicts {
         for (kind, count) in &one.faults {
             *faults.entry(kind.clone()).or_default() += count;
         }
         recoveries.extend(&one.recoveries);
+        cancels.extend(&one.cancels);
     }
     faults.insert("database_kill".to_owned(), u64::from(restarts));
     recoveries.sort_by(f64::total_cmp);
-    let quantile = |share: usize| recoveries.get((recoveries.len() * share).div_ceil(100).saturating_sub(1)).copied();
+    cancels.sort_by(f64::total_cmp);
+    let quantile = |of: &[f64], share: usize| of.get((of.len() * share).div_ceil(100).saturating_sub(1)).copied();
+    let listing = f64::from(plan::USUAL.poll_seconds) / f64::from(plan::USUAL.factor);
     json!({
         "seeds": verdicts.len(),
         "failed_seeds": verdicts.iter().filter(|(_, one)| !one.holds()).map(|(seed, _)| *seed).collect::<Vec<_>>(),
         "played_again": verdicts.iter().filter(|(_, one)| one.is_played_again).count(),
-        "attempts": verdicts.iter().map(|(_, one)| one.attempts).sum::<u64>(),
-        "jobs": verdicts.iter().map(|(_, one)| one.jobs).sum::<u64>(),
+        "attempts": all(|one| one.attempts),
+        "jobs": all(|one| one.jobs),
         "faults": faults,
         "duplicates": sum(|one| one.duplicates),
         "lost": sum(|one| one.lost),
         "orphans": sum(|one| one.orphans),
         "over_budget": sum(|one| one.over_budget),
         "pools_leaked": sum(|one| one.pools_leaked),
-        "pools_reused": verdicts.iter().map(|(_, one)| one.pools_reused).sum::<u64>(),
-        "strays_stopped_and_billed": verdicts.iter().map(|(_, one)| one.strays).sum::<u64>(),
+        "unstopped": sum(|one| one.unstopped),
+        "metrics_wrong": sum(|one| one.metrics_wrong),
+        "trespasses": sum(|one| one.trespasses),
+        "refused_reservations": all(|one| one.refused_reservations),
+        "points_compared": all(|one| one.points),
+        "cancels_judged": cancels.len(),
+        "cancel_p99_seconds": quantile(&cancels, 99),
+        "pools_reused": all(|one| one.pools_reused),
+        "strays_stopped_and_billed": all(|one| one.strays),
         "recoveries": recoveries.len(),
-        "recovery_p50_seconds": quantile(50),
-        "recovery_p99_seconds": quantile(99),
-        "recovery_limit_seconds": f64::from(stage::LEASE_SECONDS) + course::real_seconds(f64::from(stage::POLL_SECONDS)),
+        "recovery_p50_seconds": quantile(&recoveries, 50),
+        "recovery_p99_seconds": quantile(&recoveries, 99),
+        "recovery_limit_seconds": 2.0 * (f64::from(stage::LEASE_SECONDS) + listing),
         "took_seconds": took.as_secs(),
     })
 }
@@ -246,6 +351,13 @@ fn show(result: &Value) {
         "orphans",
         "over_budget",
         "pools_leaked",
+        "unstopped",
+        "metrics_wrong",
+        "trespasses",
+        "refused_reservations",
+        "points_compared",
+        "cancels_judged",
+        "cancel_p99_seconds",
         "pools_reused",
         "strays_stopped_and_billed",
         "recoveries",

@@ -5,8 +5,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-/// Named points of the service at which it can be killed or frozen (`src/crash.rs`).
-const POINTS: [&str; 14] = [
+/// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two transactions.
+const BETWEEN: [&str; 16] = [
     "claimed",
     "before_plan",
     "after_plan",
@@ -21,14 +21,99 @@ const POINTS: [&str; 14] = [
     "before_end_pool",
     "after_end_pool",
     "before_create",
+    "before_metrics",
+    "after_metrics",
 ];
+
+/// The same within a transaction: rows are locked there.
+const WITHIN: [&str; 5] = ["in_admission", "in_plan", "in_settlement", "in_listing", "in_metrics"];
+
+/// Everything that is drawn, as it is counted.
+pub(super) const FAULTS: [&str; 49] = [
+    "algorithm_error",
+    "billing_late",
+    "billing_low",
+    "checkpoint_stall",
+    "clock_jump",
+    "clock_set_back",
+    "cut_connections",
+    "database_kill",
+    "denied_again",
+    "done_then_500",
+    "done_then_reset",
+    "done_then_timeout",
+    "duplicate_event",
+    "expired_credentials",
+    "expired_page",
+    "failed_series",
+    "foreign_credentials",
+    "freeze",
+    "freeze_at_point",
+    "freeze_for_good",
+    "freeze_in_transaction",
+    "http_load",
+    "internal_error",
+    "kill",
+    "kill_at_point",
+    "kill_in_transaction",
+    "lag",
+    "late_event",
+    "lost_event",
+    "metric_pages",
+    "no_capacity",
+    "no_spot_capacity",
+    "odd_status",
+    "partial_metrics",
+    "pending",
+    "price_change",
+    "reset_before",
+    "server_error",
+    "short_page",
+    "silent_connections",
+    "silent_drop",
+    "slow_reply",
+    "strangers_job",
+    "throttle",
+    "timeout_before",
+    "truncated_reply",
+    "unknown_code",
+    "upgrade",
+    "cancel",
+];
+
+/// How fast virtual time runs in a seed, and when it begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Virtual seconds in a real one.
+    pub(super) factor: i32,
+    pub(super) origin: &'static str,
+    /// Between two listings, virtual seconds.
+    pub(super) poll_seconds: u32,
+}
+
+/// Minutes of jobs in seconds.
+pub(super) const USUAL: Pace = Pace { factor: 300, origin: "2026-11-20T00:00:00Z", poll_seconds: 600 };
+/// Hours of jobs in seconds, little else, the end of a month, and a price that changes.
+const QUIET: Pace = Pace { factor: 2400, origin: "2026-11-30T20:00:00Z", poll_seconds: 3600 };
+/// One seed of so many is quiet.
+const QUIET_EVERY: u64 = 10;
 
 /// One thing that is done to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blow {
     Kill,
     Freeze,
+    /// A replica stands still and never goes on.
+    FreezeForGood,
     CutConnections,
+    /// Connections to Postgres stay open, and nothing comes through them any more.
+    SilenceConnections,
+    /// For a while the credentials are of another account.
+    ForeignCredentials,
+    /// The database is migrated by a newer program, whose replicas then do not come.
+    Upgrade,
+    /// Somebody else's job takes up half of a quota.
+    StrangersJob,
     /// A replica comes back with a clock that is off, by this many virtual seconds.
     ClockJump(i64),
     Cancel,
@@ -38,6 +123,9 @@ pub(super) enum Blow {
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) replicas: usize,
+    pub(super) pace: Pace,
+    /// Little goes wrong, and time runs fast: what comes every few hours, at the end of a month, and with a new price.
+    pub(super) is_quiet: bool,
     pub(super) push: bool,
     /// What the region does wrong while it storms.
     pub(super) region: Value,
@@ -46,6 +134,10 @@ pub(super) struct Plan {
     /// What the replicas are armed with as they start, in order; then they start unarmed.
     pub(super) armed: Vec<String>,
     pub(super) cancels_what_freezes: bool,
+    /// A replica that freezes within a transaction never goes on, if there is another.
+    pub(super) loses_what_freezes: bool,
+    /// Other people's requests, beside everything else.
+    pub(super) has_load: bool,
     pub(super) dice: StdRng,
 }
 
@@ -53,37 +145,65 @@ pub(super) struct Plan {
 pub(super) const STORM_MILLIS: u64 = 14_000;
 
 impl Plan {
-    pub(super) fn draw(seed: u64) -> Self {
+    /// `is_one_frozen`: three replicas, of which one stands still for good.
+    pub(super) fn draw(seed: u64, is_one_frozen: bool) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
-        let mut share = |most: f64| if dice.random_bool(0.6) { dice.random_range(0.0..most) } else { 0.0 };
-        let region = json!({
+        let is_quiet = seed % QUIET_EVERY == QUIET_EVERY - 1;
+        let calmer = if is_quiet { 0.2 } else { 1.0 };
+        let mut share = |most: f64| if dice.random_bool(0.6) { dice.random_range(0.0..most) * calmer } else { 0.0 };
+        let mut region = json!({
             "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
             "hang_after": share(0.05), "reset_before": share(0.05), "reset_after": share(0.05), "truncate": share(0.05),
             "slow": share(0.05), "odd_status": share(0.03), "no_capacity": share(0.15), "internal_error": share(0.10),
             "algorithm_error": share(0.05), "event_loss": share(0.50), "event_duplicate": share(0.50),
             "event_late": share(0.50), "silent_drop": share(0.10), "checkpoint_stall": share(0.30),
+            "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
+            "lag": share(0.30), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
+            "expired_page": share(0.20), "pending": share(0.30), "no_spot_capacity": share(0.20),
+            "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
         });
-        let mut blows: Vec<(u64, Blow)> = (0..dice.random_range(2..7))
+        let mut blows: Vec<(u64, Blow)> = (0..if is_quiet { 2 } else { dice.random_range(2..8) })
             .map(|_| {
-                let blow = match dice.random_range(0..10) {
+                let blow = match dice.random_range(0..16) {
                     0..4 => Blow::Kill,
                     4..6 => Blow::Freeze,
                     6..8 => Blow::CutConnections,
-                    8 => Blow::ClockJump(dice.random_range(-3600..3600)),
+                    8..10 => Blow::SilenceConnections,
+                    10 => Blow::ClockJump(dice.random_range(-3600..3600)),
+                    11 => Blow::ForeignCredentials,
+                    12 => Blow::StrangersJob,
+                    13 => Blow::Upgrade,
                     _ => Blow::Cancel,
                 };
                 (dice.random_range(500..STORM_MILLIS), blow)
             })
             .collect();
+        let mut replicas = dice.random_range(1..=3);
+        if is_one_frozen {
+            replicas = 3;
+        }
+        if replicas > 1 && (is_one_frozen || dice.random_bool(0.2)) {
+            blows.push((dice.random_range(500..STORM_MILLIS), Blow::FreezeForGood));
+        }
         blows.sort_unstable_by_key(|(at, _)| *at);
-        let armed = (0..dice.random_range(1..6)).map(|_| arm(&mut dice)).collect();
+        let armed: Vec<String> = (0..dice.random_range(1..6)).map(|_| arm(&mut dice)).collect();
+        // Whose clock is off by more than a bill is waited for takes what it is told.
+        let is_clock_off = blows.iter().any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
+            || armed.iter().any(|one| one.starts_with("set-back"));
+        if is_clock_off && let Some(region) = region.as_object_mut() {
+            region.retain(|fault, _| !fault.starts_with("billing_"));
+        }
         Self {
-            replicas: dice.random_range(1..=3),
+            replicas,
+            pace: if is_quiet { QUIET } else { USUAL },
+            is_quiet,
             push: dice.random_bool(0.5),
             region,
             blows,
             armed,
             cancels_what_freezes: dice.random_bool(0.5),
+            loses_what_freezes: replicas > 1 && dice.random_bool(0.5),
+            has_load: dice.random_bool(0.5),
             dice,
         }
     }
@@ -94,8 +214,15 @@ impl Plan {
 }
 
 fn arm(dice: &mut StdRng) -> String {
-    let point = POINTS.choose(dice).copied().unwrap_or("after_create");
-    // Freezing is worst between the last check and the send.
-    let what = if point == "before_create" && dice.random_bool(0.7) { "freeze" } else { "kill" };
+    let mut of = |points: &[&'static str]| points.choose(dice).copied().unwrap_or("after_create");
+    let (within, between) = (of(&WITHIN), of(&BETWEEN));
+    let (what, point) = match dice.random_range(0..10) {
+        0..3 => ("freeze", within),
+        3 => ("kill", within),
+        4 => ("set-back", between),
+        // Freezing is worst between the last check and the send.
+        _ if between == "before_create" && dice.random_bool(0.7) => ("freeze", between),
+        _ => ("kill", between),
+    };
     format!("{what}@{point}:{}", dice.random_range(1..4))
 }

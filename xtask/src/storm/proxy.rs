@@ -1,8 +1,8 @@
-//! A TCP proxy in front of Postgres, so that a seed's connections can be cut without touching its neighbours'.
+//! A TCP proxy in front of Postgres, so that a seed's connections can be cut or silenced without touching its neighbours'.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -11,6 +11,9 @@ pub(super) struct Proxy {
     pub(super) port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
     is_over: Arc<AtomicBool>,
+    /// Of the connections so far; those that are silent have lower numbers.
+    count: Arc<AtomicU64>,
+    silent: Arc<AtomicU64>,
 }
 
 impl Drop for Proxy {
@@ -29,7 +32,8 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let open = Arc::new(Mutex::new(Vec::new()));
         let is_over = Arc::new(AtomicBool::new(false));
-        let (kept, over) = (open.clone(), is_over.clone());
+        let (count, silent) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (kept, over, counted, hushed) = (open.clone(), is_over.clone(), count.clone(), silent.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if over.load(Ordering::SeqCst) {
@@ -37,10 +41,16 @@ impl Proxy {
                 }
                 // Postgres is away: so is the client, at once.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-                drop(pass(&kept, client, server));
+                let number = counted.fetch_add(1, Ordering::SeqCst);
+                drop(pass(&kept, (client, server), (number, &hushed)));
             }
         });
-        Ok(Self { port, open, is_over })
+        Ok(Self { port, open, is_over, count, silent })
+    }
+
+    /// Nothing comes through the connections of this moment any more, and they stay open: a firewall that forgot them.
+    pub(super) fn silence(&self) {
+        self.silent.store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Cuts every connection.
@@ -51,17 +61,35 @@ impl Proxy {
     }
 }
 
-fn pass(open: &Mutex<Vec<TcpStream>>, client: TcpStream, server: TcpStream) -> io::Result<()> {
+/// A connection, by its number, between client and server.
+fn pass(
+    open: &Mutex<Vec<TcpStream>>,
+    (client, server): (TcpStream, TcpStream),
+    (number, silent): (u64, &Arc<AtomicU64>),
+) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let pairs = [(client.try_clone()?, server.try_clone()?), (server.try_clone()?, client.try_clone()?)];
     let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
     open.extend([client, server]);
-    for (mut from, mut to) in pairs {
-        thread::Builder::new().stack_size(64 * 1024).spawn(move || {
-            drop(io::copy(&mut from, &mut to));
-            drop(to.shutdown(Shutdown::Both));
-        })?;
+    for (from, to) in pairs {
+        let silent = silent.clone();
+        thread::Builder::new().stack_size(64 * 1024).spawn(move || drop(copy(from, to, (number, &silent))))?;
     }
     Ok(())
+}
+
+/// What is read while the connection is silent is lost, and nobody is told, not even of an end.
+fn copy(mut from: TcpStream, mut to: TcpStream, (number, silent): (u64, &AtomicU64)) -> io::Result<()> {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let count = from.read(&mut buffer)?;
+        let is_silent = number < silent.load(Ordering::SeqCst);
+        if count == 0 {
+            return if is_silent { Ok(()) } else { to.shutdown(Shutdown::Both) };
+        }
+        if !is_silent {
+            to.write_all(buffer.get(..count).unwrap_or_default())?;
+        }
+    }
 }

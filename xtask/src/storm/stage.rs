@@ -6,24 +6,57 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, Utc};
-use serde_json::Value;
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
 
-use super::plan::Plan;
+use super::client::{get, post, strangers_job};
+use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
-/// Virtual seconds in a real one.
-pub(super) const FACTOR: i64 = 300;
 pub(super) const LEASE_SECONDS: u32 = 1;
-/// Between two listings, virtual seconds.
-pub(super) const POLL_SECONDS: u32 = 600;
 pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 
-const VIRTUAL_ORIGIN: &str = "2026-11-20T00:00:00Z";
 const SETUP_TRIES: u32 = 240;
+/// The account of the region's jobs, and one of somebody else's.
+const ACCOUNT: &str = "111122223333";
+const FOREIGN_ACCOUNT: &str = "999988887777";
+/// How the names of somebody else's jobs begin.
+pub(super) const STRANGERS: &str = "nightly-";
+/// How long credentials are of another account.
+const FOREIGN_FOR: Duration = Duration::from_millis(1500);
+
+/// A replica has to notice within this time that its database was migrated under it.
+const UPGRADE_MAX: Duration = Duration::from_secs(20);
+/// What a newer program leaves behind, and how it is taken back.
+const UPGRADE: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                       VALUES (9999, 'of a newer program', true, '', 0)";
+const DOWNGRADE: &str = "DELETE FROM _sqlx_migrations WHERE version = 9999";
+
+/// Where a seed's database is.
+pub(super) struct Database {
+    pub(super) url: String,
+    /// Of the cluster, without the proxy.
+    pub(super) port: u16,
+    pub(super) psql: Option<PathBuf>,
+}
+
+impl Database {
+    fn execute(&self, sql: &str) -> Result<(), String> {
+        let psql = self.psql.as_ref().ok_or("there is no psql")?;
+        let done = Command::new(psql).args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url]).output();
+        let done = done.map_err(|error| error.to_string())?;
+        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
+    }
+}
+
+/// The schema is newer than the replicas that ran when it was migrated.
+struct Upgraded {
+    since: Instant,
+    pids: Vec<u32>,
+}
 
 /// A replica and what becomes of it.
 pub(super) struct Replica {
@@ -33,12 +66,24 @@ pub(super) struct Replica {
     restart_at: Option<Instant>,
     /// It is stopped, to be continued then.
     continue_at: Option<Instant>,
+    /// It is stopped, and stays so.
+    is_lost: bool,
     clock_shift: i64,
+    /// What it is armed with.
+    armed: Option<String>,
+}
+
+/// A replica that was stopped, from when to when.
+pub(super) struct Freeze {
+    pub(super) pid: u32,
+    pub(super) from: SystemTime,
+    pub(super) to: SystemTime,
 }
 
 /// Everything that runs for one seed.
 pub(super) struct Stage {
     folder: PathBuf,
+    /// Through the proxy.
     database: String,
     proxy: Proxy,
     region: Child,
@@ -46,13 +91,24 @@ pub(super) struct Stage {
     s3_url: String,
     pub(super) replicas: Vec<Replica>,
     real_origin: i64,
+    pub(super) pace: Pace,
     armed: Vec<String>,
     push: bool,
     pub(super) api_key: String,
-    /// Who died (process id), and when.
+    /// Who died or stood still within a transaction (process id), and when: others take over what it held.
     pub(super) deaths: Vec<(u32, SystemTime)>,
-    /// From when to when a replica was stopped.
-    pub(super) freezes: Vec<(SystemTime, SystemTime)>,
+    pub(super) freezes: Vec<Freeze>,
+    /// When connections fell silent.
+    pub(super) silences: Vec<SystemTime>,
+    /// When credentials became another account's.
+    pub(super) foreign_from: Vec<SystemTime>,
+    /// Until when credentials are of another account.
+    foreign_until: Option<Instant>,
+    direct: Database,
+    upgraded: Option<Upgraded>,
+    loses_what_freezes: bool,
+    /// Replicas that went on although the schema was newer than they.
+    pub(super) unnoticed: u32,
     /// What was done to the processes, by kind.
     pub(super) blows: BTreeMap<&'static str, u64>,
 }
@@ -78,25 +134,18 @@ fn output(command: &mut Command) -> Result<String, String> {
 
 impl Stage {
     /// `database_url` is a function of the port, so that replicas go through the proxy.
-    pub(super) fn set(
-        folder: PathBuf,
-        plan: &Plan,
-        cluster_url: &str,
-        cluster_port: u16,
-        seed: u64,
-    ) -> Result<Self, String> {
+    pub(super) fn set(folder: PathBuf, plan: &Plan, direct: Database, seed: u64) -> Result<Self, String> {
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
-        let direct = cluster_url.to_owned();
-        output(Command::new(program("bakeoff")).args(["migrate", "--create"]).env("DATABASE_URL", &direct))?;
+        output(Command::new(program("bakeoff")).args(["migrate", "--create"]).env("DATABASE_URL", &direct.url))?;
         let api_key = output(
             Command::new(program("bakeoff"))
                 .args(["keys", "create", "--project", "storm", "--role", "admin"])
-                .env("DATABASE_URL", &direct),
+                .env("DATABASE_URL", &direct.url),
         )?;
         let events =
             output(Command::new(program("bakeoff")).args(["keys", "events"]).env("BAKEOFF_SECRET_KEY", SECRET_KEY))?;
-        let proxy = Proxy::start(cluster_port).map_err(|error| error.to_string())?;
+        let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas).map(|_| free_port()).collect::<Result<_, _>>()?;
         let real_origin = crate::stack::now_seconds();
         let mut region = start_region(&folder, plan, &events, ports.first().copied().unwrap_or(0), real_origin, seed)?;
@@ -108,9 +157,16 @@ impl Stage {
             }
         };
         let addresses: Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
-        let database = direct.replace(&format!(":{cluster_port}/"), &format!(":{}/", proxy.port));
-        let replica =
-            |port| Replica { child: None, port, restart_at: Some(Instant::now()), continue_at: None, clock_shift: 0 };
+        let database = direct.url.replace(&format!(":{}/", direct.port), &format!(":{}/", proxy.port));
+        let replica = |port| Replica {
+            child: None,
+            port,
+            restart_at: Some(Instant::now()),
+            continue_at: None,
+            is_lost: false,
+            clock_shift: 0,
+            armed: None,
+        };
         Ok(Self {
             database,
             proxy,
@@ -119,11 +175,19 @@ impl Stage {
             s3_url: addresses["s3"].as_str().unwrap_or_default().to_owned(),
             replicas: ports.into_iter().map(replica).collect(),
             real_origin,
+            pace: plan.pace,
             armed: plan.armed.iter().rev().cloned().collect(),
             push: plan.push,
             api_key,
             deaths: Vec::new(),
             freezes: Vec::new(),
+            silences: Vec::new(),
+            foreign_from: Vec::new(),
+            foreign_until: None,
+            direct,
+            upgraded: None,
+            loses_what_freezes: plan.loses_what_freezes,
+            unnoticed: 0,
             blows: BTreeMap::new(),
             folder,
         })
@@ -132,6 +196,11 @@ impl Stage {
     /// Starts what is due to start, continues what is due to go on, and notices who died or froze. True when somebody froze
     /// at a named point.
     pub(super) fn tend(&mut self, freeze: Duration) -> Result<bool, String> {
+        if self.foreign_until.is_some_and(|at| at <= Instant::now()) {
+            self.use_account(ACCOUNT)?;
+            self.foreign_until = None;
+        }
+        self.follow_upgrade();
         let mut froze = false;
         for index in 0..self.replicas.len() {
             let due = self.replicas.get(index).is_some_and(|one| one.restart_at.is_some_and(|at| at <= Instant::now()));
@@ -141,30 +210,49 @@ impl Stage {
                     (replica.child, replica.restart_at) = (Some(child), None);
                 }
             }
-            let Some(replica) = self.replicas.get_mut(index) else { continue };
-            let Some(child) = &mut replica.child else { continue };
-            if matches!(child.try_wait(), Ok(Some(_))) {
-                self.deaths.push((child.id(), SystemTime::now()));
-                *self.blows.entry("kill_at_point").or_default() += 1;
-                (replica.child, replica.restart_at) = (None, Some(Instant::now() + Duration::from_millis(300)));
-                continue;
-            }
-            let pid = child.id();
-            match replica.continue_at {
-                Some(at) if at <= Instant::now() => {
-                    signal(i32::try_from(pid).unwrap_or_default(), Signal::CONT);
-                    replica.continue_at = None;
-                }
-                None if is_stopped(pid) => {
-                    replica.continue_at = Some(Instant::now() + freeze);
-                    self.freezes.push((SystemTime::now(), SystemTime::now() + freeze));
-                    *self.blows.entry("freeze_at_point").or_default() += 1;
-                    froze = true;
-                }
-                _ => {}
-            }
+            froze |= self.look_after(index, freeze);
         }
         Ok(froze)
+    }
+
+    /// True when it has just frozen at a named point.
+    fn look_after(&mut self, index: usize, freeze: Duration) -> bool {
+        let now = SystemTime::now();
+        let has_lost = self.replicas.iter().any(|replica| replica.is_lost);
+        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return false };
+        let Some(child) = &mut replica.child else { return false };
+        let pid = child.id();
+        if let Ok(Some(status)) = child.try_wait() {
+            // One that ends by itself, because its credentials are of another account, holds nothing.
+            if status.code().is_none() {
+                self.deaths.push((pid, now));
+                *self.blows.entry(kind_of("kill", replica.armed.as_deref())).or_default() += 1;
+            }
+            (replica.child, replica.restart_at) = (None, Some(Instant::now() + Duration::from_millis(300)));
+            return false;
+        }
+        match replica.continue_at {
+            Some(at) if at <= Instant::now() => {
+                signal(i32::try_from(pid).unwrap_or_default(), Signal::CONT);
+                replica.continue_at = None;
+                false
+            }
+            None if is_stopped(pid) => {
+                let kind = kind_of("freeze", replica.armed.as_deref());
+                *self.blows.entry(kind).or_default() += 1;
+                if kind == "freeze_in_transaction" && self.loses_what_freezes && !has_lost {
+                    self.lose_replica(index);
+                    return true;
+                }
+                replica.continue_at = Some(Instant::now() + freeze);
+                self.freezes.push(Freeze { pid, from: now, to: now + freeze });
+                if kind == "freeze_in_transaction" {
+                    self.deaths.push((pid, now));
+                }
+                true
+            }
+            _ => false,
+        }
     }
 
     fn start(&mut self, index: usize) -> Result<Child, String> {
@@ -172,38 +260,51 @@ impl Stage {
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("service-{index}.log")));
         let log = log.map_err(|error| error.to_string())?;
-        let origin = rfc3339(self.real_origin + replica.clock_shift / FACTOR);
+        let origin = rfc3339(self.real_origin + replica.clock_shift / i64::from(self.pace.factor));
         let mut command = Command::new(program("bakeoff"));
         command
             .args(["serve", "--listen", &format!("127.0.0.1:{}", replica.port)])
-            .args(["--poll-seconds", &POLL_SECONDS.to_string(), "--lease-seconds", &LEASE_SECONDS.to_string()])
+            .args([
+                "--poll-seconds",
+                &self.pace.poll_seconds.to_string(),
+                "--lease-seconds",
+                &LEASE_SECONDS.to_string(),
+            ])
             .args(["--aws-timeout-seconds", "1.5", "--database-connections", "14"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)
             .stderr(log)
             .env("DATABASE_URL", &self.database)
             .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
-            .env("BAKEOFF_CLOCK", format!("{VIRTUAL_ORIGIN},{origin},{FACTOR}"));
+            .env("BAKEOFF_CLOCK", format!("{},{origin},{}", self.pace.origin, self.pace.factor));
         simulated_aws(&mut command, &self.region_url, &self.s3_url);
         if self.push {
             command.arg("--aws-push");
         }
-        if let Some(armed) = self.armed.pop() {
+        let armed = self.armed.pop();
+        if let Some(armed) = &armed {
             command.env("BAKEOFF_FAULT", armed);
+            if armed.starts_with("set-back") {
+                *self.blows.entry("clock_set_back").or_default() += 1;
+            }
         }
-        spawn(&mut command)
+        let child = spawn(&mut command)?;
+        if let Some(replica) = self.replicas.get_mut(index) {
+            replica.armed = armed;
+        }
+        Ok(child)
     }
 
     /// The real moment of a virtual one.
     pub(super) fn real(&self, at: DateTime<Utc>) -> DateTime<Utc> {
-        let virtual_origin: DateTime<Utc> = VIRTUAL_ORIGIN.parse().unwrap_or_default();
+        let virtual_origin: DateTime<Utc> = self.pace.origin.parse().unwrap_or_default();
         let origin = DateTime::from_timestamp(self.real_origin, 0).unwrap_or_default();
-        origin + (at - virtual_origin) / i32::try_from(FACTOR).unwrap_or(1)
+        origin + (at - virtual_origin) / self.pace.factor
     }
 
     /// `kill -9`, and a start soon after; with a clock that is off, if asked.
     pub(super) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
-        let Some(replica) = self.replicas.get_mut(index) else { return };
+        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return };
         if let Some(mut child) = replica.child.take() {
             self.deaths.push((child.id(), SystemTime::now()));
             kill(&mut child);
@@ -217,13 +318,92 @@ impl Stage {
 
     /// SIGSTOP, to be continued later.
     pub(super) fn freeze_replica(&mut self, index: usize, freeze: Duration) {
-        let Some(replica) = self.replicas.get_mut(index) else { return };
+        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return };
         if let Some(child) = &replica.child {
             signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
             replica.continue_at = Some(Instant::now() + freeze);
-            self.freezes.push((SystemTime::now(), SystemTime::now() + freeze));
+            let now = SystemTime::now();
+            self.freezes.push(Freeze { pid: child.id(), from: now, to: now + freeze });
             *self.blows.entry("freeze").or_default() += 1;
         }
+    }
+
+    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections.
+    pub(super) fn lose_replica(&mut self, index: usize) {
+        if self.replicas.iter().any(|replica| replica.is_lost) {
+            return;
+        }
+        let Some(replica) = self.replicas.get_mut(index) else { return };
+        if let Some(child) = &replica.child {
+            signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
+            (replica.is_lost, replica.continue_at) = (true, None);
+            self.deaths.push((child.id(), SystemTime::now()));
+            *self.blows.entry("freeze_for_good").or_default() += 1;
+        }
+    }
+
+    pub(super) fn silence_connections(&mut self) {
+        *self.blows.entry("silent_connections").or_default() += 1;
+        self.silences.push(SystemTime::now());
+        self.proxy.silence();
+    }
+
+    /// For a while the credentials are of another account.
+    pub(super) fn use_foreign_credentials(&mut self) {
+        if self.use_account(FOREIGN_ACCOUNT).is_ok() {
+            *self.blows.entry("foreign_credentials").or_default() += 1;
+            self.foreign_from.push(SystemTime::now());
+            self.foreign_until = Some(Instant::now() + FOREIGN_FOR);
+        }
+    }
+
+    /// The database is migrated by a newer program: whoever runs has to stop, and whoever starts must not come up.
+    pub(super) fn upgrade(&mut self) {
+        if self.upgraded.is_some() || self.direct.execute(UPGRADE).is_err() {
+            return;
+        }
+        let pids =
+            self.replicas.iter().filter(|replica| !replica.is_lost).filter_map(|one| Some(one.child.as_ref()?.id()));
+        self.upgraded = Some(Upgraded { since: Instant::now(), pids: pids.collect() });
+    }
+
+    /// Once all have noticed, the old program is put back.
+    fn follow_upgrade(&mut self) {
+        let Some(upgraded) = &self.upgraded else { return };
+        let lives = |replica: &&Replica| {
+            let pid = replica.child.as_ref().map(Child::id);
+            pid.is_some_and(|pid| upgraded.pids.contains(&pid)) && !replica.is_lost
+        };
+        let left = self.replicas.iter().filter(lives).count();
+        let is_late = upgraded.since.elapsed() > UPGRADE_MAX;
+        if (left == 0 || is_late) && self.direct.execute(DOWNGRADE).is_ok() {
+            self.unnoticed += u32::try_from(left).unwrap_or(u32::MAX);
+            self.upgraded = None;
+            *self.blows.entry("upgrade").or_default() += 1;
+        }
+    }
+
+    pub(super) fn start_strangers_job(&mut self) {
+        let count = self.blows.get("strangers_job").copied().unwrap_or_default();
+        if strangers_job(&self.region_url, &format!("{STRANGERS}{count}")).is_ok() {
+            *self.blows.entry("strangers_job").or_default() += 1;
+        }
+    }
+
+    /// AWS changes the price of a type, half an hour from now.
+    pub(super) fn change_price(&mut self, instance_type: &str, micro_usd: i64) -> Result<DateTime<Utc>, String> {
+        let record = get(&format!("{}/_sim/record", self.region_url), "")?;
+        let now: DateTime<Utc> =
+            record["now"].as_str().and_then(|at| at.parse().ok()).ok_or("the region has no time")?;
+        let from = now + TimeDelta::minutes(30);
+        let new = json!({ "instance_type": instance_type, "micro_usd": micro_usd, "effective_from": from });
+        post(&format!("{}/_sim/prices", self.region_url), "", &new)?;
+        *self.blows.entry("price_change").or_default() += 1;
+        Ok(from)
+    }
+
+    fn use_account(&self, account: &str) -> Result<(), String> {
+        post(&format!("{}/_sim/account", self.region_url), "", &json!({ "account": account })).map(drop)
     }
 
     pub(super) fn cut_connections(&mut self) {
@@ -231,24 +411,42 @@ impl Stage {
         self.proxy.cut();
     }
 
-    /// No more faults are armed, clocks are right again, everybody goes on.
-    pub(super) fn calm(&mut self) {
+    /// No more faults are armed, clocks and credentials are right again, everybody goes on but who is lost.
+    pub(super) fn calm(&mut self) -> Result<(), String> {
         self.armed.clear();
+        self.foreign_until = None;
+        self.use_account(ACCOUNT)?;
         for index in 0..self.replicas.len() {
-            let Some(replica) = self.replicas.get_mut(index) else { continue };
+            let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { continue };
             if let Some(child) = &replica.child {
                 signal(i32::try_from(child.id()).unwrap_or_default(), Signal::CONT);
             }
             replica.continue_at = None;
-            if replica.clock_shift != 0 {
+            let is_set_back = replica.armed.as_ref().is_some_and(|armed| armed.starts_with("set-back"));
+            if replica.clock_shift != 0 || is_set_back {
                 self.kill_replica(index, 0);
             }
         }
+        Ok(())
+    }
+
+    /// Lines of the replicas' logs that contain a text.
+    pub(super) fn count_in_logs(&self, text: &str) -> u64 {
+        let logs = (0..self.replicas.len()).map(|index| self.folder.join(format!("service-{index}.log")));
+        let lines = logs.filter_map(|log| fs::read(log).ok());
+        let count = |log: Vec<u8>| String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count();
+        lines.map(|log| u64::try_from(count(log)).unwrap_or_default()).sum()
+    }
+
+    /// Where replicas listen, whether they answer or not.
+    pub(super) fn all_urls(&self) -> Vec<String> {
+        self.replicas.iter().map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
     }
 
     /// Where the service answers, if anywhere.
     pub(super) fn urls(&self) -> Vec<String> {
-        let up = self.replicas.iter().filter(|replica| replica.child.is_some() && replica.continue_at.is_none());
+        let up = |replica: &&Replica| replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost;
+        let up = self.replicas.iter().filter(up);
         up.map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
     }
 
@@ -285,7 +483,7 @@ fn start_region(
         .arg("--ready-file")
         .arg(folder.join("region.json"))
         .args(["--seed", &seed.to_string(), "--quota", "4", "--create-per-second", "2"])
-        .args(["--clock", &format!("{VIRTUAL_ORIGIN},{},{FACTOR}", rfc3339(real_origin))])
+        .args(["--clock", &format!("{},{},{}", plan.pace.origin, rfc3339(real_origin), plan.pace.factor)])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
@@ -297,6 +495,16 @@ fn start_region(
         command.args([format!("--{}", fault.replace('_', "-")), share.to_string()]);
     }
     spawn(&mut command)
+}
+
+/// What was done to a process, by where it was armed.
+fn kind_of(what: &str, armed: Option<&str>) -> &'static str {
+    match (what, armed.is_some_and(|armed| armed.contains("@in_"))) {
+        ("kill", true) => "kill_in_transaction",
+        ("kill", false) => "kill_at_point",
+        (_, true) => "freeze_in_transaction",
+        (_, false) => "freeze_at_point",
+    }
 }
 
 fn is_stopped(pid: u32) -> bool {

@@ -1,22 +1,37 @@
 //! The verdict on a seed, read from the region's own record: what it ran, for whom, and what it bills. The service is asked
 //! only what it believes, to be held against that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use super::course::{Accepted, Ground, get};
+use super::client::{Accepted, Client, get, pages};
+use super::course::Ground;
 use super::plan::Plan;
-use super::stage::Stage;
+use super::stage::{STRANGERS, Stage};
 
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
+/// A create may be under way when credentials change.
+const FOREIGN_UNSEEN: TimeDelta = TimeDelta::milliseconds(500);
+/// Work on a connection that has fallen silent is given up after this (real time).
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
 /// A pool that runs out after so many listings have shown it waiting is left alone; after fewer, the service was late. Two of
 /// them are enough to end it, and nine fit into the time that it is kept.
 const POOL_LISTINGS_MAX: u64 = 6;
+
+/// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
+const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
+
+/// What one metric read costs at CloudWatch, millionths of a dollar.
+const METRIC_MICRO_USD: i64 = 10;
+/// Reads that got no answer are booked, and were perhaps not carried out: at most this share of all, and some.
+const METRICS_UNANSWERED: (u64, u64) = (2, 100);
 
 /// What went wrong, by kind; all zero when nothing did.
 #[derive(Debug, Default, Clone)]
@@ -34,6 +49,18 @@ pub(super) struct Verdict {
     pub(super) wrong: u32,
     /// Pools that wait on, or ran out by themselves.
     pub(super) pools_leaked: u32,
+    /// Jobs that a cancel did not reach in time.
+    pub(super) unstopped: u32,
+    /// Trials whose points are not those that CloudWatch has, and jobs whose metrics are not booked as read.
+    pub(super) metrics_wrong: u32,
+    /// Other people's jobs that were stopped, jobs of ours in other people's account, and replicas under a newer schema than theirs.
+    pub(super) trespasses: u32,
+    /// Seconds from an accepted cancel to the stop of each job that ran.
+    pub(super) cancels: Vec<f64>,
+    /// Reservations that a budget did not hold.
+    pub(super) refused_reservations: u64,
+    /// Points that were compared.
+    pub(super) points: u64,
     pub(super) pools_reused: u64,
     pub(super) strays: u64,
     pub(super) faults: BTreeMap<String, u64>,
@@ -48,20 +75,30 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
-        self.duplicates + self.lost + self.orphans + self.over_budget + self.pools_leaked == 0
+        self.duplicates + self.over_budget + self.trespasses == 0
+            && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong == 0
     }
 
     /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
     pub(super) fn is_only_late(&self) -> bool {
-        self.is_late && self.duplicates + self.over_budget + self.wrong == 0
+        self.is_late && self.duplicates + self.over_budget + self.wrong + self.trespasses + self.metrics_wrong == 0
     }
+}
+
+/// What the service has of one attempt.
+#[derive(Default)]
+struct Booked {
+    experiment: usize,
+    /// For its job and pool, millionths of a dollar.
+    usd: i64,
+    /// For reading its metrics.
+    metrics_usd: i64,
 }
 
 /// What the service believes of one experiment.
 #[derive(Default)]
 struct Believed {
-    /// Attempt id to (trial id, what was booked for its job and pool, millionths of a dollar).
-    attempts: BTreeMap<String, (String, i64)>,
+    attempts: BTreeMap<String, Booked>,
     open_trials: u32,
     /// When (virtual time), and whose process id.
     takeovers: Vec<(DateTime<Utc>, u32)>,
@@ -71,37 +108,54 @@ struct Believed {
 pub(super) fn judge(
     (stage, ground): (&Stage, &Ground),
     plan: &Plan,
-    accepted: &[Accepted],
+    client: &Client,
     is_over: bool,
 ) -> Result<Verdict, String> {
     let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-    let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
-    let mut verdict = Verdict { jobs: jobs.len().try_into().unwrap_or(0), ..Verdict::default() };
+    let all = record["jobs"].as_array().cloned().unwrap_or_default();
+    let is_strangers = |job: &Value| job["name"].as_str().is_some_and(|name| name.starts_with(STRANGERS));
+    let (strangers, jobs): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_strangers);
+    let home = jobs.first().map(|job| job["account"].clone());
+    // Between the look at whose credentials these are and the create they may change: those jobs nobody can find again.
+    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) =
+        jobs.into_iter().partition(|job| Some(&job["account"]) == home.as_ref());
+    let mut verdict = Verdict { over_budget: client.overdrawn, trespasses: stage.unnoticed, ..Verdict::default() };
+    if stage.unnoticed > 0 {
+        verdict.notes.push(format!("{} replicas went on under a newer schema", stage.unnoticed));
+    }
+    verdict.jobs = jobs.len().try_into().unwrap_or(0);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
-    let mut owners: BTreeMap<String, usize> = BTreeMap::new();
-    let mut booked: BTreeMap<String, i64> = BTreeMap::new();
-    for (index, experiment) in accepted.iter().enumerate() {
-        let believed = believed(&url, &stage.api_key, &experiment.id)?;
+    let mut booked: BTreeMap<String, Booked> = BTreeMap::new();
+    for (index, experiment) in client.accepted.iter().enumerate() {
+        let believed = believed(&url, &stage.api_key, (index, &experiment.id))?;
         verdict.lost += believed.open_trials;
         verdict.strays += believed.strays;
         if !plan.has_clock_jump() {
             let recoveries = believed.takeovers.iter().filter_map(|takeover| recovery(stage, ground, takeover));
             verdict.recoveries.extend(recoveries);
         }
-        for (attempt, (_, usd)) in believed.attempts {
-            verdict.attempts += 1;
-            owners.insert(attempt.clone(), index);
-            booked.insert(attempt, usd);
-        }
+        booked.extend(believed.attempts);
     }
+    verdict.attempts = booked.len().try_into().unwrap_or(0);
     if !is_over {
         verdict.lost += 1;
         verdict.notes.push("not everything ended in time".to_owned());
     }
     count_duplicates(&jobs, &mut verdict);
-    count_orphans(&jobs, &owners, &booked, &mut verdict);
-    count_money(&jobs, &owners, accepted, &mut verdict);
-    count_pools(&jobs, &mut verdict);
+    count_orphans(&jobs, &booked, &mut verdict);
+    count_money(&jobs, &booked, &client.accepted, &mut verdict);
+    // Until a silent connection is given up, a pool runs out here: its hour is eighteen seconds.
+    if stage.silences.is_empty() {
+        count_pools(&jobs, &mut verdict);
+    }
+    count_cancels(stage, &jobs, &booked, client, &mut verdict);
+    count_trespasses(stage, &strangers, &elsewhere, &mut verdict);
+    // Where hours pass in seconds, a read that fails for seconds is given up.
+    if is_over && !plan.is_quiet {
+        let lost: BTreeSet<String> = elsewhere.iter().map(|job| text(&job["trial"])).collect();
+        count_points((stage, &url), &jobs, &lost, &mut verdict)?;
+        count_metrics(&jobs, &booked, &mut verdict);
+    }
     for (kind, count) in record["faults"].as_object().into_iter().flatten() {
         *verdict.faults.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
     }
@@ -117,10 +171,11 @@ fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) ->
     let taken = stage.real(*at);
     let died = stage.deaths.iter().find(|(dead, _)| dead == pid).map(|(_, died)| DateTime::<Utc>::from(*died))?;
     let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
-    let was_disturbed = outages
-        .iter()
-        .chain(&stage.freezes)
-        .any(|(from, to)| DateTime::<Utc>::from(*from) < taken && died < DateTime::<Utc>::from(*to));
+    let overlaps =
+        |from: SystemTime, to: SystemTime| DateTime::<Utc>::from(from) < taken && died < DateTime::<Utc>::from(to);
+    let was_disturbed = outages.iter().any(|(from, to)| overlaps(*from, *to))
+        || stage.silences.iter().any(|from| overlaps(*from, *from + SILENT_MAX))
+        || stage.freezes.iter().any(|freeze| freeze.pid != *pid && overlaps(freeze.from, freeze.to));
     let others = stage.deaths.iter().any(|(dead, when)| {
         let when = DateTime::<Utc>::from(*when);
         dead != pid && died - RESTART < when && when < taken
@@ -133,28 +188,29 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn believed(url: &str, key: &str, id: &str) -> Result<Believed, String> {
+fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Believed, String> {
     let base = format!("{url}/v1/experiments/{id}");
     let mut believed = Believed::default();
-    for trial in get(&format!("{base}/trials"), key)?["items"].as_array().into_iter().flatten() {
+    for trial in pages(&format!("{base}/trials"), key)? {
         let is_open =
             ["queued", "submitting", "parked", "running", "stopping"].iter().any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
         for attempt in trial["attempts"].as_array().into_iter().flatten() {
-            believed.attempts.insert(text(&attempt["id"]), (text(&trial["id"]), 0));
+            let booked = Booked { experiment, ..Booked::default() };
+            believed.attempts.insert(text(&attempt["id"]), booked);
         }
     }
-    for entry in get(&format!("{base}/ledger?page_size=500"), key)?["items"].as_array().into_iter().flatten() {
-        let is_job =
-            ["training", "warm_pool", "stray", "storage"].iter().any(|component| entry["component"] == *component);
-        if let Some((_, usd)) = believed.attempts.get_mut(&text(&entry["attempt_id"]))
-            && is_job
-            && entry["kind"] == "settled"
-        {
-            *usd += micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+    for entry in pages(&format!("{base}/ledger?page_size=500"), key)? {
+        let is_paid = entry["kind"] == "settled" || entry["kind"] == "adjusted";
+        let Some(booked) = believed.attempts.get_mut(&text(&entry["attempt_id"])).filter(|_| is_paid) else { continue };
+        let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        match entry["component"].as_str() {
+            Some("training" | "warm_pool" | "stray" | "storage") => booked.usd += usd,
+            Some("cloudwatch") => booked.metrics_usd += usd,
+            _ => {}
         }
     }
-    for event in get(&format!("{base}/events?page_size=500"), key)?["items"].as_array().into_iter().flatten() {
+    for event in pages(&format!("{base}/events?page_size=500"), key)? {
         believed.strays += u64::from(event["kind"] == "trial.stray_job");
         if event["kind"] == "trial.taken_over" {
             // host/pid/unique
@@ -192,24 +248,15 @@ fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {
     }
 }
 
-fn count_orphans(
-    jobs: &[Value],
-    owners: &BTreeMap<String, usize>,
-    booked: &BTreeMap<String, i64>,
-    verdict: &mut Verdict,
-) {
+fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mut Verdict) {
     for job in jobs {
-        let attempt = text(&job["attempt"]);
+        let known = booked.get(&text(&job["attempt"]));
         if job["ended_at"].is_null() {
             verdict.orphans += 1;
             verdict.notes.push(format!("{} runs on", job["name"]));
-        } else if !owners.contains_key(&attempt) {
-            verdict.orphans += 1;
-            verdict.wrong += 1;
-            verdict.notes.push(format!("{} has no row", job["name"]));
-        } else {
-            let bill = billed(job);
-            let ours = booked.get(&attempt).copied().unwrap_or(0);
+        } else if let Some(ours) = known {
+            let (bill, ours) = (billed(job), ours.usd);
+            // To the cent.
             if (bill - ours).abs() >= 10_000 {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(
@@ -217,6 +264,10 @@ fn count_orphans(
                     job["name"]
                 ));
             }
+        } else {
+            verdict.orphans += 1;
+            verdict.wrong += 1;
+            verdict.notes.push(format!("{} has no row", job["name"]));
         }
     }
 }
@@ -227,13 +278,111 @@ fn billed(job: &Value) -> i64 {
     parts.iter().filter_map(|part| job[*part].as_i64()).sum()
 }
 
-fn count_money(jobs: &[Value], owners: &BTreeMap<String, usize>, accepted: &[Accepted], verdict: &mut Verdict) {
+fn count_money(jobs: &[Value], booked: &BTreeMap<String, Booked>, accepted: &[Accepted], verdict: &mut Verdict) {
     for (index, experiment) in accepted.iter().enumerate() {
-        let own = jobs.iter().filter(|job| owners.get(&text(&job["attempt"])) == Some(&index));
-        let spent: i64 = own.map(billed).sum();
+        let is_own = |job: &&Value| booked.get(&text(&job["attempt"])).is_some_and(|own| own.experiment == index);
+        let spent: i64 = jobs.iter().filter(is_own).map(billed).sum();
         if spent > micro(experiment.budget_usd) {
             verdict.over_budget += 1;
             verdict.notes.push(format!("{} spent {spent} of {}", experiment.id, experiment.budget_usd));
+        }
+    }
+}
+
+/// Every job that was there when its experiment was cancelled, or came later, was asked to stop, unless it was over first.
+fn count_cancels(
+    stage: &Stage,
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    client: &Client,
+    verdict: &mut Verdict,
+) {
+    let moment = |value: &Value| text(value).parse().ok().map(|at| stage.real(at));
+    for cancel in &client.cancels {
+        let accepted = DateTime::<Utc>::from(cancel.accepted_at);
+        let Some(index) = client.accepted.iter().position(|one| one.id == cancel.experiment) else { continue };
+        for job in
+            jobs.iter().filter(|job| booked.get(&text(&job["attempt"])).is_some_and(|own| own.experiment == index))
+        {
+            let Some(since) = moment(&job["created_at"]).map(|at: DateTime<Utc>| at.max(accepted)) else { continue };
+            let is_over =
+                |limit: DateTime<Utc>| moment(&job["ended_at"]).is_some_and(|end: DateTime<Utc>| end <= limit);
+            if let Some(asked) = moment(&job["stop_asked_at"]) {
+                let seconds = (asked - since).as_seconds_f64().max(0.0);
+                verdict.cancels.push(seconds);
+                if asked - since <= CANCEL_MAX {
+                    continue;
+                }
+            } else if is_over(since + CANCEL_MAX) {
+                continue;
+            }
+            verdict.unstopped += 1;
+            verdict.is_late = true;
+            verdict.notes.push(format!("{} was cancelled at {accepted} and not stopped in time: {job}", job["name"]));
+        }
+    }
+}
+
+fn count_trespasses(stage: &Stage, strangers: &[Value], elsewhere: &[Value], verdict: &mut Verdict) {
+    let is_stopped = |job: &&Value| !job["stop_asked_at"].is_null();
+    for job in strangers.iter().filter(is_stopped) {
+        verdict.trespasses += 1;
+        verdict.notes.push(format!("{} is somebody else's, and was stopped", job["name"]));
+    }
+    let is_just_then = |job: &Value| {
+        let created = text(&job["created_at"]).parse().ok().map(|at| stage.real(at));
+        let within = |from: &SystemTime| {
+            let from = DateTime::<Utc>::from(*from);
+            created.is_some_and(|at: DateTime<Utc>| at - from < FOREIGN_UNSEEN && from - at < FOREIGN_UNSEEN)
+        };
+        stage.foreign_from.iter().any(within)
+    };
+    for job in elsewhere.iter().filter(|job| !is_just_then(job)) {
+        verdict.trespasses += 1;
+        verdict.notes.push(format!("{} was made in another account", job["name"]));
+    }
+}
+
+/// The points of each trial are those that CloudWatch has of its jobs: as many, with the same sum.
+fn count_points(
+    (stage, url): (&Stage, &str),
+    jobs: &[Value],
+    lost: &BTreeSet<String>,
+    verdict: &mut Verdict,
+) -> Result<(), String> {
+    let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
+    for job in jobs.iter().filter(|job| !lost.contains(&text(&job["trial"]))) {
+        let of = get(&format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])), "")?;
+        let sum = published.entry(text(&job["trial"])).or_default();
+        sum.0 += of["tps"]["points"].as_u64().unwrap_or_default();
+        sum.1 += of["tps"]["sum"].as_f64().unwrap_or_default();
+    }
+    for (trial, (count, sum)) in published {
+        let path = format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
+        // None at all is a 404.
+        let series = if count == 0 { Value::Null } else { get(&path, &stage.api_key)? };
+        let points = series["points"]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let ours: f64 = points.iter().filter_map(Value::as_f64).sum();
+        verdict.points += count;
+        if points.len() as u64 != count || (ours - sum).abs() > 1e-6 * sum.abs() {
+            verdict.metrics_wrong += 1;
+            verdict
+                .notes
+                .push(format!("{trial} has {} points, and CloudWatch {count} ({ours} and {sum})", points.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read was not answered.
+fn count_metrics(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mut Verdict) {
+    for job in jobs {
+        let Some(ours) = booked.get(&text(&job["attempt"])) else { continue };
+        let read = job["metrics_requested"].as_u64().unwrap_or_default();
+        let ours = u64::try_from(ours.metrics_usd / METRIC_MICRO_USD).unwrap_or_default();
+        if ours < read || ours > read * METRICS_UNANSWERED.0 + METRICS_UNANSWERED.1 {
+            verdict.metrics_wrong += 1;
+            verdict.notes.push(format!("{} had {read} metrics read, and {ours} are booked", job["name"]));
         }
     }
 }

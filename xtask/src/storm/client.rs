@@ -1,0 +1,313 @@
+//! The client of a seed: it submits, looks at budgets, cancels, and reads what it is told, all pages of it. Also what it submits.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use super::stage::{KEEP_ALIVE_SECONDS, Stage};
+
+/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer longer.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
+/// Between two requests of the load.
+const LOAD_EVERY: Duration = Duration::from_millis(25);
+/// Of the budgets together: the project's own budget binds as well.
+const PROJECT_SHARE: f64 = 0.8;
+
+/// Experiments that the service has accepted.
+pub(super) struct Accepted {
+    pub(super) id: String,
+    pub(super) name: &'static str,
+    pub(super) budget_usd: f64,
+}
+
+/// A cancel that the service has accepted.
+pub(super) struct Cancel {
+    pub(super) experiment: String,
+    pub(super) accepted_at: SystemTime,
+}
+
+/// What becomes of a price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Price {
+    ToChange,
+    /// At AWS, from then on; the service has not read it since.
+    Changed(DateTime<Utc>),
+    Stays,
+}
+
+/// An experiment to be submitted.
+struct Pending {
+    name: &'static str,
+    spec: Value,
+    /// Of the worst cases of all its trials: what its budget is.
+    budget_share: f64,
+}
+
+/// Submits, and looks at budgets on the way.
+pub(super) struct Client {
+    pub(super) accepted: Vec<Accepted>,
+    pub(super) cancels: Vec<Cancel>,
+    pending: Vec<Pending>,
+    has_project_budget: bool,
+    /// A price that is to change, and is to be read from AWS's list.
+    price: Price,
+    /// Looks that found more reserved and spent than a budget.
+    pub(super) overdrawn: u32,
+}
+
+impl Client {
+    pub(super) fn new(is_quiet: bool) -> Self {
+        Self {
+            accepted: Vec::new(),
+            cancels: Vec::new(),
+            pending: if is_quiet { quiet_specs() } else { specs() },
+            has_project_budget: false,
+            price: if is_quiet { Price::ToChange } else { Price::Stays },
+            overdrawn: 0,
+        }
+    }
+
+    /// Changes a price if one is to change, and has the service read it.
+    pub(super) fn follow_prices(&mut self, stage: &mut Stage) {
+        if self.price == Price::ToChange
+            && let Ok(from) = stage.change_price(LONG_TYPE, LONG_TYPE_MICRO_USD)
+        {
+            self.price = Price::Changed(from);
+        }
+        let Price::Changed(from) = self.price else { return };
+        // AWS's list has no price before it is in force.
+        let is_in_force = stage.real(from) < DateTime::<Utc>::from(SystemTime::now());
+        let Some(url) = stage.urls().into_iter().next().filter(|_| is_in_force) else { return };
+        if post(&format!("{url}/v1/prices/refresh"), &stage.api_key, &json!({})).is_ok() {
+            self.price = Price::Stays;
+        }
+    }
+
+    pub(super) fn has_followed_prices(&self) -> bool {
+        self.price == Price::Stays
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// One try at everything that is not done yet; a key makes a repeated submission count once.
+    pub(super) fn work(&mut self, stage: &Stage) {
+        let Some(url) = stage.urls().into_iter().next() else { return };
+        if !self.has_project_budget && self.set_budgets(&url, &stage.api_key).is_err() {
+            return;
+        }
+        self.pending.retain(|Pending { name, spec, .. }| {
+            let Ok(answer) = send(agent().post(format!("{url}/v1/experiments")), &stage.api_key, Some(name), spec)
+            else {
+                return true;
+            };
+            let Some(id) = answer["id"].as_str() else { return true };
+            let budget_usd = spec["budget_usd"].as_f64().unwrap_or(0.0);
+            self.accepted.push(Accepted { id: id.to_owned(), name, budget_usd });
+            false
+        });
+        self.look_at_budgets(&url, &stage.api_key);
+    }
+
+    /// What the plans say decides on the budgets, so that they bind whatever an hour costs by now.
+    fn set_budgets(&mut self, url: &str, key: &str) -> Result<(), String> {
+        let mut all = 0.0;
+        for Pending { name, spec, budget_share } in &mut self.pending {
+            let plan = post(&format!("{url}/v1/plans"), key, spec)?;
+            let worst = plan["worst_case_usd"].as_f64().ok_or_else(|| format!("{name} cannot be planned: {plan}"))?;
+            let budget = (worst * *budget_share).ceil();
+            spec["budget_usd"] = json!(budget);
+            all += budget;
+        }
+        let budget = json!({ "budget_usd": (all * PROJECT_SHARE).ceil() });
+        send(agent().put(format!("{url}/v1/projects/current/budget")), key, None, &budget)?;
+        self.has_project_budget = true;
+        Ok(())
+    }
+
+    fn look_at_budgets(&mut self, url: &str, key: &str) {
+        let is_over = |one: &Value| {
+            let sum = |key: &str| one[key].as_f64().unwrap_or(0.0);
+            sum("reserved_usd") + sum("settled_usd") > sum("budget_usd") + 1e-6
+        };
+        let Ok(experiments) = pages(&format!("{url}/v1/experiments"), key) else { return };
+        let Ok(project) = get(&format!("{url}/v1/projects/current"), key) else { return };
+        for one in experiments.iter().chain([&project]) {
+            self.overdrawn += u32::from(is_over(one));
+        }
+    }
+
+    pub(super) fn cancel(&mut self, stage: &Stage, nth: usize) {
+        let id = self.accepted.get(nth % self.accepted.len().max(1)).map(|one| one.id.clone());
+        if let Some(id) = id {
+            self.cancel_one(stage, id);
+        }
+    }
+
+    /// Cancels the experiment that would go on for hours, once its job runs: whether a stop arrives is seen on it.
+    pub(super) fn cancel_long_one(&mut self, stage: &Stage) {
+        let Some(long) = self.accepted.iter().find(|one| one.name == LONG).map(|one| one.id.clone()) else { return };
+        if self.cancels.iter().any(|cancel| cancel.experiment == long) {
+            return;
+        }
+        let Some(url) = stage.urls().into_iter().next() else { return };
+        let Ok(trials) = pages(&format!("{url}/v1/experiments/{long}/trials"), &stage.api_key) else { return };
+        if trials.iter().any(|trial| trial["state"] == "running") {
+            self.cancel_one(stage, long);
+        }
+    }
+
+    fn cancel_one(&mut self, stage: &Stage, id: String) {
+        let Some(url) = stage.urls().into_iter().next() else { return };
+        let path = format!("{url}/v1/experiments/{id}/cancel");
+        if post(&path, &stage.api_key, &json!({})).is_ok() {
+            self.cancels.push(Cancel { experiment: id, accepted_at: SystemTime::now() });
+        }
+    }
+}
+
+/// Other people's requests, as fast as a few dashboards ask. Returns how many were answered.
+pub(super) fn load(urls: &[String], key: &str, is_over: &AtomicBool) -> u64 {
+    let answered = AtomicU64::new(0);
+    let paths = ["experiments", "experiments?page_size=1", "spending", "prices", "aws-usage", "instance-types"];
+    let all: Vec<String> =
+        urls.iter().flat_map(|url| paths.iter().map(move |path| format!("{url}/v1/{path}"))).collect();
+    for url in all.iter().cycle() {
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        answered.fetch_add(u64::from(get(url, key).is_ok()), Ordering::SeqCst);
+        std::thread::sleep(LOAD_EVERY);
+    }
+    answered.into_inner()
+}
+
+/// What somebody else runs in the same account: it takes up the quota, and is none of our business.
+pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, String> {
+    let body = json!({
+        "TrainingJobName": name,
+        "RoleArn": "arn:aws:iam::111122223333:role/train",
+        "AlgorithmSpecification": {"TrainingImage": "1.dkr.ecr.us-east-1.amazonaws.com/t:1", "TrainingInputMode": "File"},
+        "OutputDataConfig": {"S3OutputPath": "s3://storm/out"},
+        "ResourceConfig": {"InstanceType": "ml.p4de.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
+    });
+    let request = agent().post(region_url).header("x-amz-target", "SageMaker.CreateTrainingJob");
+    send(request, "", None, &body)
+}
+
+pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
+    let mut request = agent().get(url);
+    if !key.is_empty() {
+        request = request.header("authorization", &format!("Bearer {key}"));
+    }
+    let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
+    answer.body_mut().with_config().limit(64 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+}
+
+/// Items of all pages.
+pub(super) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
+    let (mut items, mut token) = (Vec::new(), None::<String>);
+    loop {
+        let joint = if url.contains('?') { '&' } else { '?' };
+        let page = match &token {
+            None => get(url, key)?,
+            Some(token) => get(&format!("{url}{joint}page_token={token}"), key)?,
+        };
+        items.extend(page["items"].as_array().cloned().unwrap_or_default());
+        token = page["next_page_token"].as_str().map(str::to_owned);
+        if token.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
+pub(super) fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
+    send(agent().post(url), key, None, body)
+}
+
+fn send(
+    request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+    key: &str,
+    once: Option<&str>,
+    body: &Value,
+) -> Result<Value, String> {
+    let what = format!("{:?} {:?}", request.method_ref(), request.uri_ref());
+    let mut request = request;
+    if !key.is_empty() {
+        request = request.header("authorization", &format!("Bearer {key}"));
+    }
+    if let Some(once) = once {
+        request = request.header("idempotency-key", once);
+    }
+    let mut answer = request.send_json(body).map_err(|error| format!("{what}: {error}"))?;
+    let text = answer.body_mut().read_to_string().map_err(|error| format!("{what}: {error}"))?;
+    Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).build().new_agent()
+}
+
+/// Its job would train for ten hours.
+const LONG: &str = "long";
+const LONG_TYPE: &str = "ml.p5.48xlarge";
+/// What an hour of it costs once its price has changed, millionths of a dollar.
+const LONG_TYPE_MICRO_USD: i64 = 70_000_000;
+
+/// The same for hours, without pools: those would last for a moment.
+fn quiet_specs() -> Vec<Pending> {
+    let mut all = specs();
+    for Pending { name, spec, .. } in all.iter_mut().filter(|one| one.name != LONG) {
+        spec["workload"]["trial_tokens"] = json!(240_000_000);
+        spec["max_runtime_seconds"] = json!(36_000);
+        if *name == "spot" {
+            spec["max_wait_seconds"] = json!(72_000);
+        }
+        if let Some(fields) = spec.as_object_mut() {
+            fields.remove("keep_alive_seconds");
+        }
+    }
+    all
+}
+
+/// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget can hold at once, and one that
+/// goes on until it is cancelled.
+fn specs() -> Vec<Pending> {
+    let workload = json!({
+        "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
+        "role_arn": "arn:aws:iam::111122223333:role/train",
+        "channels": [{"name": "train", "s3_uri": "s3://storm/train/"}], "output_s3_uri": "s3://storm/out",
+        "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+                  "vocabulary": 152_064, "sequence_length": 2048},
+        "precision": "bf16", "data_version": "1", "code_version": "1",
+        "total_tokens": 3_000_000_000_u64, "trial_tokens": 24_000_000,
+        "metrics": [{"name": "tps", "regex": "tokens_per_second=([0-9.]+)", "meaning": "tokens_per_second"}],
+    });
+    let profile = json!({"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true});
+    let spec = |name: &'static str, budget_share: f64, candidates: Value| Pending {
+        name,
+        budget_share,
+        spec: json!({
+            // More than anything costs, until the plan says how much that is.
+            "name": name, "region": "us-east-1", "budget_usd": 1_000_000, "max_runtime_seconds": 5400,
+            "objective": {"minimize": "cost"}, "workload": workload, "candidates": candidates,
+        }),
+    };
+    let candidate = |name: &str, kind: &str, repeats: u32| json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats});
+    let mut pooled = spec("pooled", 1.2, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    pooled.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
+    let mut spot = spec("spot", 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
+    spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);
+    spot.spec["max_wait_seconds"] = json!(10_800);
+    spot.spec["checkpoint"] = json!({"s3_uri": "s3://storm/checkpoints"});
+    // 1.6 worst cases of three: one at a time fits, whoever is first.
+    let tight = spec("tight", 1.6 / 3.0, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    let mut long = spec(LONG, 1.2, json!([candidate("p5", LONG_TYPE, 1)]));
+    long.spec["workload"]["trial_tokens"] = json!(1_500_000_000_u64);
+    long.spec["max_runtime_seconds"] = json!(43_200);
+    vec![pooled, spot, tight, long]
+}
