@@ -105,6 +105,11 @@ pub(super) async fn push_trial(
             let Some(ended_at) = app.store.end_of_trial(id).await? else {
                 return Err(Problem::not_found(format!("there is no trial {id}")));
             };
+            if params.source != PushSource::Pushed {
+                return Err(Problem::forbidden(
+                    "a push token sends what the script itself measures: leave `source` out",
+                ));
+            }
             if !push_token::is_open(ended_at, app.clock.now()) {
                 return Err(Problem::forbidden(
                     "the trial has been over for more than an hour: its push token is no longer taken",

@@ -221,8 +221,10 @@ async fn ask(
         }
         token = page.next;
         if token.is_none() {
-            // Another account's CloudWatch knows nothing of our jobs, and says that this is all.
-            if let Err(error) = super::confirm_account(app).await? {
+            // Another account's CloudWatch knows nothing of our jobs, and says that this is all. What has points is ours by its name.
+            if series.iter().any(|one| one.points.is_empty())
+                && let Err(error) = super::confirm_account(app).await?
+            {
                 return Ok(Err(error));
             }
             let mut series = series.into_iter();
@@ -294,7 +296,7 @@ async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) ->
         let queries: Vec<IterationQuery> = some.iter().map(|(_, _, query)| query.clone()).collect();
         let series = match app.aws.read_iterations(&queries).await {
             Ok(series) => series,
-            Err(AwsError::Throttled(_) | AwsError::Unknown(_)) => return Ok(false),
+            Err(AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_)) => return Ok(false),
             Err(error @ AwsError::Denied(_)) => {
                 tracing::warn!(%error, "AWS denies BatchGetMetrics");
                 return Ok(true);

@@ -185,6 +185,12 @@ impl Round<'_> {
                     read.next = None;
                     break;
                 }
+                Err(AwsError::Expired(why)) => {
+                    tracing::error!(why, "the AWS credentials have expired: nothing is listed until they are renewed");
+                    read.next = None;
+                    read.is_cut_off = true;
+                    break;
+                }
                 Err(error) => {
                     tracing::info!(%error, "a listing ended early; what was seen counts, and it is made again");
                     read.next = None;
@@ -351,7 +357,7 @@ fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
 async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsError> {
     let tags = match app.aws.tags(&job.arn).await {
         Ok(tags) => tags,
-        Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_))) => return Err(error),
+        Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_))) => return Err(error),
         Err(error) => {
             tracing::warn!(%error, job = job.job_name, "the tags of a job cannot be read");
             return Ok(None);

@@ -358,6 +358,7 @@ async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
         (408, "", "unknown"),
         (400, "ValidationException", "rejected"),
         (400, "AccessDeniedException", "denied"),
+        (400, "ExpiredTokenException", "expired"),
         (400, "ResourceLimitExceeded", "limit"),
         (400, "ResourceInUse", "exists"),
     ] {
@@ -369,6 +370,7 @@ async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
             Err(AwsError::Throttled(_)) => "throttled",
             Err(AwsError::Rejected { .. }) => "rejected",
             Err(AwsError::Denied(_)) => "denied",
+            Err(AwsError::Expired(_)) => "expired",
             Err(AwsError::LimitExceeded(_)) => "limit",
             Err(AwsError::AlreadyExists(_)) => "exists",
             Err(AwsError::NotFound(_)) => "not found",

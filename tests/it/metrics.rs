@@ -452,6 +452,9 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
         let (status, _) = test.send(test.request(reqwest::Method::GET, &path, token)).await;
         assert_eq!(status, 401, "{path}");
     }
+    let imported = format!("/v1/trials/{first}/metrics?source=imported");
+    let (status, _) = test.send(test.request(reqwest::Method::POST, &imported, token).body("{}")).await;
+    assert_eq!(status, 403, "what is imported is believed before CloudWatch");
     test.run_to_end(&id, 12).await;
     assert_eq!(push(first, token).await.0, 200, "what is still under way may arrive");
     test.advance(TimeDelta::hours(12)).await;

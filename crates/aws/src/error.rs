@@ -65,12 +65,12 @@ where
         | "UnrecognizedClientException"
         | "InvalidClientTokenId"
         | "OptInRequired" => AwsError::Denied(message),
+        "ExpiredTokenException" | "ExpiredToken" => AwsError::Expired(message),
         "ResourceInUse" => AwsError::AlreadyExists(message),
         "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
         "ResourceNotFound" => AwsError::NotFound(message),
         "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
         definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
-        // Credentials that have expired are renewed, here or by whoever gave them: nobody has to mend a permission.
         "" => AwsError::Unknown(DisplayErrorContext(&error).to_string()),
         _ => AwsError::Unknown(format!("{code}: {message}")),
     }

@@ -431,11 +431,13 @@ pub fn after_create(
             again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
         },
         // An answer that nobody understands, again and again: its reservation is not held for ever.
-        Err(AwsError::Unknown(why)) if now >= attempt.give_up_at => rejected(
+        Err(AwsError::Unknown(why) | AwsError::Expired(why)) if now >= attempt.give_up_at => rejected(
             TrialState::Parked,
             format!("AWS gave no certain answer until the experiment's deadline: {why}. Look into it, then resume"),
         ),
-        Err(AwsError::Throttled(why) | AwsError::Unknown(why)) => AfterCreate::Postpone { at: later, why },
+        Err(AwsError::Throttled(why) | AwsError::Unknown(why) | AwsError::Expired(why)) => {
+            AfterCreate::Postpone { at: later, why }
+        }
         Err(AwsError::Denied(why)) => rejected(
             TrialState::Parked,
             format!("AWS denies CreateTrainingJob: {why}. Mend the permission, then resume the experiment"),

@@ -165,6 +165,7 @@ fn only_a_definite_no_ends_an_attempt_that_was_sent() {
     let reply = |error| after_create(Err(error), &facts, now(), &policy);
     assert!(matches!(reply(AwsError::Unknown("timeout".into())), AfterCreate::Postpone { .. }));
     assert!(matches!(reply(AwsError::Throttled("Rate exceeded".into())), AfterCreate::Postpone { .. }));
+    assert!(matches!(reply(AwsError::Expired("the token is expired".into())), AfterCreate::Postpone { .. }));
     assert_eq!(reply(AwsError::AlreadyExists("name".into())), AfterCreate::LookFirst);
     let no = AwsError::Rejected { code: "ValidationException".into(), message: "bad".into() };
     assert!(matches!(reply(no), AfterCreate::Rejected { ending, .. } if ending.trial == TrialState::Failed));

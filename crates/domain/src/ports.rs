@@ -27,6 +27,9 @@ pub enum AwsError {
     /// No permission: nothing happened, and only a person can change that.
     #[error("denied: {0}")]
     Denied(String),
+    /// The credentials have expired: nothing happened, and whoever gave them renews them.
+    #[error("expired: {0}")]
+    Expired(String),
     /// A definite no: nothing happened, and asking again will not help.
     #[error("rejected ({code}): {message}")]
     Rejected { code: String, message: String },

@@ -318,6 +318,8 @@ fn count_cancels(
             }
             verdict.unstopped += 1;
             verdict.is_late = true;
+            // A stop that never came is not late.
+            verdict.wrong += u32::from(job["stop_asked_at"].is_null());
             verdict.notes.push(format!("{} was cancelled at {accepted} and not stopped in time: {job}", job["name"]));
         }
     }
@@ -360,7 +362,10 @@ fn count_points(
     for (trial, (count, sum)) in published {
         let path = format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
         // None at all is a 404.
-        let series = if count == 0 { Value::Null } else { get(&path, &stage.api_key)? };
+        let series = match get(&path, &stage.api_key) {
+            Err(error) if error.contains("404") => Value::Null,
+            answer => answer?,
+        };
         let points = series["points"]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
         let ours: f64 = points.iter().filter_map(Value::as_f64).sum();
         verdict.points += count;
