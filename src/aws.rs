@@ -198,6 +198,11 @@ impl Aws {
         self.count(Operation::GetCallerIdentity, self.ports.identity.account().await, 0)
     }
 
+    /// Something looks as if the credentials had changed: they are asked for again, however short ago they were confirmed.
+    pub fn doubt_account(&self) {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner).confirmed_at = None;
+    }
+
     /// That the credentials are of the account that the installation's jobs are in. With another's, every job of ours would look
     /// as if it had vanished, and new ones would run where nobody looks.
     pub async fn confirm_account(&self) -> Result<(), AwsError> {

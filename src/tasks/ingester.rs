@@ -222,10 +222,11 @@ async fn ask(
         token = page.next;
         if token.is_none() {
             // Another account's CloudWatch knows nothing of our jobs, and says that this is all. What has points is ours by its name.
-            if series.iter().any(|one| one.points.is_empty())
-                && let Err(error) = super::confirm_account(app).await?
-            {
-                return Ok(Err(error));
+            if series.iter().any(|one| one.points.is_empty()) {
+                app.aws.doubt_account();
+                if let Err(error) = super::confirm_account(app).await? {
+                    return Ok(Err(error));
+                }
             }
             let mut series = series.into_iter();
             return Ok(Ok(counts.iter().map(|count| series.by_ref().take(*count).collect()).collect()));

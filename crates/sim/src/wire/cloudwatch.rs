@@ -83,7 +83,7 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
     }
     let mut answer = json!({ "MetricDataResults": results, "Messages": [] });
     if page.part == Part::First {
-        answer["NextToken"] = json!(format!("after-{}", page.as_of.timestamp_millis()));
+        answer["NextToken"] = json!(format!("after-{}-{}", page.as_of.timestamp_millis(), world.account));
     }
     Ok(answer)
 }
@@ -104,7 +104,9 @@ struct MetricPage {
 
 fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPage, Refusal> {
     if let Some(token) = body["NextToken"].as_str() {
-        let millis = token.strip_prefix("after-").and_then(|text| text.parse().ok());
+        // Another account's token is none.
+        let own = token.strip_suffix(&format!("-{}", world.account));
+        let millis = own.and_then(|token| token.strip_prefix("after-")?.parse().ok());
         let as_of = millis.and_then(DateTime::from_timestamp_millis);
         let refusal = || Refusal { code: "InvalidNextToken", message: "The next token is invalid".to_owned() };
         return Ok(MetricPage { part: Part::Second, as_of: as_of.ok_or_else(refusal)? });
