@@ -70,10 +70,13 @@ impl RateCard {
             let cuts = changes.iter().map(|rate| rate.effective_from);
             let mut edges: Vec<DateTime<Utc>> = cuts.filter(|cut| span.from < *cut && *cut < span.until).collect();
             edges.push(span.until);
-            let mut from = span.from;
+            let (mut from, mut before) = (span.from, 0);
             for edge in edges {
                 let rate = self.at(instance_type, from)?.micro_usd;
-                let seconds = Span { from, until: edge }.seconds();
+                // Whole seconds of the span, divided: a cut within a second must not lose it.
+                let until_here = Span { from: span.from, until: edge }.seconds();
+                let seconds = until_here - before;
+                before = until_here;
                 match parts.last_mut().filter(|(last, _)| *last == rate) {
                     Some((_, sum)) => *sum += seconds,
                     None => parts.push((rate, seconds)),
@@ -134,6 +137,10 @@ mod tests {
         card.change("ml.g5.12xlarge", Rate { effective_from: middle, micro_usd: 5_090_000 });
         assert_eq!(card.bill("ml.g5.12xlarge", 2, &[span], 100), Some(12_180_000));
         assert_eq!(card.bill("ml.g5.12xlarge", 2, &[span], 50), Some(6_090_000));
+        let mut cut = RateCard::new();
+        let within_a_second = "2026-01-01T00:30:00.5Z".parse().unwrap();
+        cut.change("ml.g5.12xlarge", Rate { effective_from: within_a_second, micro_usd: 7_090_000 });
+        assert_eq!(cut.bill("ml.g5.12xlarge", 2, &[span], 100), Some(14_180_000), "no second is lost at a cut");
     }
 
     #[test]
