@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, spec};
+use crate::support::{TestApp, jobs, on_p5, spec};
 
 /// The run of document 003, as it would be recorded.
 fn hyperbolic() -> Value {
@@ -427,7 +427,7 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
     let mut test = TestApp::new(pool).await;
     let settings = Settings { public_url: Some("https://bakeoff.example.com".into()), ..(*test.app.settings).clone() };
     test.app.settings = Arc::new(settings);
-    let id = test.start(&spec()).await;
+    let id = test.start(&on_p5(2)).await;
     test.tick().await;
     let record = test.record().await;
     let mut found = Vec::new();
