@@ -1,6 +1,6 @@
 //! Push tokens: what a training job may send the metrics of its own trial with, and do nothing else. Derived from the installation's
 //! key and the trial's id, so nothing is stored and nothing has to be handed out. Whoever may describe the job can read its
-//! environment: that is all that such a token is worth.
+//! environment, and so can whoever receives the account's SageMaker events: that is all that such a token is worth.
 
 use bakeoff_domain::ids::TrialId;
 use chrono::{DateTime, TimeDelta, Utc};

@@ -491,6 +491,11 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        // Its pool is looked after although its bill is waited for.
+        let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
+        if let Some(ended_at) = over.and_then(|job| job.ended_at) {
+            warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
+        }
         if !fenced(&mut tx, trial, living_state(trial, attempt), (at, None), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
@@ -529,8 +534,8 @@ pub(super) async fn record_job(
 ) -> Result<Vec<NewEvent>, StoreError> {
     sqlx::query!(
         r#"UPDATE attempts
-           SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5, started_at = $6,
-               training_seconds = $7, modified_at = coalesce($8, modified_at), is_compared = true,
+           SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5,
+               started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), modified_at = coalesce($8, modified_at), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn)
            WHERE id = $1"#,
         attempt.id.0,

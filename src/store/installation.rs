@@ -55,18 +55,26 @@ impl Store {
         Ok(())
     }
 
-    /// What the database knows of the fence.
-    pub async fn fence(&self) -> Result<FenceFacts, StoreError> {
-        let row = sqlx::query!("SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival FROM installation")
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(FenceFacts {
+    /// What the database knows of the fence, and which database it is: of which cluster, on which server. A dump that is loaded, a
+    /// database that is made from a template and a snapshot that becomes a server differ in that.
+    pub async fn fence(&self) -> Result<(FenceFacts, String), StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival,
+                      concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+                                (SELECT oid FROM pg_database WHERE datname = current_database()),
+                                host(inet_server_addr())) AS "database!"
+               FROM installation"#
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let facts = FenceFacts {
             token: row.fence_token,
             next: row.fence_next,
             renewed_at: row.fence_renewed_at,
             has_rival: row.fence_has_rival,
             ..FenceFacts::default()
-        })
+        };
+        Ok((facts, row.database))
     }
 
     /// Says which token is about to be written; what was found is ours, though we may not have heard that it was written. A fence that

@@ -21,6 +21,8 @@ const READS: u32 = 3;
 struct Object {
     installation: String,
     token: Uuid,
+    /// Which database it was written from; objects of earlier versions do not say.
+    database: Option<String>,
     /// For whoever finds it.
     note: String,
 }
@@ -76,6 +78,8 @@ async fn hold(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<S
 /// A look at the object, and what follows from it.
 struct Seen {
     facts: FenceFacts,
+    /// Which database this is.
+    database: String,
     found: Option<Uuid>,
     decision: FenceDecision,
 }
@@ -87,7 +91,7 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
         let found = match app.aws.get_object(uri).await {
             Ok(None) => None,
             Ok(Some(body)) => match serde_json::from_slice::<Object>(&body) {
-                Ok(object) => Some(object.token),
+                Ok(object) => Some(object),
                 Err(error) => {
                     tracing::error!(%error, fence = uri, "the fence holds something that is not ours");
                     return Ok(None);
@@ -98,13 +102,16 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
                 return Ok(None);
             }
         };
-        let mut facts = app.store.fence().await?;
+        let (mut facts, database) = app.store.fence().await?;
+        let written_from = found.as_ref().and_then(|object| object.database.as_ref());
+        facts.is_elsewhere = written_from.is_some_and(|written_from| *written_from != database);
+        let found = found.map(|object| object.token);
         let first = *memory.first.get_or_insert(facts.token.unwrap_or_default());
         facts.has_followed = facts.token.is_some_and(|token| token != first);
         facts.stranger = memory.stranger;
         let decision = decide(&facts, found, now);
         let is_certain = !matches!(decision, FenceDecision::Stranger { .. });
-        seen = Some(Seen { facts, found, decision });
+        seen = Some(Seen { facts, database, found, decision });
         if is_certain {
             break;
         }
@@ -118,6 +125,7 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
     let object = Object {
         installation: app.settings.installation.clone(),
         token,
+        database: Some(seen.database.clone()),
         note: "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone.".to_owned(),
     };
     let is_taken_over = seen.decision == FenceDecision::TakeOver;

@@ -7,13 +7,13 @@ use bakeoff::app::App;
 use bakeoff::fence::{Fence, Standing};
 use bakeoff::leader::Leader;
 use bakeoff::store::Store;
-use bakeoff::tasks::{fence, scheduler, watcher};
+use bakeoff::tasks::{fence, ingester, scheduler, watcher};
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::holds_fleet::copy_of;
-use crate::support::{TestApp, in_progress, spec};
+use crate::support::{TestApp, in_progress, jobs, spec};
 
 const FENCE: &str = "s3://tests/fence.json";
 
@@ -102,6 +102,43 @@ async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pa
     copy.app.store.forget_fence().await.unwrap();
     minutes(&test, &mut [&mut copy], 8).await;
     assert_eq!(copy.standing(), Standing::Ours);
+    drop_copy(copied).await;
+}
+
+/// A failover, a deploy: for minutes nobody renews, and just then somebody starts a copy that knows the last token.
+#[sqlx::test(migrations = false)]
+async fn a_copy_that_starts_while_its_original_pauses_acts_on_nothing(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (mut original, mut copy, copied) = original_and_copy(&test, &pool).await;
+    test.advance(TimeDelta::minutes(2)).await;
+    minutes(&test, &mut [&mut copy], 3).await;
+    assert_eq!((copy.standing(), jobs(&test.record().await).len()), (Standing::Stranger, 0));
+    minutes(&test, &mut [&mut original, &mut copy], 10).await;
+    assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
+    assert_eq!(in_progress(&test.record().await), 2, "the original's two");
+    drop_copy(copied).await;
+}
+
+/// CloudWatch bills each metric that is read.
+#[sqlx::test(migrations = false)]
+async fn a_copy_reads_no_metrics_beside_its_original(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut original = Replica::on(&test, test.app.store.clone(), "original");
+    minutes(&test, &mut [&mut original], 3).await;
+    test.start(&long_spec()).await;
+    minutes(&test, &mut [&mut original], 30).await;
+    let copied = copy_of(&pool).await;
+    sqlx::query("DELETE FROM leases").execute(&copied.0).await.unwrap();
+    let mut copy = Replica::on(&test, Store::new(copied.0.clone()), "copy");
+    minutes(&test, &mut [&mut original, &mut copy], 5).await;
+    let due: i64 = sqlx::query_scalar("SELECT count(*) FROM attempts WHERE metrics_due_at < $1")
+        .bind(test.app.clock.now())
+        .fetch_one(&copied.0)
+        .await
+        .unwrap();
+    assert_eq!((copy.standing(), due), (Standing::Stranger, 2));
+    assert_eq!(ingester::tick(&copy.app).await.unwrap(), 0);
+    assert!(ingester::tick(&original.app).await.unwrap() > 0);
     drop_copy(copied).await;
 }
 

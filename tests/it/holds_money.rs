@@ -170,6 +170,23 @@ async fn a_pool_is_not_given_up_because_its_status_was_missing_once(pool: PgPool
     looked_at_once(&pool, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
 }
 
+/// Ten minutes of a p5 are $10: nobody pays them for a figure that is on its way.
+#[sqlx::test(migrations = false)]
+async fn a_pool_is_ended_while_the_bill_of_its_job_is_waited_for(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let untold = |operation: &str, _: &Value| match operation {
+        "DescribeTrainingJob" => Act::Replace(b"BillableTimeInSeconds", b"SecondsThatNobodyKnowsYet"),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, untold).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    with_a_pool(&test, 14_400).await;
+    while pools::tick(&test.app).await.unwrap() > 0 {}
+    let still_open = number(&pool, "SELECT count(*) FROM trials WHERE ended_at IS NULL").await;
+    assert_eq!((still_open, jobs(&test.record().await)[0]["idle_pool"].clone()), (1, json!(false)));
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -382,12 +399,13 @@ async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
     test.tick().await;
     test.advance(TimeDelta::minutes(12)).await;
     for _ in 0..60 {
+        // The account has just been confirmed.
+        test.watch().await;
+        while scheduler::tick(&test.app).await.unwrap() > 0 {}
         // Whoever reads while the credentials are another's, and the last time too.
         test.region_post("/_sim/account", &json!({"account": "999988887777"})).await;
         ingester::tick(&test.app).await.unwrap();
         test.region_post("/_sim/account", &json!({"account": "111122223333"})).await;
-        test.watch().await;
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
         test.advance(TimeDelta::minutes(5)).await;
     }
     test.run_to_end(&id, 12).await;

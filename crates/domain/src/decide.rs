@@ -286,7 +286,7 @@ fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &Obse
 
 fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
     match &job.status {
-        JobStatus::Completed | JobStatus::Stopped | JobStatus::Failed if job.awaits_bill(situation.now) => {
+        status if status.is_over() && job.awaits_bill(situation.now) => {
             Decision::LookAgain { at: situation.now + policy.poll }
         }
         // A status that nobody has heard of means that it is not over.

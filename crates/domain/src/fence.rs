@@ -24,6 +24,8 @@ pub struct FenceFacts {
     pub renewed_at: Option<DateTime<Utc>>,
     /// This process has seen the token change together with its own database: it is the owner's.
     pub has_followed: bool,
+    /// The object was written from another database, or from another server: this one is not that one started again, whatever it knows.
+    pub is_elsewhere: bool,
     /// A stranger's token, and since when it has not changed; the nil token when the object was gone.
     pub stranger: Option<(Uuid, DateTime<Utc>)>,
     /// This database has lived beside a stranger that renewed: it is a copy, and never takes over by itself.
@@ -53,7 +55,8 @@ pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> Fe
         return FenceDecision::Make;
     }
     let found = found.unwrap_or_default();
-    if facts.token == Some(found) || facts.next == Some(found) {
+    let is_known = facts.token == Some(found) || facts.next == Some(found);
+    if is_known && (facts.has_followed || !facts.is_elsewhere) {
         // A living owner would have renewed it by now; or it is us, started again.
         let is_settled = facts.renewed_at.is_none_or(|at| (now - at).abs() > RENEW_EVERY * 3 / 2);
         return if facts.has_followed || is_settled { FenceDecision::Ours } else { FenceDecision::Unsure };
@@ -86,6 +89,20 @@ mod tests {
         assert_eq!(decide(&facts(), Some(token(1)), at(20)), FenceDecision::Unsure);
         let met = decide(&facts(), Some(token(2)), at(70));
         assert_eq!(met, FenceDecision::Stranger { token: token(2), since: at(70) });
+    }
+
+    /// Its original pauses for longer than between two renewals: a failover, a deploy.
+    #[test]
+    fn a_copy_elsewhere_is_a_stranger_from_its_first_look_although_it_has_the_token() {
+        let copy = FenceFacts { is_elsewhere: true, ..facts() };
+        let met = decide(&copy, Some(token(1)), at(600));
+        assert_eq!(met, FenceDecision::Stranger { token: token(1), since: at(600) });
+        let waiting = FenceFacts { stranger: Some((token(1), at(600))), ..copy.clone() };
+        assert!(matches!(decide(&waiting, Some(token(1)), at(839)), FenceDecision::Stranger { .. }));
+        assert_eq!(decide(&waiting, Some(token(1)), at(840)), FenceDecision::TakeOver);
+        // The server moved under a process that has seen its own database renew.
+        let moved = FenceFacts { has_followed: true, ..copy };
+        assert_eq!(decide(&moved, Some(token(1)), at(600)), FenceDecision::Ours);
     }
 
     #[test]

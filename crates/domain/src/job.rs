@@ -120,6 +120,11 @@ impl JobStatus {
         }
     }
 
+    /// Nothing comes after it.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Stopped)
+    }
+
     pub fn as_str(&self) -> &str {
         match self {
             Self::InProgress => "InProgress",

@@ -49,9 +49,7 @@ pub fn decide(facts: &StrayFacts, seen: StraySeen<'_>, now: DateTime<Utc>) -> St
         StraySeen::Job(job) => match job.status {
             JobStatus::InProgress | JobStatus::Unknown(_) => StrayDecision::Stop,
             JobStatus::Stopping => StrayDecision::LookAgain,
-            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped if job.awaits_bill(now) => {
-                StrayDecision::LookAgain
-            }
+            _ if job.status.is_over() && job.awaits_bill(now) => StrayDecision::LookAgain,
             JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => {
                 StrayDecision::Settle(job.billing(facts.longest_billed_seconds, now))
             }

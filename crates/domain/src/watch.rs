@@ -88,7 +88,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             notices.idle_pools.push(job.job_name.clone());
         }
         let Some(stored) = unseen.remove(job.job_name.as_str()) else {
-            let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
+            let is_over = job.status.is_over();
             notices.unaccounted.push((job.job_name.clone(), is_over));
             continue;
         };
@@ -112,7 +112,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             });
         }
         // The end is looked at until it is settled, were a look lost; the rest once.
-        let is_over = matches!(job.status, JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped);
+        let is_over = job.status.is_over();
         if (is_new || is_over || may_be_back) && deserves_a_look(stored, &job.status, &job.secondary_status) {
             notices.look.push(stored.trial);
         }
