@@ -7,6 +7,7 @@ mod course;
 mod plan;
 mod proxy;
 mod stage;
+mod twin;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -77,6 +78,8 @@ impl Flags {
                 other => return Err(format!("storm does not know {other}")),
             }
         }
+        // Nobody waits at the end for those that take longest.
+        parsed.seeds.sort_by_key(|seed| !plan::is_fenced(*seed));
         Ok(parsed)
     }
 }
@@ -323,6 +326,7 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "unstopped": sum(|one| one.unstopped),
         "metrics_wrong": sum(|one| one.metrics_wrong),
         "trespasses": sum(|one| one.trespasses),
+        "panics": sum(|one| one.panics),
         "refused_reservations": all(|one| one.refused_reservations),
         "points_compared": all(|one| one.points),
         "cancels_judged": cancels.len(),
@@ -354,6 +358,7 @@ fn show(result: &Value) {
         "unstopped",
         "metrics_wrong",
         "trespasses",
+        "panics",
         "refused_reservations",
         "points_compared",
         "cancels_judged",

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 
 /// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer longer.
@@ -58,13 +59,17 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(is_quiet: bool) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         Self {
             accepted: Vec::new(),
             cancels: Vec::new(),
-            pending: if is_quiet { quiet_specs() } else { specs() },
+            pending: match plan.twin {
+                _ if plan.is_quiet => quiet_specs(),
+                Some(_) => short_specs(),
+                None => specs(),
+            },
             has_project_budget: false,
-            price: if is_quiet { Price::ToChange } else { Price::Stays },
+            price: if plan.is_quiet { Price::ToChange } else { Price::Stays },
             overdrawn: 0,
         }
     }
@@ -252,6 +257,8 @@ fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).build().new_agent()
 }
 
+const SPOT: &str = "spot";
+const TIGHT: &str = "tight";
 /// Its job would train for ten hours.
 const LONG: &str = "long";
 const LONG_TYPE: &str = "ml.p5.48xlarge";
@@ -264,11 +271,24 @@ fn quiet_specs() -> Vec<Pending> {
     for Pending { name, spec, .. } in all.iter_mut().filter(|one| one.name != LONG) {
         spec["workload"]["trial_tokens"] = json!(240_000_000);
         spec["max_runtime_seconds"] = json!(36_000);
-        if *name == "spot" {
+        if *name == SPOT {
             spec["max_wait_seconds"] = json!(72_000);
         }
         if let Some(fields) = spec.as_object_mut() {
             fields.remove("keep_alive_seconds");
+        }
+    }
+    all
+}
+
+/// Less of the same, where a minute takes three seconds.
+fn short_specs() -> Vec<Pending> {
+    let mut all = specs();
+    all.retain(|one| one.name != SPOT);
+    for Pending { name, spec, .. } in all.iter_mut().filter(|one| one.name != LONG) {
+        spec["workload"]["trial_tokens"] = json!(4_000_000);
+        if *name == TIGHT {
+            spec["candidates"][0]["repeats"] = json!(2);
         }
     }
     all
@@ -300,12 +320,12 @@ fn specs() -> Vec<Pending> {
     let candidate = |name: &str, kind: &str, repeats: u32| json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats});
     let mut pooled = spec("pooled", 1.2, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
     pooled.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
-    let mut spot = spec("spot", 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
+    let mut spot = spec(SPOT, 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
     spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);
     spot.spec["max_wait_seconds"] = json!(10_800);
     spot.spec["checkpoint"] = json!({"s3_uri": "s3://storm/checkpoints"});
     // 1.6 worst cases of three: one at a time fits, whoever is first.
-    let tight = spec("tight", 1.6 / 3.0, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    let tight = spec(TIGHT, 1.6 / 3.0, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
     let mut long = spec(LONG, 1.2, json!([candidate("p5", LONG_TYPE, 1)]));
     long.spec["workload"]["trial_tokens"] = json!(1_500_000_000_u64);
     long.spec["max_runtime_seconds"] = json!(43_200);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::client::{self, Client, get, pages, post};
 use super::plan::{Blow, Plan, STORM_MILLIS};
 use super::stage::{Database, LEASE_SECONDS, Stage};
+use super::twin::{self, Kind, Twin};
 use super::verdict::{self, Verdict};
 
 /// After the storm something has to change while this many listings are served. It is the service's own pace: on a machine that
@@ -43,14 +44,18 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     let url = (ground.cluster_url)(&format!("storm_{seed}{again}"));
     let database = Database { url, port: ground.cluster_port, psql: ground.psql.clone() };
     let mut stage = Stage::set(folder.clone(), &plan, database, seed)?;
-    let mut client = Client::new(plan.is_quiet);
+    let mut client = Client::new(&plan);
+    let mut twin = plan.twin.map(Twin::new);
     let load = plan.has_load.then(|| Load::start(&stage));
     storm(&mut stage, &mut plan, &mut client)?;
     stage.calm()?;
     post(&format!("{}/_sim/faults", stage.region_url), "", &json!({}))?;
     let answered = load.map_or(0, Load::stop);
-    let is_over = settle(&mut stage, &mut client)?;
+    let is_over = settle(&mut stage, &mut client, twin.as_mut())?;
     let mut verdict = patiently(|| verdict::judge((&stage, ground), &plan, &client, is_over))?;
+    if is_over && plan.twin == Some(Kind::Copy) && stage.count_in_logs(twin::MET) == 0 {
+        return Err("the copy never met its original".to_owned());
+    }
     verdict.faults.insert("http_load".to_owned(), answered);
     verdict.faults.insert("cancel".to_owned(), client.cancels.len().try_into().unwrap_or_default());
     verdict.refused_reservations = stage.count_in_logs(REFUSED);
@@ -131,7 +136,9 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
         if looked.elapsed() > Duration::from_millis(400) {
             client.work(stage);
             if begun.elapsed() > Duration::from_millis(STORM_MILLIS) / 2 {
-                client.cancel_long_one(stage);
+                if plan.twin.is_none() {
+                    client.cancel_long_one(stage);
+                }
                 client.follow_prices(stage);
             }
             looked = Instant::now();
@@ -142,19 +149,26 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
 }
 
 /// Waits until every experiment has ended and the region is quiet; false when nothing comes of waiting.
-fn settle(stage: &mut Stage, client: &mut Client) -> Result<bool, String> {
+fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -> Result<bool, String> {
     let mut progress = Progress::new();
     while progress.goes_on() {
         stage.tend(Duration::from_millis(100))?;
         std::thread::sleep(Duration::from_millis(500));
         client.work(stage);
-        client.cancel_long_one(stage);
         client.follow_prices(stage);
+        if let Some(twin) = twin.as_mut().filter(|twin| !twin.is_played) {
+            if client.is_done() {
+                twin.follow(stage)?;
+            }
+        } else {
+            client.cancel_long_one(stage);
+        }
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
         let Some(url) = stage.urls().into_iter().next() else { continue };
         let Ok(items) = pages(&format!("{url}/v1/experiments"), &stage.api_key) else { continue };
         let is_over = items.len() == client.accepted.len() && items.iter().all(|one| !one["ended_at"].is_null());
-        if is_over && client.has_followed_prices() && is_quiet(&record) {
+        let is_told = twin.as_ref().is_none_or(|twin| twin.is_played) && client.has_followed_prices();
+        if is_over && is_told && is_quiet(&record) {
             return Ok(true);
         }
         progress.look(&items, &record);

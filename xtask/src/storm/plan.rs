@@ -5,6 +5,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
+use super::twin::Kind;
+
 /// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two transactions.
 const BETWEEN: [&str; 16] = [
     "claimed",
@@ -29,7 +31,7 @@ const BETWEEN: [&str; 16] = [
 const WITHIN: [&str; 5] = ["in_admission", "in_plan", "in_settlement", "in_listing", "in_metrics"];
 
 /// Everything that is drawn, as it is counted.
-pub(super) const FAULTS: [&str; 49] = [
+pub(super) const FAULTS: [&str; 51] = [
     "algorithm_error",
     "billing_late",
     "billing_low",
@@ -37,6 +39,7 @@ pub(super) const FAULTS: [&str; 49] = [
     "clock_jump",
     "clock_set_back",
     "cut_connections",
+    "database_copy",
     "database_kill",
     "denied_again",
     "done_then_500",
@@ -67,6 +70,7 @@ pub(super) const FAULTS: [&str; 49] = [
     "pending",
     "price_change",
     "reset_before",
+    "restored_backup",
     "server_error",
     "short_page",
     "silent_connections",
@@ -97,6 +101,10 @@ pub(super) const USUAL: Pace = Pace { factor: 300, origin: "2026-11-20T00:00:00Z
 const QUIET: Pace = Pace { factor: 2400, origin: "2026-11-30T20:00:00Z", poll_seconds: 3600 };
 /// One seed of so many is quiet.
 const QUIET_EVERY: u64 = 10;
+/// With a second database: what tells the two apart is renewed every minute, which has to be long for a process.
+const FENCED: Pace = Pace { factor: 20, origin: "2026-11-20T00:00:00Z", poll_seconds: 40 };
+/// One seed of so many has one: a copy and a backup in turns.
+const FENCED_EVERY: u64 = 20;
 
 /// One thing that is done to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +134,8 @@ pub(super) struct Plan {
     pub(super) pace: Pace,
     /// Little goes wrong, and time runs fast: what comes every few hours, at the end of a month, and with a new price.
     pub(super) is_quiet: bool,
+    /// What becomes of a second database of the installation.
+    pub(super) twin: Option<Kind>,
     pub(super) push: bool,
     /// What the region does wrong while it storms.
     pub(super) region: Value,
@@ -149,7 +159,9 @@ impl Plan {
     pub(super) fn draw(seed: u64, is_one_frozen: bool) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
         let is_quiet = seed % QUIET_EVERY == QUIET_EVERY - 1;
-        let calmer = if is_quiet { 0.2 } else { 1.0 };
+        let is_fenced = is_fenced(seed) && !is_one_frozen;
+        let is_calm = is_quiet || is_fenced;
+        let calmer = if is_calm { 0.2 } else { 1.0 };
         let mut share = |most: f64| if dice.random_bool(0.6) { dice.random_range(0.0..most) * calmer } else { 0.0 };
         let mut region = json!({
             "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
@@ -162,22 +174,8 @@ impl Plan {
             "expired_page": share(0.20), "pending": share(0.30), "no_spot_capacity": share(0.20),
             "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
         });
-        let mut blows: Vec<(u64, Blow)> = (0..if is_quiet { 2 } else { dice.random_range(2..8) })
-            .map(|_| {
-                let blow = match dice.random_range(0..16) {
-                    0..4 => Blow::Kill,
-                    4..6 => Blow::Freeze,
-                    6..8 => Blow::CutConnections,
-                    8..10 => Blow::SilenceConnections,
-                    10 => Blow::ClockJump(dice.random_range(-3600..3600)),
-                    11 => Blow::ForeignCredentials,
-                    12 => Blow::StrangersJob,
-                    13 => Blow::Upgrade,
-                    _ => Blow::Cancel,
-                };
-                (dice.random_range(500..STORM_MILLIS), blow)
-            })
-            .collect();
+        let mut blows: Vec<(u64, Blow)> =
+            (0..if is_calm { 2 } else { dice.random_range(2..8) }).map(|_| blow(&mut dice)).collect();
         let mut replicas = dice.random_range(1..=3);
         if is_one_frozen {
             replicas = 3;
@@ -186,7 +184,12 @@ impl Plan {
             blows.push((dice.random_range(500..STORM_MILLIS), Blow::FreezeForGood));
         }
         blows.sort_unstable_by_key(|(at, _)| *at);
-        let armed: Vec<String> = (0..dice.random_range(1..6)).map(|_| arm(&mut dice)).collect();
+        let mut armed: Vec<String> = (0..dice.random_range(1..6)).map(|_| arm(&mut dice)).collect();
+        if is_fenced {
+            // What a cancel reached is seen in one database, and a clock that is off is a stranger's.
+            blows.retain(|(_, blow)| matches!(blow, Blow::Kill | Blow::Freeze | Blow::CutConnections));
+            armed.clear();
+        }
         // Whose clock is off by more than a bill is waited for takes what it is told.
         let is_clock_off = blows.iter().any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
             || armed.iter().any(|one| one.starts_with("set-back"));
@@ -195,8 +198,13 @@ impl Plan {
         }
         Self {
             replicas,
-            pace: if is_quiet { QUIET } else { USUAL },
+            pace: match (is_quiet, is_fenced) {
+                (true, _) => QUIET,
+                (false, true) => FENCED,
+                (false, false) => USUAL,
+            },
             is_quiet,
+            twin: is_fenced.then_some(if (seed / FENCED_EVERY).is_multiple_of(2) { Kind::Copy } else { Kind::Backup }),
             push: dice.random_bool(0.5),
             region,
             blows,
@@ -211,6 +219,26 @@ impl Plan {
     pub(super) fn has_clock_jump(&self) -> bool {
         self.blows.iter().any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
     }
+}
+
+/// It takes minutes where others take half of one.
+pub(super) fn is_fenced(seed: u64) -> bool {
+    seed % FENCED_EVERY == FENCED_EVERY / 2 + 3
+}
+
+fn blow(dice: &mut StdRng) -> (u64, Blow) {
+    let blow = match dice.random_range(0..16) {
+        0..4 => Blow::Kill,
+        4..6 => Blow::Freeze,
+        6..8 => Blow::CutConnections,
+        8..10 => Blow::SilenceConnections,
+        10 => Blow::ClockJump(dice.random_range(-3600..3600)),
+        11 => Blow::ForeignCredentials,
+        12 => Blow::StrangersJob,
+        13 => Blow::Upgrade,
+        _ => Blow::Cancel,
+    };
+    (dice.random_range(500..STORM_MILLIS), blow)
 }
 
 fn arm(dice: &mut StdRng) -> String {

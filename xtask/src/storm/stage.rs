@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::client::{get, post, strangers_job};
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
+use super::twin::FENCE;
 use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
@@ -27,6 +28,9 @@ const FOREIGN_ACCOUNT: &str = "999988887777";
 pub(super) const STRANGERS: &str = "nightly-";
 /// How long credentials are of another account.
 const FOREIGN_FOR: Duration = Duration::from_millis(1500);
+
+/// What the name of a seed's second database ends with.
+const COPY: &str = "_copy";
 
 /// A replica has to notice within this time that its database was migrated under it.
 const UPGRADE_MAX: Duration = Duration::from_secs(20);
@@ -44,6 +48,12 @@ pub(super) struct Database {
 }
 
 impl Database {
+    /// Another database of the same cluster.
+    fn beside(&self, name: &str) -> Self {
+        let url = self.url.rsplit_once('/').map_or_else(String::new, |(head, _)| format!("{head}/{name}"));
+        Self { url, port: self.port, psql: self.psql.clone() }
+    }
+
     fn execute(&self, sql: &str) -> Result<(), String> {
         let psql = self.psql.as_ref().ok_or("there is no psql")?;
         let done = Command::new(psql).args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url]).output();
@@ -105,6 +115,8 @@ pub(super) struct Stage {
     /// Until when credentials are of another account.
     foreign_until: Option<Instant>,
     direct: Database,
+    /// Replicas have a fence.
+    is_fenced: bool,
     upgraded: Option<Upgraded>,
     loses_what_freezes: bool,
     /// Replicas that went on although the schema was newer than they.
@@ -185,6 +197,7 @@ impl Stage {
             foreign_from: Vec::new(),
             foreign_until: None,
             direct,
+            is_fenced: plan.twin.is_some(),
             upgraded: None,
             loses_what_freezes: plan.loses_what_freezes,
             unnoticed: 0,
@@ -257,27 +270,7 @@ impl Stage {
 
     fn start(&mut self, index: usize) -> Result<Child, String> {
         let Some(replica) = self.replicas.get(index) else { return Err("there is no such replica".to_owned()) };
-        let log =
-            fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("service-{index}.log")));
-        let log = log.map_err(|error| error.to_string())?;
-        let origin = rfc3339(self.real_origin + replica.clock_shift / i64::from(self.pace.factor));
-        let mut command = Command::new(program("bakeoff"));
-        command
-            .args(["serve", "--listen", &format!("127.0.0.1:{}", replica.port)])
-            .args([
-                "--poll-seconds",
-                &self.pace.poll_seconds.to_string(),
-                "--lease-seconds",
-                &LEASE_SECONDS.to_string(),
-            ])
-            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "14"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().map_err(|error| error.to_string())?)
-            .stderr(log)
-            .env("DATABASE_URL", &self.database)
-            .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
-            .env("BAKEOFF_CLOCK", format!("{},{origin},{}", self.pace.origin, self.pace.factor));
-        simulated_aws(&mut command, &self.region_url, &self.s3_url);
+        let mut command = self.serve(&index.to_string(), replica.port, replica.clock_shift, &self.database)?;
         if self.push {
             command.arg("--aws-push");
         }
@@ -293,6 +286,70 @@ impl Stage {
             replica.armed = armed;
         }
         Ok(child)
+    }
+
+    /// A replica, ready to be started.
+    fn serve(&self, name: &str, port: u16, clock_shift: i64, database: &str) -> Result<Command, String> {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_of(name));
+        let log = log.map_err(|error| error.to_string())?;
+        let origin = rfc3339(self.real_origin + clock_shift / i64::from(self.pace.factor));
+        let mut command = Command::new(program("bakeoff"));
+        command
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
+            .args(["--poll-seconds", &self.pace.poll_seconds.to_string()])
+            .args(["--lease-seconds", &LEASE_SECONDS.to_string()])
+            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "14"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(|error| error.to_string())?)
+            .stderr(log)
+            .env("DATABASE_URL", database)
+            .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
+            .env("BAKEOFF_CLOCK", format!("{},{origin},{}", self.pace.origin, self.pace.factor));
+        if self.is_fenced {
+            command.args(["--fence", FENCE]);
+        }
+        simulated_aws(&mut command, &self.region_url, &self.s3_url);
+        Ok(command)
+    }
+
+    fn log_of(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("service-{name}.log"))
+    }
+
+    /// Copies the database as it is at this moment: nobody may be connected meanwhile.
+    pub(super) fn copy_database(&self) -> Result<(), String> {
+        let name = self.direct.url.rsplit('/').next().unwrap_or_default();
+        let admin = self.direct.beside("postgres");
+        admin.execute(&format!("DROP DATABASE IF EXISTS {name}{COPY}"))?;
+        admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))?;
+        let end = format!("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE datname = '{name}'");
+        let copied =
+            admin.execute(&end).and_then(|()| admin.execute(&format!("CREATE DATABASE {name}{COPY} TEMPLATE {name}")));
+        while let Err(error) = admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")) {
+            eprintln!("{name} takes no connections yet: {error}");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        copied
+    }
+
+    /// Starts a replica on the copy, and says where it listens.
+    pub(super) fn start_on_copy(&mut self) -> Result<(Child, String), String> {
+        let port = free_port()?;
+        let child = spawn(&mut self.serve("copy", port, 0, &format!("{}{COPY}", self.direct.url))?)?;
+        *self.blows.entry("database_copy").or_default() += 1;
+        Ok((child, format!("http://127.0.0.1:{port}")))
+    }
+
+    /// The database is lost, and its backup takes its place.
+    pub(super) fn restore_copy(&mut self) {
+        for replica in self.replicas.iter_mut().filter(|replica| !replica.is_lost) {
+            if let Some(mut child) = replica.child.take() {
+                kill(&mut child);
+            }
+            (replica.continue_at, replica.restart_at) = (None, Some(Instant::now()));
+        }
+        self.database.push_str(COPY);
+        *self.blows.entry("restored_backup").or_default() += 1;
     }
 
     /// The real moment of a virtual one.
@@ -432,7 +489,8 @@ impl Stage {
 
     /// Lines of the replicas' logs that contain a text.
     pub(super) fn count_in_logs(&self, text: &str) -> u64 {
-        let logs = (0..self.replicas.len()).map(|index| self.folder.join(format!("service-{index}.log")));
+        let names = (0..self.replicas.len()).map(|index| index.to_string()).chain(["copy".to_owned()]);
+        let logs = names.map(|name| self.log_of(&name));
         let lines = logs.filter_map(|log| fs::read(log).ok());
         let count = |log: Vec<u8>| String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count();
         lines.map(|log| u64::try_from(count(log)).unwrap_or_default()).sum()

@@ -1,7 +1,7 @@
 //! The verdict on a seed, read from the region's own record: what it ran, for whom, and what it bills. The service is asked
 //! only what it believes, to be held against that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::client::{Accepted, Client, get, pages};
 use super::course::Ground;
 use super::plan::Plan;
-use super::stage::{STRANGERS, Stage};
+use super::stage::{KEEP_ALIVE_SECONDS, STRANGERS, Stage};
+use super::twin::Kind;
 
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
@@ -27,6 +28,9 @@ const POOL_LISTINGS_MAX: u64 = 6;
 
 /// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
 const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
+
+/// What the service logs of a tick that panicked, and Rust of a thread.
+const PANICKED: &str = "panicked";
 
 /// What one metric read costs at CloudWatch, millionths of a dollar.
 const METRIC_MICRO_USD: i64 = 10;
@@ -55,6 +59,8 @@ pub(super) struct Verdict {
     pub(super) metrics_wrong: u32,
     /// Other people's jobs that were stopped, jobs of ours in other people's account, and replicas under a newer schema than theirs.
     pub(super) trespasses: u32,
+    /// Panics of the service.
+    pub(super) panics: u32,
     /// Seconds from an accepted cancel to the stop of each job that ran.
     pub(super) cancels: Vec<f64>,
     /// Reservations that a budget did not hold.
@@ -75,13 +81,15 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
-        self.duplicates + self.over_budget + self.trespasses == 0
+        self.duplicates + self.over_budget + self.trespasses + self.panics == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong == 0
     }
 
     /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
     pub(super) fn is_only_late(&self) -> bool {
-        self.is_late && self.duplicates + self.over_budget + self.wrong + self.trespasses + self.metrics_wrong == 0
+        let is_harmed =
+            self.duplicates + self.over_budget + self.wrong + self.trespasses + self.metrics_wrong + self.panics > 0;
+        self.is_late && !is_harmed
     }
 }
 
@@ -144,17 +152,23 @@ pub(super) fn judge(
     count_duplicates(&jobs, &mut verdict);
     count_orphans(&jobs, &booked, &mut verdict);
     count_money(&jobs, &booked, &client.accepted, &mut verdict);
-    // Until a silent connection is given up, a pool runs out here: its hour is eighteen seconds.
-    if stage.silences.is_empty() {
-        count_pools(&jobs, &mut verdict);
-    }
+    count_pools(stage, &jobs, &mut verdict);
     count_cancels(stage, &jobs, &booked, client, &mut verdict);
     count_trespasses(stage, &strangers, &elsewhere, &mut verdict);
+    if plan.twin == Some(Kind::Copy) {
+        count_unasked_stops(&jobs, &booked, client, &mut verdict);
+    }
+    let panics = stage.count_in_logs(PANICKED);
+    if panics > 0 {
+        verdict.panics = panics.try_into().unwrap_or(u32::MAX);
+        verdict.notes.push(format!("{panics} panics in the logs"));
+    }
     // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may change back between a read and the
     // look at whose they are.
-    if is_over && !plan.is_quiet && stage.foreign_from.is_empty() {
-        let lost: BTreeSet<String> = elsewhere.iter().map(|job| text(&job["trial"])).collect();
-        count_points((stage, &url), &jobs, &lost, &mut verdict)?;
+    // What was read before a backup was restored is booked nowhere.
+    let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
+    if is_over && !plan.is_quiet && is_told_all {
+        count_points((stage, &url), &jobs, &mut verdict)?;
         count_metrics(&jobs, &booked, &mut verdict);
     }
     for (kind, count) in record["faults"].as_object().into_iter().flatten() {
@@ -346,15 +360,22 @@ fn count_trespasses(stage: &Stage, strangers: &[Value], elsewhere: &[Value], ver
     }
 }
 
+/// Nobody cancelled them in the original: a copy has stopped them.
+fn count_unasked_stops(jobs: &[Value], booked: &BTreeMap<String, Booked>, client: &Client, verdict: &mut Verdict) {
+    let is_cancelled = |job: &Value| {
+        let experiment = booked.get(&text(&job["attempt"])).and_then(|own| client.accepted.get(own.experiment));
+        experiment.is_some_and(|one| client.cancels.iter().any(|cancel| cancel.experiment == one.id))
+    };
+    for job in jobs.iter().filter(|job| !job["stop_asked_at"].is_null() && !is_cancelled(job)) {
+        verdict.trespasses += 1;
+        verdict.notes.push(format!("{} was stopped, and nobody asked for it: {job}", job["name"]));
+    }
+}
+
 /// The points of each trial are those that CloudWatch has of its jobs: as many, with the same sum.
-fn count_points(
-    (stage, url): (&Stage, &str),
-    jobs: &[Value],
-    lost: &BTreeSet<String>,
-    verdict: &mut Verdict,
-) -> Result<(), String> {
+fn count_points((stage, url): (&Stage, &str), jobs: &[Value], verdict: &mut Verdict) -> Result<(), String> {
     let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
-    for job in jobs.iter().filter(|job| !lost.contains(&text(&job["trial"]))) {
+    for job in jobs {
         let of = get(&format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])), "")?;
         let sum = published.entry(text(&job["trial"])).or_default();
         sum.0 += of["tps"]["points"].as_u64().unwrap_or_default();
@@ -393,8 +414,18 @@ fn count_metrics(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mu
     }
 }
 
-fn count_pools(jobs: &[Value], verdict: &mut Verdict) {
-    for job in jobs {
+fn count_pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
+    let kept_for = TimeDelta::seconds(KEEP_ALIVE_SECONDS.into()) / stage.pace.factor;
+    // Until a silent connection is given up, a pool runs out here: its hour is eighteen seconds.
+    let was_silent = |job: &Value| {
+        let ended: Option<DateTime<Utc>> = text(&job["ended_at"]).parse().ok().map(|at| stage.real(at));
+        let within = |from: &SystemTime| {
+            let (from, to) = (DateTime::<Utc>::from(*from), DateTime::<Utc>::from(*from + SILENT_MAX));
+            ended.is_some_and(|end| end < to && from < end + kept_for)
+        };
+        stage.silences.iter().any(within)
+    };
+    for job in jobs.iter().filter(|job| job["idle_pool"] == true || !was_silent(job)) {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
         let has_run_out = job["pool_ran_out"] == true;
         if job["idle_pool"] == true || has_run_out {
