@@ -126,6 +126,8 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
                 Blow::FreezeForGood => stage.lose_replica(victim),
                 Blow::CutConnections => stage.cut_connections(),
                 Blow::SilenceConnections => stage.silence_connections(),
+                // The first account that was seen is the installation's.
+                Blow::ForeignCredentials if client.accepted.is_empty() => {}
                 Blow::ForeignCredentials => stage.use_foreign_credentials(),
                 Blow::Upgrade => stage.upgrade(),
                 Blow::StrangersJob => stage.start_strangers_job(),

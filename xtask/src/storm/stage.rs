@@ -22,12 +22,12 @@ const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5e
 
 const SETUP_TRIES: u32 = 240;
 /// The account of the region's jobs, and one of somebody else's.
-const ACCOUNT: &str = "111122223333";
+pub(super) const ACCOUNT: &str = "111122223333";
 const FOREIGN_ACCOUNT: &str = "999988887777";
 /// How the names of somebody else's jobs begin.
 pub(super) const STRANGERS: &str = "nightly-";
 /// How long credentials are of another account.
-const FOREIGN_FOR: Duration = Duration::from_millis(1500);
+const FOREIGN_FOR: Duration = Duration::from_secs(4);
 
 /// What the name of a seed's second database ends with.
 const COPY: &str = "_copy";

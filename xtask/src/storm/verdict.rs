@@ -11,14 +11,14 @@ use serde_json::Value;
 use super::client::{Accepted, Client, get, pages};
 use super::course::Ground;
 use super::plan::Plan;
-use super::stage::{KEEP_ALIVE_SECONDS, STRANGERS, Stage};
+use super::stage::{ACCOUNT, KEEP_ALIVE_SECONDS, STRANGERS, Stage};
 use super::twin::Kind;
 
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
-/// A create may be under way when credentials change.
-const FOREIGN_UNSEEN: TimeDelta = TimeDelta::milliseconds(500);
+/// A create may be under way when credentials change: the region asks for the account when it answers, AWS when a call is signed.
+const FOREIGN_UNSEEN: TimeDelta = TimeDelta::seconds(2);
 /// Work on a connection that has fallen silent is given up after this (real time).
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
@@ -101,6 +101,8 @@ struct Booked {
     usd: i64,
     /// For reading its metrics.
     metrics_usd: i64,
+    /// What its ledger says, for whoever has to understand it.
+    entries: Vec<String>,
 }
 
 /// What the service believes of one experiment.
@@ -123,10 +125,8 @@ pub(super) fn judge(
     let all = record["jobs"].as_array().cloned().unwrap_or_default();
     let is_strangers = |job: &Value| job["name"].as_str().is_some_and(|name| name.starts_with(STRANGERS));
     let (strangers, jobs): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_strangers);
-    let home = jobs.first().map(|job| job["account"].clone());
     // Between the look at whose credentials these are and the create they may change: those jobs nobody can find again.
-    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) =
-        jobs.into_iter().partition(|job| Some(&job["account"]) == home.as_ref());
+    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) = jobs.into_iter().partition(|job| job["account"] == ACCOUNT);
     let mut verdict = Verdict { over_budget: client.overdrawn, trespasses: stage.unnoticed, ..Verdict::default() };
     if stage.unnoticed > 0 {
         verdict.notes.push(format!("{} replicas went on under a newer schema", stage.unnoticed));
@@ -219,6 +219,7 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
         let is_paid = entry["kind"] == "settled" || entry["kind"] == "adjusted";
         let Some(booked) = believed.attempts.get_mut(&text(&entry["attempt_id"])).filter(|_| is_paid) else { continue };
         let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        booked.entries.push(format!("{} {}", text(&entry["recorded_at"]), entry_in_words(&entry)));
         match entry["component"].as_str() {
             Some("training" | "warm_pool" | "stray" | "storage") => booked.usd += usd,
             Some("cloudwatch") => booked.metrics_usd += usd,
@@ -237,6 +238,11 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
         }
     }
     Ok(believed)
+}
+
+fn entry_in_words(entry: &Value) -> String {
+    let of = |key: &str| entry[key].as_str().map_or_else(|| entry[key].to_string(), str::to_owned);
+    ["kind", "component", "usd", "quantity", "estimated", "used_from", "used_until"].map(of).join(" ")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]
@@ -270,13 +276,15 @@ fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mu
             verdict.orphans += 1;
             verdict.notes.push(format!("{} runs on", job["name"]));
         } else if let Some(ours) = known {
-            let (bill, ours) = (billed(job), ours.usd);
+            let bill = billed(job);
             // To the cent.
-            if (bill - ours).abs() >= 10_000 {
+            if (bill - ours.usd).abs() >= 10_000 {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(
-                    "{} is billed {bill} and booked {ours} (millionths of a dollar): {job}",
-                    job["name"]
+                    "{} is billed {bill} and booked {} (millionths of a dollar): {job}; {}",
+                    job["name"],
+                    ours.usd,
+                    ours.entries.join("; ")
                 ));
             }
         } else {
@@ -356,7 +364,10 @@ fn count_trespasses(stage: &Stage, strangers: &[Value], elsewhere: &[Value], ver
     };
     for job in elsewhere.iter().filter(|job| !is_just_then(job)) {
         verdict.trespasses += 1;
-        verdict.notes.push(format!("{} was made in another account", job["name"]));
+        let from: Vec<_> = stage.foreign_from.iter().map(|from| DateTime::<Utc>::from(*from)).collect();
+        verdict
+            .notes
+            .push(format!("{} was made in another account, which there was from {from:?}: {job}", job["name"]));
     }
 }
 
