@@ -67,6 +67,11 @@ impl HighWater {
         Some(newest - now).filter(|back| *back > STEP_BACK)
     }
 
+    /// Some moment was seen.
+    pub fn is_known(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     pub fn reached(&self, now: DateTime<Utc>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }

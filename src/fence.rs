@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bakeoff_domain::fence::TRUSTED;
+use bakeoff_domain::fence::{SILENCE, TRUSTED};
 use chrono::{DateTime, Utc};
 
 /// Where a process stands.
@@ -28,19 +28,36 @@ pub struct Fence {
     /// The operator asserts that no copy exists: jobs without a row are stopped even without a fence.
     stop_unknown_jobs: bool,
     last: Mutex<(Standing, Option<DateTime<Utc>>)>,
+    /// Since when it is a stranger without a break.
+    stranger_since: Mutex<Option<DateTime<Utc>>>,
     /// This process has seen that the fence is its database's.
     was_ours: AtomicBool,
 }
 
 impl Fence {
     pub fn new(uri: Option<String>, stop_unknown_jobs: bool) -> Self {
-        Self { uri, stop_unknown_jobs, last: Mutex::new((Standing::Unsure, None)), was_ours: AtomicBool::new(false) }
+        Self {
+            uri,
+            stop_unknown_jobs,
+            last: Mutex::new((Standing::Unsure, None)),
+            stranger_since: Mutex::default(),
+            was_ours: AtomicBool::new(false),
+        }
     }
 
     /// Takes down what was found out.
     pub fn set(&self, standing: Standing, now: DateTime<Utc>) {
         self.was_ours.fetch_or(standing == Standing::Ours, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (standing, Some(now));
+        let mut since = self.stranger_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = (standing == Standing::Stranger).then(|| since.unwrap_or(now));
+    }
+
+    /// It has been a stranger for longer than a restored backup, or a server that has moved, waits before it takes over: that does not
+    /// come right by itself. Whoever only waits must not be restarted for it.
+    pub fn is_shut_out(&self, now: DateTime<Utc>) -> bool {
+        let since = *self.stranger_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| now - since > SILENCE * 2)
     }
 
     pub fn standing(&self, now: DateTime<Utc>) -> Standing {
@@ -52,7 +69,7 @@ impl Fence {
         if is_fresh || standing == Standing::Stranger { standing } else { Standing::Unsure }
     }
 
-    /// Whether a person's stop may be sent, and a pool that nobody wants ended: an owner that has lost sight of its fence still may, and
+    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an owner that has lost sight of its fence still may, and
     /// a database that never was seen to be the owner may not.
     pub fn may_stop(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {

@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 
 use super::problem::{Problem, Problems};
 use crate::app::App;
-use crate::fence::Standing;
 
 /// The process is there.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -36,7 +35,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>, Probl
     if !failing.is_empty() {
         return Err(Problem::unavailable(&failing.join("; ")));
     }
-    if app.fence.standing(app.clock.now()) == Standing::Stranger {
+    if app.fence.is_shut_out(app.clock.now()) {
         return Err(Problem::unavailable("another database holds this installation's fence: this one is a copy"));
     }
     Ok(healthy())

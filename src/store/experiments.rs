@@ -275,8 +275,14 @@ impl Store {
         .await?)
     }
 
-    /// Experiments whose trials are all over and whose metrics have all been read, and which are not concluded yet.
-    pub async fn experiments_to_conclude(&self, limit: i64) -> Result<Vec<(ProjectId, ExperimentId)>, StoreError> {
+    /// Experiments whose trials are all over and whose metrics have all been read, which are not concluded yet and depend on no price
+    /// that is being applied; in order, those after one.
+    pub async fn experiments_to_conclude(
+        &self,
+        after: Option<ExperimentId>,
+        limit: i64,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<(ProjectId, ExperimentId)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.project_id, e.id FROM experiments e
                WHERE e.state IN ('running', 'cancelling')
@@ -284,8 +290,18 @@ impl Store {
                                  AND t.state IN ('queued', 'submitting', 'parked', 'running', 'stopping'))
                  AND NOT EXISTS (SELECT FROM attempts a WHERE a.experiment_id = e.id AND a.metrics_due_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
+                 AND NOT EXISTS (
+                     SELECT FROM prices p
+                     WHERE p.applied_at IS NULL AND p.effective_from <= $3
+                       AND (p.project_id IS NULL OR p.project_id = e.project_id)
+                       AND p.region IN (e.spec->>'region', '*')
+                       AND (p.instance_type IS NULL
+                            OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.instance_type = p.instance_type)))
+                 AND ($2::uuid IS NULL OR e.id > $2)
                ORDER BY e.id LIMIT $1"#,
             limit,
+            after.map(|id| id.0),
+            now,
         )
         .fetch_all(&self.pool)
         .await?;

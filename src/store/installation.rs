@@ -26,21 +26,24 @@ impl Store {
         .await?)
     }
 
-    /// Where the fence is: the one that is known stays, since a copy with another one would be its own owner.
+    /// Where the fence is: the one that is known stays until it is forgotten, since a copy with another one would be its own owner.
     pub async fn fence_uri(&self, given: Option<&str>) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "UPDATE installation SET fence_uri = coalesce(fence_uri, $1) RETURNING fence_uri",
+            r#"UPDATE installation
+               SET fence_uri = CASE WHEN fence_token IS NULL AND fence_next IS NULL THEN coalesce($1, fence_uri)
+                                    ELSE coalesce(fence_uri, $1) END
+               RETURNING fence_uri"#,
             given
         )
         .fetch_one(&self.pool)
         .await?)
     }
 
-    /// A person says that no other database of the installation lives: the fence may be another, or be taken over.
+    /// A person says that no other database of the installation lives: the fence may be taken over once it has been silent, or be
+    /// another. Where it is stays: without one, nothing would be swept before something is submitted.
     pub async fn forget_fence(&self) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"UPDATE installation SET fence_uri = NULL, fence_token = NULL, fence_next = NULL, fence_renewed_at = NULL,
-                      fence_has_rival = false"#
+            r#"UPDATE installation SET fence_token = NULL, fence_next = NULL, fence_renewed_at = NULL, fence_has_rival = false"#
         )
         .execute(&self.pool)
         .await?;
@@ -56,7 +59,8 @@ impl Store {
     }
 
     /// What the database knows of the fence, and which database it is: of which cluster, on which server. A dump that is loaded, a
-    /// database that is made from a template and a snapshot that becomes a server differ in that.
+    /// database that is made from a template and a snapshot that becomes a server of another address differ in that. A data directory
+    /// that was copied and is served at the same address (each embedded one is at 127.0.0.1) does not.
     pub async fn fence(&self) -> Result<(FenceFacts, String), StoreError> {
         let row = sqlx::query!(
             r#"SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival,
@@ -100,7 +104,7 @@ impl Store {
     /// The token has been written; false when somebody else is writing another.
     pub async fn fence_is(&self, token: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let written = sqlx::query!(
-            r#"UPDATE installation SET fence_token = $1, fence_renewed_at = $2, fence_next = NULL
+            r#"UPDATE installation SET fence_token = $1, fence_renewed_at = $2, fence_next = NULL, fence_has_rival = false
                WHERE fence_next = $1"#,
             token,
             now,

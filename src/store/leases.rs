@@ -24,15 +24,15 @@ pub struct Term {
 impl Store {
     /// All jobs have been listed, and what the listing tells is written.
     pub async fn listed(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!(
-            "UPDATE leases SET listed_at = greatest(listed_at, $3) WHERE name = $1 AND term = $2",
-            term.name,
-            term.term,
-            began_at,
-        )
-        .execute(&self.pool)
-        .await?;
+        sqlx::query!("UPDATE leases SET listed_at = $3 WHERE name = $1 AND term = $2", term.name, term.term, began_at,)
+            .execute(&self.pool)
+            .await?;
         Ok(())
+    }
+
+    /// When the last complete listing began, by the clock of whoever listed.
+    pub async fn last_listed(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT max(listed_at) FROM leases").fetch_one(&self.pool).await?)
     }
 
     /// Takes a lease that is free or has run out.

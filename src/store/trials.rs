@@ -320,13 +320,14 @@ impl Store {
         let mut latest = self.latest_attempts(&ids).await?;
         let mut claimed = Vec::with_capacity(rows.len());
         for row in rows {
-            let state = TrialState::parse(&row.state);
+            let plan = from_json(row.plan, "trials", row.id, "plan");
+            let position = latest.iter().position(|(trial, _)| *trial == row.id);
+            let attempt = position.map(|index| latest.swap_remove(index).1).transpose();
             // A row that cannot be read keeps its lease until it expires, and keeps nobody else waiting.
-            let (Some(state), Ok(plan)) = (state, from_json(row.plan, "trials", row.id, "plan")) else {
+            let (Some(state), Ok(plan), Ok(attempt)) = (TrialState::parse(&row.state), plan, attempt) else {
                 tracing::error!(trial = %row.id, "a trial cannot be read and is left alone");
                 continue;
             };
-            let position = latest.iter().position(|attempt| attempt.trial_id.0 == row.id);
             claimed.push(Claimed {
                 id: TrialId(row.id),
                 project_id: ProjectId(row.project_id),
@@ -341,14 +342,15 @@ impl Store {
                 no_capacity: count(row.no_capacity),
                 give_up_at: row.give_up_at.unwrap_or(row.created_at + WAIT_BEFORE_DEADLINES),
                 abandoned: row.abandoned_by.zip(row.abandoned_seconds),
-                attempt: position.map(|index| latest.swap_remove(index)),
+                attempt,
             });
         }
         Ok(claimed)
     }
 
-    async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
-        sqlx::query_as!(
+    /// The latest attempt of each trial, as far as it can be read.
+    async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<(Uuid, Result<Attempt, StoreError>)>, StoreError> {
+        let rows = sqlx::query_as!(
             AttemptRow,
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
@@ -360,10 +362,8 @@ impl Store {
             trials,
         )
         .fetch_all(&self.pool)
-        .await?
-        .into_iter()
-        .map(Attempt::try_from)
-        .collect()
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.trial_id, Attempt::try_from(row))).collect())
     }
 
     /// When the scheduler has something to do: the next due moment of a trial in nobody's hands (domain clock), and the real

@@ -28,6 +28,8 @@ pub struct ClaimedPool {
     pub job_name: String,
     pub keep_alive_seconds: u32,
     pub job_ended_at: DateTime<Utc>,
+    /// The bill of the job itself is written.
+    pub is_job_settled: bool,
     /// A trial waits that matches it.
     pub is_wanted: bool,
     /// Looks in a row that showed no pool.
@@ -127,6 +129,8 @@ impl Store {
                          (SELECT (plan #>> '{request,volume_size_gb}')::bigint FROM trials t WHERE t.id = p.trial_id)
                              AS volume_gb,
                          p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent,
+                         EXISTS (SELECT FROM attempts a WHERE a.id = p.attempt_id AND a.settled_at IS NOT NULL)
+                             AS "is_job_settled!",
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
                                    AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL)
@@ -151,6 +155,7 @@ impl Store {
                 job_name: row.job_name,
                 keep_alive_seconds: u32::try_from(row.keep_alive_seconds).unwrap_or_default(),
                 job_ended_at: row.job_ended_at,
+                is_job_settled: row.is_job_settled,
                 is_wanted: row.is_wanted,
                 absent: u32::try_from(row.absent).unwrap_or_default(),
                 region: row.region.unwrap_or_default(),

@@ -3,7 +3,7 @@
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::watch::{Change, Known};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
@@ -115,8 +115,8 @@ impl Store {
     }
 
     /// The clock was stepped back: what was due soon lies ahead by the whole step, a person's stop included. All of it becomes due
-    /// now; too early costs a look.
-    pub async fn clock_stepped_back(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+    /// now; too early costs a look. Only a quarantine lasts as long as ever, from now.
+    pub async fn clock_stepped_back(&self, now: DateTime<Utc>, quarantine: TimeDelta) -> Result<u64, StoreError> {
         let woken = sqlx::query!(
             r#"WITH woken AS (SELECT id FROM trials WHERE due_at > $1
                                 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
@@ -132,6 +132,22 @@ impl Store {
             .execute(&self.pool)
             .await?;
         sqlx::query!("UPDATE quotas SET held_until = $1 WHERE held_until > $1", now).execute(&self.pool).await?;
+        sqlx::query!("UPDATE repricing_failures SET retry_at = $1 WHERE retry_at > $1", now)
+            .execute(&self.pool)
+            .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM attempts WHERE metrics_due_at > $1 OR checkpoint_due_at > $1 OR quarantine_until > $2
+                                ORDER BY id FOR NO KEY UPDATE)
+               UPDATE attempts a
+               SET metrics_due_at = CASE WHEN metrics_due_at > $1 THEN $1 ELSE metrics_due_at END,
+                   checkpoint_due_at = CASE WHEN checkpoint_due_at > $1 THEN $1 ELSE checkpoint_due_at END,
+                   quarantine_until = CASE WHEN quarantine_until > $2 THEN $2 ELSE quarantine_until END
+               FROM waiting WHERE a.id = waiting.id"#,
+            now,
+            now + quarantine,
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(woken)
     }
 

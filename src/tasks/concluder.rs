@@ -6,20 +6,28 @@ use crate::app::App;
 use crate::read;
 use crate::store::StoreError;
 
-const CONCLUDE_MAX: i64 = 20;
+/// Read at a time.
+const PAGE: usize = 20;
 
 /// One tick; returns how many experiments were concluded.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let mut concluded = 0;
-    for (project, id) in app.store.experiments_to_conclude(CONCLUDE_MAX).await? {
-        app.pulse.beat();
-        // One experiment that cannot be read must not keep the others waiting.
-        match conclude(app, project, id).await {
-            Ok(is_done) => concluded += usize::from(is_done),
-            Err(error) => tracing::error!(%error, experiment = %id, "an experiment could not be concluded"),
+    let (mut concluded, mut after) = (0, None);
+    loop {
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = app.store.experiments_to_conclude(after, limit, app.clock.now()).await?;
+        for (project, id) in &page {
+            app.pulse.beat();
+            // One experiment that cannot be read must not keep the others waiting.
+            match conclude(app, *project, *id).await {
+                Ok(is_done) => concluded += usize::from(is_done),
+                Err(error) => tracing::error!(%error, experiment = %id, "an experiment could not be concluded"),
+            }
+        }
+        after = page.last().map(|(_, id)| *id);
+        if page.len() < PAGE {
+            return Ok(concluded);
         }
     }
-    Ok(concluded)
 }
 
 async fn conclude(app: &App, project: ProjectId, id: ExperimentId) -> Result<bool, StoreError> {

@@ -1,6 +1,6 @@
 //! The fence: each replica checks that the object still belongs to its database, and the watcher's leader renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done meanwhile [`crate::fence`]'s.
 
-use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, decide};
+use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, WrittenFrom, decide};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -91,7 +91,16 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
         let found = match app.aws.get_object(uri).await {
             Ok(None) => None,
             Ok(Some(body)) => match serde_json::from_slice::<Object>(&body) {
-                Ok(object) => Some(object),
+                Ok(object) if object.installation == app.settings.installation => Some(object),
+                Ok(object) => {
+                    tracing::error!(
+                        fence = uri,
+                        installation = object.installation,
+                        "the fence is another installation's: each needs an object of its own. Until this one has one (`bakeoff migrate \
+                         --forget-fence`, then `--fence`), it acts on nothing"
+                    );
+                    return Ok(None);
+                }
                 Err(error) => {
                     tracing::error!(%error, fence = uri, "the fence holds something that is not ours");
                     return Ok(None);
@@ -103,8 +112,8 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
             }
         };
         let (mut facts, database) = app.store.fence().await?;
-        let written_from = found.as_ref().and_then(|object| object.database.as_ref());
-        facts.is_elsewhere = written_from.is_some_and(|written_from| *written_from != database);
+        let written = found.as_ref().and_then(|object| object.database.as_deref());
+        facts.written_from = WrittenFrom::of(written, &database);
         let found = found.map(|object| object.token);
         let first = *memory.first.get_or_insert(facts.token.unwrap_or_default());
         facts.has_followed = facts.token.is_some_and(|token| token != first);
@@ -121,14 +130,16 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
 
 /// Writes the next token: first where the living database keeps it, then for all to see. False when it is not certain that it was.
 async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    let token = ids::fresh();
+    let is_taken_over = seen.decision == FenceDecision::TakeOver;
+    // One that got no answer may yet be written: it is the same one again.
+    let unanswered = seen.facts.next.filter(|next| seen.found != Some(*next) && !is_taken_over);
+    let token = unanswered.unwrap_or_else(ids::fresh);
     let object = Object {
         installation: app.settings.installation.clone(),
         token,
         database: Some(seen.database.clone()),
         note: "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone.".to_owned(),
     };
-    let is_taken_over = seen.decision == FenceDecision::TakeOver;
     if is_taken_over {
         tracing::warn!(
             fence = uri,

@@ -15,7 +15,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::app::App;
 use crate::aws::Operation;
 use crate::crash;
-use crate::fence::Standing;
 use crate::store::StoreError;
 use crate::store::attempts::METRICS_FINAL_AFTER;
 use crate::store::metrics::{MetricsDue, Progress};
@@ -50,7 +49,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 async fn some(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
     // Each metric that is read is billed: a copy leaves that to its original.
-    if app.fence.standing(now) == Standing::Stranger {
+    if !app.fence.may_stop(now) {
         return Ok(0);
     }
     let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;

@@ -53,6 +53,10 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
             }
             app.store.postpone_pool(pool, (now + policy.poll / 2, false)).await
         }
+        // Just after the end not all is told yet, of its pool neither; and prices that change meanwhile concern what is settled.
+        PoolDecision::Settle { .. } if !pool.is_job_settled => {
+            app.store.postpone_pool(pool, (now + policy.poll, false)).await
+        }
         PoolDecision::Settle { retained_seconds, estimated } => {
             app.store.settle_pool(pool, (retained_seconds, estimated), now).await.map(drop)
         }

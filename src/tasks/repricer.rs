@@ -71,7 +71,7 @@ async fn apply_or_put_off(
             app.store.repricing_done(experiment, changes).await?;
             Ok(is_changed)
         }
-        Err(error @ StoreError::Database(_)) => Err(error),
+        // Of a database that is away this is not written either.
         Err(error) => {
             tracing::error!(%error, %experiment, "an experiment could not be repriced; trying again");
             let prices: Vec<PriceId> = changes.iter().map(|change| change.price_id).collect();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::bill;
 use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
 use bakeoff_domain::cost;
 use bakeoff_domain::decide::{
@@ -85,8 +86,14 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         return Ok(Vec::new());
     }
     let now = app.clock.now();
+    if !app.newest.is_known()
+        && let Some(listed_at) = app.store.last_listed().await?
+    {
+        // It may have been stepped back while nobody ran.
+        app.newest.reached(listed_at);
+    }
     if let Some(back) = app.newest.step_back(now) {
-        let woken = app.store.clock_stepped_back(now).await?;
+        let woken = app.store.clock_stepped_back(now, settings.policy.quarantine).await?;
         tracing::warn!(seconds = back.num_seconds(), woken, "the clock was stepped back; all is looked at anew");
     }
     app.newest.reached(now);
@@ -209,6 +216,7 @@ impl Hand<'_> {
             postponed: attempt.postponed,
             may_be_under_way: self.planned_here != Some(attempt.id),
             started_at: attempt.started_at,
+            waits: bill::waits(&attempt.transitions),
         })
     }
 
@@ -445,13 +453,13 @@ impl Hand<'_> {
         }
     }
 
-    /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
     /// One job of a trial at a time. What cannot be stopped or looked at within [`EARLIER_JOB_HOLDS`] has raised its alarm, and the
     /// trial goes on without it.
     async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
         self.app.store.has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS).await
     }
 
+    /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
     async fn is_held_back(&self, now: DateTime<Utc>) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
@@ -495,6 +503,7 @@ impl Hand<'_> {
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
         if !self.app.fence.may_stop(now) {
+            at = now + self.app.settings.policy.poll;
             tracing::error!(job = attempt.job_name, "not stopped: this database may be a copy of the installation's");
         } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");

@@ -5,7 +5,8 @@
 //! creation. A sweep of 28 days runs when a term begins and every six hours, a few pages per listing. A listing that was cut off
 //! does not count.
 //!
-//! It settles nothing: a trial is looked at by the scheduler. Its writes are fenced by its term.
+//! It settles nothing but strays: a trial is looked at by the scheduler. What it writes of trials, strays' bills and quotas is fenced by
+//! its term; that a stray was seen may be written late, and is true all the same.
 
 use bakeoff_domain::ids::{AttemptId, TrialId};
 use bakeoff_domain::job::{JobStatus, JobSummary, ObservedJob};
@@ -425,9 +426,10 @@ async fn end_stray_pool(app: &App, name: &str, jobs: &[JobSummary]) {
     if !is_over || !app.fence.may_act(app.clock.now()) || !app.watcher.is_trusted().await {
         return;
     }
-    match app.aws.describe(name).await {
-        Ok(job) if own_attempt(app, &job).is_some() => {}
-        Ok(_) | Err(_) => return,
+    let Some(attempt) = app.aws.describe(name).await.ok().and_then(|job| own_attempt(app, &job)) else { return };
+    // Without a row it may be the pool of another database of this installation.
+    if !app.fence.may_stop_unknown(app.clock.now()) && !app.store.has_attempt(attempt).await.unwrap_or(false) {
+        return;
     }
     tracing::error!(job = name, "a warm pool of ours waits and nobody will use it; ending it");
     if let Err(error) = app.aws.end_pool(name).await {

@@ -119,6 +119,64 @@ async fn a_copy_that_starts_while_its_original_pauses_acts_on_nothing(pool: PgPo
     drop_copy(copied).await;
 }
 
+/// Whoever restarts without naming the fence again must not act without one.
+#[sqlx::test(migrations = false)]
+async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let store = &test.app.store;
+    let named = async |given: Option<&str>| store.fence_uri(given).await.unwrap();
+    assert_eq!(named(Some(FENCE)).await.as_deref(), Some(FENCE));
+    let mut owner = Replica::on(&test, store.clone(), "owner");
+    minutes(&test, &mut [&mut owner], 3).await;
+    assert_eq!(named(Some("s3://tests/other.json")).await.as_deref(), Some(FENCE), "it is in use");
+    store.forget_fence().await.unwrap();
+    assert_eq!(named(None).await.as_deref(), Some(FENCE));
+    // What it finds there is its own no more: silence, a sweep, and only then does it act.
+    owner.app.watcher.resign(store).await;
+    let mut again = Replica::on(&test, store.clone(), "again");
+    minutes(&test, &mut [&mut again], 3).await;
+    assert_eq!(again.standing(), Standing::Stranger);
+    minutes(&test, &mut [&mut again], 3).await;
+    assert_eq!(again.standing(), Standing::Ours);
+    store.forget_fence().await.unwrap();
+    assert_eq!(named(Some("s3://tests/other.json")).await.as_deref(), Some("s3://tests/other.json"));
+}
+
+/// A staging system that was given a name of its own, and started with production's settings.
+#[sqlx::test(migrations = false)]
+async fn the_fence_of_another_installation_is_never_taken_over(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut owner = Replica::on(&test, test.app.store.clone(), "owner");
+    minutes(&test, &mut [&mut owner], 3).await;
+    let mut staging = Replica::on(&test, test.app.store.clone(), "staging");
+    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*test.app.settings).clone() };
+    staging.app.settings = Arc::new(settings);
+    minutes(&test, &mut [&mut staging], 10).await;
+    assert_eq!(staging.standing(), Standing::Unsure);
+    minutes(&test, &mut [&mut owner], 3).await;
+    assert_eq!(owner.standing(), Standing::Ours);
+}
+
+/// A server that moved while nobody ran waits for minutes: whoever checks its health must not restart it for that, for ever.
+#[sqlx::test(migrations = false)]
+async fn only_a_database_that_stays_a_stranger_is_not_ready(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (mut original, mut copy, copied) = original_and_copy(&test, &pool).await;
+    let is_ready = async |replica: &Replica| {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+        let served = tokio::spawn(axum::serve(listener, bakeoff::http::router(replica.app.clone())).into_future());
+        let status = test.client.get(url).send().await.unwrap().status();
+        served.abort();
+        status.is_success()
+    };
+    minutes(&test, &mut [&mut original, &mut copy], 5).await;
+    assert!(copy.standing() == Standing::Stranger && is_ready(&copy).await);
+    minutes(&test, &mut [&mut original, &mut copy], 6).await;
+    assert!(is_ready(&original).await && !is_ready(&copy).await);
+    drop_copy(copied).await;
+}
+
 /// CloudWatch bills each metric that is read.
 #[sqlx::test(migrations = false)]
 async fn a_copy_reads_no_metrics_beside_its_original(pool: PgPool) {

@@ -449,6 +449,23 @@ async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: Pg
     assert_eq!(going, 0, "jobs whose stop was not sent two minutes after the clock had been set back by an hour");
 }
 
+/// A virtual machine that is restored, a clock that is put right and a service that is started again.
+#[sqlx::test(migrations = false)]
+async fn a_stop_is_sent_at_once_by_a_process_that_started_after_the_clock_was_set_back(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&long()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.app.clock.advance(-TimeDelta::hours(1));
+    let mut started = test.replica("started");
+    started.newest = Arc::default();
+    while scheduler::tick(&started).await.unwrap() > 0 {}
+    let asked = jobs(&test.record().await)[0]["stop_asked_at"].clone();
+    assert!(!asked.is_null(), "a stop waits for the hour by which the clock was set back: {P5_USD_PER_HOUR} dollars");
+}
+
 #[test]
 fn a_failure_is_classed_by_its_prefix_and_not_by_a_word_in_the_users_message() {
     let reason = "AlgorithmError: ExecuteUserScriptError: ExpertCapacityError: 12 tokens dropped, ExitCode 1";

@@ -10,7 +10,7 @@ use bakeoff::app::{App, Settings};
 use bakeoff::clock::{real_now, real_sleep};
 use bakeoff::leader::Leader;
 use bakeoff::store::Store;
-use bakeoff::tasks::{archivist, ingester, scheduler, watcher};
+use bakeoff::tasks::{archivist, ingester, pools, scheduler, watcher};
 use bakeoff_domain::job::TrainingJobRequest;
 use bakeoff_domain::ports::AwsError;
 use chrono::TimeDelta;
@@ -21,6 +21,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
 use tokio::sync::Notify;
 
 use crate::between::{Act, Between};
+use crate::holds_money::with_a_pool;
 use crate::support::{TestApp, in_progress, jobs, number, on_p5, ports_of};
 /// The program as it is run in production: real time, the SDK as it is set up there, AWS at an address of ours.
 struct Service(Child);
@@ -259,6 +260,26 @@ async fn a_copy_of_the_database_stops_no_job_of_the_original(pool: PgPool) {
     admin.close().await;
     assert_eq!(going, 3, "of three jobs go on beside a copy of the database; ${lost:.2} were spent in vain: {states}");
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+}
+
+/// Without a fence as well: the pool of a job that was created after the copy was made is in no row of it.
+#[sqlx::test(migrations = false)]
+async fn a_copy_of_the_database_ends_no_pool_of_the_original(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (copy, admin, name) = copy_of(&pool).await;
+    let clone = app_on(&test, &copy, "staging");
+    with_a_pool(&test, 14_400).await;
+    let mut others = watcher::Memory::default();
+    for _ in 0..5 {
+        watcher::tick(&clone, &mut others).await.unwrap();
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    let is_kept = jobs(&test.record().await)[0]["idle_pool"].clone();
+    copy.close().await;
+    sqlx::query(AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    admin.close().await;
+    assert_eq!(is_kept, json!(true));
+    while pools::tick(&test.app).await.unwrap() > 0 {}
 }
 
 /// A transaction that has merged points and is not over yet.

@@ -119,7 +119,7 @@ async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
 }
 
 /// Its job is over, and its pool waits.
-async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> String {
+pub(crate) async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> String {
     let mut warm = on_p5(1);
     warm["keep_alive_seconds"] = json!(keep_alive_seconds);
     let id = test.start(&warm).await;
@@ -265,6 +265,16 @@ async fn a_reservation_holds_the_upload_of_a_large_model(pool: PgPool) {
     assert!(large >= 1800.0 + 120.0, "70B: {large:.0} s beyond its training, and its upload alone takes half an hour");
 }
 
+#[sqlx::test(migrations = false)]
+async fn a_reservation_holds_the_download_of_data_whose_size_is_named(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let unnamed = on_p5(1);
+    let mut named = unnamed.clone();
+    named["workload"]["channels"][0]["size_gb"] = json!(4000);
+    let (unnamed, named) = (allowance(&test, &unnamed).await, allowance(&test, &named).await);
+    assert!(named >= unnamed + 600.0, "4 TB: {named:.0} s beyond its training; without a size: {unnamed:.0} s");
+}
+
 /// Two experiments whose jobs run, in one tick of everything; the first one's plan can then not be read.
 async fn two_of_which_one_is_unreadable(test: &TestApp, pool: &PgPool, spec: &Value, path: &str) -> uuid::Uuid {
     test.start(spec).await;
@@ -297,6 +307,30 @@ async fn metrics_are_read_although_another_trials_plan_cannot_be(pool: PgPool) {
             .await
             .unwrap();
     assert_eq!(behind, 0, "attempts whose metrics were not read, because of one unreadable plan: {read:?}");
+}
+
+/// One attempt cannot be read, and the stop of another trial is due in the same claim.
+#[sqlx::test(migrations = false)]
+async fn a_stop_is_sent_although_another_trials_attempt_cannot_be_read(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let broken = test.start(&on_p5(1)).await;
+    let other = test.start(&on_p5(1)).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    run(
+        &pool,
+        "UPDATE attempts SET transitions = '\"nonsense\"' WHERE trial_id = (SELECT id FROM trials ORDER BY id LIMIT 1)",
+    )
+    .await;
+    for id in [&broken, &other] {
+        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    }
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let record = test.record().await;
+    let asked = jobs(&record).iter().filter(|job| !job["stop_asked_at"].is_null()).count();
+    assert_eq!(asked, 1, "stops that were sent, of the one that can be: {record}");
 }
 
 #[sqlx::test(migrations = false)]

@@ -124,3 +124,18 @@ async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
     .unwrap();
     assert_eq!(service.ended().await.code(), Some(1));
 }
+
+/// Its jobs are in one account, and somebody starts it with credentials of another, or for another region.
+#[sqlx::test(migrations = false)]
+async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
+    let region = Region::start(&[], usual());
+    let store = bakeoff::store::Store::new(pool.clone());
+    store.migrate().await.unwrap();
+    store.pin_account(Some("999988887777")).await.unwrap();
+    let mut command = command(&region);
+    command.env("DATABASE_URL", pool.connect_options().to_url_lossy().as_str());
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("999988887777") && said.contains("111122223333"), "{said}");
+}

@@ -146,6 +146,36 @@ async fn a_regular_expression_that_would_be_huge_is_refused(pool: PgPool) {
     }
 }
 
+/// Nor do any number of experiments that wait for a price of their own keep another project's from ending.
+#[sqlx::test(migrations = false)]
+async fn experiments_that_wait_for_a_price_keep_no_others_from_ending(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let other = test.other_project().await;
+    let others_key = test.key(other, Role::Admin).await;
+    for _ in 0..21 {
+        let id = test.start(&spec()).await;
+        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    }
+    let theirs = test.request(Method::POST, "/v1/experiments", &others_key).json(&spec());
+    let theirs = test.send(theirs).await.1["id"].as_str().unwrap().to_owned();
+    let cancel = test.request(Method::POST, &format!("/v1/experiments/{theirs}/cancel"), &others_key);
+    test.send(cancel.json(&json!({}))).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    repricer::tick(&test.app).await.unwrap();
+    sqlx::query(
+        "INSERT INTO prices (id, project_id, component, region, instance_type, usd, effective_from, confirmed_at,
+                             source, status, note, created_at)
+         VALUES ($1, $2, 'training', 'us-east-1', 'ml.p5.48xlarge', 60, $3, $3, 'test', 'negotiated', '', $3)",
+    )
+    .bind(bakeoff::ids::fresh())
+    .bind(test.project.0)
+    .bind(test.app.clock.now() - TimeDelta::days(1))
+    .execute(&pool)
+    .await
+    .unwrap();
+    assert_eq!(concluder::tick(&test.app).await.unwrap(), 1, "the other project's has ended");
+}
+
 /// Prices that wait to be applied keep only those experiments from ending that they can change.
 #[sqlx::test(migrations = false)]
 async fn an_experiment_ends_whatever_prices_others_write(pool: PgPool) {

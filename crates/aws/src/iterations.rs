@@ -40,6 +40,11 @@ impl IterationMetrics for SageMakerMetrics {
         let both = queries.iter().flat_map(|asked| axes.iter().map(move |axis| query(asked, axis)));
         let answer =
             self.client.batch_get_metrics().set_metric_queries(Some(both.collect())).send().await.map_err(classify)?;
+        // Who took this for a series without points would lose them: it is read once.
+        if let Some(failed) = answer.metric_query_results().iter().find(|result| has_failed(result)) {
+            let why = failed.message().unwrap_or("no message");
+            return Err(AwsError::Unknown(format!("BatchGetMetrics failed within: {why}")));
+        }
         let mut results = answer.metric_query_results().iter();
         let mut series = Vec::with_capacity(queries.len());
         for _ in queries {
@@ -47,6 +52,10 @@ impl IterationMetrics for SageMakerMetrics {
         }
         Ok(series)
     }
+}
+
+fn has_failed(result: &MetricQueryResult) -> bool {
+    matches!(result.status(), Some(MetricQueryResultStatus::InternalError))
 }
 
 /// Times with their values, and the iterations where there are as many.

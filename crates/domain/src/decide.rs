@@ -6,7 +6,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::attempt::{AttemptState, TrialState};
-use crate::job::{JobStatus, ObservedJob, seconds_between};
+use crate::bill;
+use crate::job::{JobStatus, ObservedJob};
 use crate::ports::AwsError;
 
 /// StopTrainingJob to the end: 120 s of grace, and the upload of what there is.
@@ -85,6 +86,8 @@ pub struct AttemptFacts {
     pub may_be_under_way: bool,
     /// When billing began, as last seen.
     pub started_at: Option<DateTime<Utc>>,
+    /// Spans without instances, as last seen.
+    pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
 /// What a look at AWS showed.
@@ -376,10 +379,11 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
     }
 }
 
-/// Nobody will tell what it cost: billed to this moment, and never for longer than a job of its limits can be. Whoever knows
+/// Nobody will tell what it cost: billed to this moment, without the waits that are known, and never for longer than a job of its
+/// limits can be. Whoever knows
 /// better corrects it by hand.
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
-    let ran = attempt.started_at.map_or(0, |start| seconds_between(start, now));
+    let ran = attempt.started_at.map_or(0, |start| bill::ran(start, now, &attempt.waits));
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,

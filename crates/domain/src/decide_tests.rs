@@ -24,6 +24,7 @@ fn attempt(state: AttemptState) -> AttemptFacts {
         postponed: 0,
         may_be_under_way: false,
         started_at: None,
+        waits: Vec::new(),
     }
 }
 

@@ -14,6 +14,32 @@ pub const TRUSTED: TimeDelta = TimeDelta::seconds(120);
 /// A stranger's token that has not changed for so long belongs to nobody who lives: a restored backup takes over.
 pub const SILENCE: TimeDelta = TimeDelta::seconds(240);
 
+/// Which database wrote the object, as far as it says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WrittenFrom {
+    /// This one, or one that cannot be told from it: a copied data directory under the same address.
+    #[default]
+    Here,
+    /// This one, of this cluster, when its server had another address: it has moved, or this is a clone of the whole server.
+    OtherServer,
+    /// Another one.
+    OtherDatabase,
+}
+
+impl WrittenFrom {
+    /// Compares what two looks say: cluster, database and address, with strokes between them. Who says nothing wrote before that was
+    /// asked for.
+    pub fn of(written: Option<&str>, here: &str) -> Self {
+        let database = |text: &str| text.splitn(3, '/').take(2).map(str::to_owned).collect::<Vec<_>>();
+        match written {
+            None => Self::Here,
+            Some(written) if written == here => Self::Here,
+            Some(written) if database(written) == database(here) => Self::OtherServer,
+            Some(_) => Self::OtherDatabase,
+        }
+    }
+}
+
 /// What this database and this process know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FenceFacts {
@@ -24,8 +50,7 @@ pub struct FenceFacts {
     pub renewed_at: Option<DateTime<Utc>>,
     /// This process has seen the token change together with its own database: it is the owner's.
     pub has_followed: bool,
-    /// The object was written from another database, or from another server: this one is not that one started again, whatever it knows.
-    pub is_elsewhere: bool,
+    pub written_from: WrittenFrom,
     /// A stranger's token, and since when it has not changed; the nil token when the object was gone.
     pub stranger: Option<(Uuid, DateTime<Utc>)>,
     /// This database has lived beside a stranger that renewed: it is a copy, and never takes over by itself.
@@ -56,7 +81,14 @@ pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> Fe
     }
     let found = found.unwrap_or_default();
     let is_known = facts.token == Some(found) || facts.next == Some(found);
-    if is_known && (facts.has_followed || !facts.is_elsewhere) {
+    let may_be_ours = match facts.written_from {
+        WrittenFrom::Here => true,
+        // A failover moves a server under its processes. Whoever starts there may be a clone's.
+        WrittenFrom::OtherServer => facts.has_followed,
+        // Whatever it knows, by replication perhaps.
+        WrittenFrom::OtherDatabase => false,
+    };
+    if is_known && may_be_ours {
         // A living owner would have renewed it by now; or it is us, started again.
         let is_settled = facts.renewed_at.is_none_or(|at| (now - at).abs() > RENEW_EVERY * 3 / 2);
         return if facts.has_followed || is_settled { FenceDecision::Ours } else { FenceDecision::Unsure };
@@ -94,7 +126,7 @@ mod tests {
     /// Its original pauses for longer than between two renewals: a failover, a deploy.
     #[test]
     fn a_copy_elsewhere_is_a_stranger_from_its_first_look_although_it_has_the_token() {
-        let copy = FenceFacts { is_elsewhere: true, ..facts() };
+        let copy = FenceFacts { written_from: WrittenFrom::OtherServer, ..facts() };
         let met = decide(&copy, Some(token(1)), at(600));
         assert_eq!(met, FenceDecision::Stranger { token: token(1), since: at(600) });
         let waiting = FenceFacts { stranger: Some((token(1), at(600))), ..copy.clone() };
@@ -103,6 +135,21 @@ mod tests {
         // The server moved under a process that has seen its own database renew.
         let moved = FenceFacts { has_followed: true, ..copy };
         assert_eq!(decide(&moved, Some(token(1)), at(600)), FenceDecision::Ours);
+        // A replica of another cluster is told each token by replication.
+        let told = FenceFacts { written_from: WrittenFrom::OtherDatabase, ..moved };
+        assert!(matches!(decide(&told, Some(token(1)), at(600)), FenceDecision::Stranger { .. }));
+    }
+
+    #[test]
+    fn a_database_is_known_by_its_cluster_and_number_and_a_server_by_its_address_too() {
+        let here = "7710931235660695426/16384/10.0.0.7";
+        assert_eq!(WrittenFrom::of(None, here), WrittenFrom::Here);
+        assert_eq!(WrittenFrom::of(Some(here), here), WrittenFrom::Here);
+        assert_eq!(WrittenFrom::of(Some("7710931235660695426/16384/10.0.0.8"), here), WrittenFrom::OtherServer);
+        assert_eq!(WrittenFrom::of(Some("7710931235660695426/16384"), here), WrittenFrom::OtherServer);
+        for other in ["7710931235660695426/16385/10.0.0.7", "7710931235660695427/16384/10.0.0.7", ""] {
+            assert_eq!(WrittenFrom::of(Some(other), here), WrittenFrom::OtherDatabase);
+        }
     }
 
     #[test]

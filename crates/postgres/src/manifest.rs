@@ -22,7 +22,7 @@ pub(crate) fn make_private(folder: &Path) -> Result<(), String> {
 /// The hashes of the programs in `home/bin`, for [`check`]. A package manager asks the umask who may write.
 pub(crate) fn write(home: &Path, bin: &str) -> Result<(), String> {
     let path = home.join(FILE);
-    for installed in on_the_way(home, &home.join(bin)) {
+    for installed in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
         keep_private(&installed).map_err(|error| format!("{}: {error}", installed.display()))?;
     }
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
@@ -37,6 +37,10 @@ pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
     for path in on_the_way(home, &bin).iter().map(PathBuf::as_path).chain([manifest.as_path()]).chain(home.parent()) {
         nobody_else_writes(path)?;
     }
+    // The programs load libraries and read scripts.
+    for path in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
+        nobody_else_writes(&path)?;
+    }
     let noted = fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
     let found = hashes(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
     if noted == found { Ok(()) } else { Err("the programs are not those that were installed".to_owned()) }
@@ -46,6 +50,24 @@ pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
 fn on_the_way(home: &Path, bin: &Path) -> Vec<PathBuf> {
     let folders = bin.ancestors().take_while(|folder| folder.starts_with(home)).map(Path::to_owned);
     folders.chain(PROGRAMS.iter().map(|name| bin.join(name))).collect()
+}
+
+/// All folders and files, without links: who cannot write in a folder cannot make one there.
+fn below(home: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let (mut all, mut folders) = (Vec::new(), vec![home.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                all.push(entry.path());
+            }
+        }
+        all.push(folder);
+    }
+    Ok(all)
 }
 
 fn keep_private(path: &Path) -> std::io::Result<()> {
@@ -84,6 +106,9 @@ mod tests {
             for program in PROGRAMS {
                 fs::write(home.join("bin").join(program), program).unwrap();
             }
+            fs::create_dir(home.join("lib")).unwrap();
+            fs::write(home.join("lib/libpq.so.5"), "").unwrap();
+            std::os::unix::fs::symlink("libpq.so.5", home.join("lib/libpq.so")).unwrap();
             write(&home, "bin").unwrap();
             Self(home)
         }
@@ -120,7 +145,7 @@ mod tests {
 
     #[test]
     fn programs_that_others_can_write_are_not_run() {
-        for (number, path) in ["", "bin", "bin/postgres", FILE].into_iter().enumerate() {
+        for (number, path) in ["", "bin", "bin/postgres", "lib", "lib/libpq.so.5", FILE].into_iter().enumerate() {
             let home = Home::installed(&format!("writable-{number}"));
             fs::set_permissions(home.0.join(path), fs::Permissions::from_mode(0o777)).unwrap();
             assert!(home.refusal().is_some_and(|why| why.contains("by others")), "{path}");
