@@ -224,4 +224,20 @@ unkind(expired_credentials=1)
 check("credentials that have expired", refused(sagemaker.describe_training_job, TrainingJobName="job-0")[0] == "ExpiredTokenException")
 unkind()
 
+
+
+def call_as(account):
+    body = json.dumps({"account": account}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{API}/_sim/account", body, {"content-type": "application/json"})).close()
+
+
+unkind()
+sagemaker.create_training_job(**request("of-two"))
+call_as("999988887777")
+unknown = refused(sagemaker.describe_training_job, TrainingJobName="of-two")
+other = sagemaker.create_training_job(**request("of-two"))["TrainingJobArn"]
+call_as("111122223333")
+own = sagemaker.describe_training_job(TrainingJobName="of-two")["TrainingJobArn"]
+check("another account's job of the same name is another job",
+      unknown[1] == "Requested resource not found." and ":999988887777:" in other and ":111122223333:" in own)
 print(f"boto3: {held} checks held")

@@ -32,7 +32,7 @@ fn python(program: &str, arguments: &[&str]) -> Option<String> {
 fn boto3_meets_the_real_services_rules() {
     let region = Region::start(&[], crate::support::usual());
     let Some(text) = python("region.py", &[&region.url, &region.s3_url]) else { return };
-    assert!(text.contains("boto3: 18 checks held"), "{text}");
+    assert!(text.contains("boto3: 19 checks held"), "{text}");
 }
 
 #[sqlx::test(migrations = false)]

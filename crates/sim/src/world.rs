@@ -131,7 +131,8 @@ pub(crate) struct World {
     /// Confirmed by whoever was asked.
     pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
-    by_name: BTreeMap<String, usize>,
+    /// By account and name: another account's job of the same name is another job.
+    by_name: BTreeMap<(String, String), usize>,
     alike: BTreeMap<u64, u64>,
     calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
@@ -204,18 +205,24 @@ impl World {
     }
 
     pub(crate) fn job(&self, name: &str) -> Option<&Job> {
-        let job = self.by_name.get(name).and_then(|index| self.jobs.get(*index));
-        job.filter(|job| job.account == self.account)
+        self.jobs.get(self.index_of(name)?)
     }
 
     pub(crate) fn job_mut(&mut self, name: &str) -> Option<&mut Job> {
-        let index = *self.by_name.get(name)?;
-        self.jobs.get_mut(index).filter(|job| job.account == self.account)
+        let index = self.index_of(name)?;
+        self.jobs.get_mut(index)
+    }
+
+    fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(&(self.account.clone(), name.to_owned())).copied()
     }
 
     /// Instances of a type that count against a quota: jobs that are not over, and on demand idle warm pools too.
     pub(crate) fn in_use(&self, instance_type: &str, is_spot: bool, now: DateTime<Utc>) -> u32 {
-        let is_there = |job: &&Job| job.is_spot == is_spot && (!job.timeline.is_over(now) || job.has_idle_pool(now));
+        let is_there = |job: &&Job| {
+            let is_busy = !job.timeline.is_over(now) || job.has_idle_pool(now);
+            job.account == self.account && job.is_spot == is_spot && is_busy
+        };
         let of_type = |job: &Job| -> u32 {
             let groups = [(job.instance, job.count)].into_iter().chain(job.helpers.iter().copied());
             groups.filter(|(kind, _)| kind.instance_type == instance_type).map(|(_, count)| count).sum()
@@ -225,12 +232,13 @@ impl World {
 
     /// The idle pool that a request would take over.
     pub(crate) fn pool_for(&self, request: &Value, now: DateTime<Utc>) -> Option<usize> {
-        self.jobs.iter().position(|job| job.has_idle_pool(now) && job.matches(request))
+        let is_own = |job: &Job| job.account == self.account;
+        self.jobs.iter().position(|job| is_own(job) && job.has_idle_pool(now) && job.matches(request))
     }
 
     /// Forgets a job: its name is free again.
     pub(crate) fn delete(&mut self, name: &str) {
-        self.by_name.remove(name);
+        self.by_name.remove(&(self.account.clone(), name.to_owned()));
     }
 
     /// Creates a job whose request has passed the rules; its life is drawn here and now.
@@ -297,7 +305,7 @@ impl World {
             stop_asked_at: None,
             request,
         };
-        self.by_name.insert(name, self.jobs.len());
+        self.by_name.insert((self.account.clone(), name), self.jobs.len());
         self.jobs.push(job);
         self.jobs.last()
     }
