@@ -142,19 +142,19 @@ async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool
     assert_eq!(named(Some("s3://tests/other.json")).await.as_deref(), Some("s3://tests/other.json"));
 }
 
-/// A staging system that was given a name of its own, and started with production's settings.
+/// A staging system that was given a name of its own, and started with production's settings while production is away.
 #[sqlx::test(migrations = false)]
 async fn the_fence_of_another_installation_is_never_taken_over(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let mut owner = Replica::on(&test, test.app.store.clone(), "owner");
-    minutes(&test, &mut [&mut owner], 3).await;
-    let mut staging = Replica::on(&test, test.app.store.clone(), "staging");
-    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*test.app.settings).clone() };
+    let test = TestApp::new(pool.clone()).await;
+    let (mut original, mut staging, copied) = original_and_copy(&test, &pool).await;
+    staging.app.store.make_new_installation("0badcafe", test.app.clock.now()).await.unwrap();
+    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*staging.app.settings).clone() };
     staging.app.settings = Arc::new(settings);
     minutes(&test, &mut [&mut staging], 10).await;
     assert_eq!(staging.standing(), Standing::Unsure);
-    minutes(&test, &mut [&mut owner], 3).await;
-    assert_eq!(owner.standing(), Standing::Ours);
+    minutes(&test, &mut [&mut original], 3).await;
+    assert_eq!(original.standing(), Standing::Ours);
+    drop_copy(copied).await;
 }
 
 /// A server that moved while nobody ran waits for minutes: whoever checks its health must not restart it for that, for ever.
