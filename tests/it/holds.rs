@@ -349,6 +349,31 @@ async fn the_first_listing_of_a_term_finds_jobs_of_days_ago(pool: PgPool) {
     assert_eq!(status, "Stopped", "${each_day:.2} a day run on that nobody looks for");
 }
 
+/// AWS says who we are, and does not list: the sweep of a term's beginning is still to be made.
+#[sqlx::test(migrations = false)]
+async fn a_sweep_that_was_cut_off_is_made_again_at_once(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let mut longer = long();
+    longer["workload"]["trial_tokens"] = json!(20_000_000_000_u64);
+    test.start(&longer).await;
+    without_attempts(&test, &pool).await;
+    // Longer ago than an ordinary listing goes back.
+    test.advance(TimeDelta::hours(50)).await;
+    let throttled = |operation: &str, _: &Value| match operation {
+        "ListTrainingJobs" => Act::Answer(400, json!({"__type": "ThrottlingException", "message": "Rate exceeded"})),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, throttled).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    let mut memory = watcher::Memory::default();
+    watcher::tick(&test.app, &mut memory).await.unwrap();
+    between.follow(|_, _| Act::Pass);
+    test.watch_as_production(&mut memory, TimeDelta::minutes(20)).await;
+    let status = jobs(&test.record().await)[0]["status"].clone();
+    assert_eq!(status, "Stopped", "the next sweep is six hours away: ${:.2}", 6.0 * P5_USD_PER_HOUR);
+}
+
 /// A role of another account, after a deploy: Describe says "not found" of every job, List is empty.
 #[sqlx::test(migrations = false)]
 async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {

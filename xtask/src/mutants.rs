@@ -65,10 +65,7 @@ const MUTANTS: [Mutant; 25] = [
     it("budget-cap-ignored", "ledger::concurrent_reservations_never_pass_the_cap"),
     it("cancel-sends-no-stop", "scheduler::a_cancel_stops_what_runs_and_settles_it"),
     it("sessions-without-timeouts", "holds::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting"),
-    it(
-        "a-sweep-that-was-cut-off-counts",
-        "holds::a_first_listing_that_is_throttled_is_repeated_at_once_and_not_after_hours",
-    ),
+    it("a-sweep-that-was-cut-off-counts", "holds::a_sweep_that_was_cut_off_is_made_again_at_once"),
     it("sdk-retries-on", "holds_fleet::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back"),
     it("limiter-waits-for-the-old-time", "holds::after_the_clock_was_set_back_a_call_is_free_within_seconds"),
 ];
