@@ -69,8 +69,8 @@ impl Fence {
         if is_fresh || standing == Standing::Stranger { standing } else { Standing::Unsure }
     }
 
-    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an owner that has lost sight of its fence still may, and
-    /// a database that never was seen to be the owner may not.
+    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an owner that has lost sight of its
+    /// fence still may, and a database that never was seen to be the owner may not.
     pub fn may_stop(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {
             Standing::Unfenced | Standing::Ours => true,

@@ -380,8 +380,7 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
 }
 
 /// Nobody will tell what it cost: billed to this moment, without the waits that are known, and never for longer than a job of its
-/// limits can be. Whoever knows
-/// better corrects it by hand.
+/// limits can be. Whoever knows better corrects it by hand.
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
     let ran = attempt.started_at.map_or(0, |start| bill::ran(start, now, &attempt.waits));
     Ending {
