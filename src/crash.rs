@@ -13,11 +13,11 @@ static ARMED: OnceLock<Armed> = OnceLock::new();
 static PASSED: AtomicU32 = AtomicU32::new(0);
 static IS_SET_BACK: AtomicBool = AtomicBool::new(false);
 
-/// How far the domain clock is set back.
-const SET_BACK: TimeDelta = TimeDelta::minutes(50);
+/// How far the domain clock is set back: in simulation still longer than anybody waits there.
+const SET_BACK: TimeDelta = TimeDelta::hours(12);
 
 /// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is continued from outside, and
-/// `set-back` sets its domain clock back by 50 minutes, for good.
+/// `set-back` sets its domain clock back by twelve hours, for good.
 #[derive(Debug, Clone)]
 pub struct Armed {
     what: Blow,
@@ -63,8 +63,14 @@ pub fn point(name: &str) {
         // Nobody is left to hear of an error.
         match armed.what {
             Blow::Kill => kill_process(getpid(), Signal::KILL).unwrap_or_default(),
-            Blow::Freeze => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
-            Blow::SetBack => IS_SET_BACK.store(true, Ordering::SeqCst),
+            Blow::Freeze => {
+                tracing::warn!("frozen, as asked");
+                kill_process(getpid(), Signal::STOP).unwrap_or_default();
+            }
+            Blow::SetBack => {
+                IS_SET_BACK.store(true, Ordering::SeqCst);
+                tracing::warn!("the clock is set back, as asked");
+            }
         }
     }
 }

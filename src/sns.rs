@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA256;
-use webpki::{EndEntityCert, Error, KeyUsage};
+use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};
 
 use crate::clock::real_now;
 
@@ -26,6 +26,8 @@ const CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
 const CERTIFICATES_MAX: usize = 8;
 /// Addresses that had no certificate of SNS's.
 const BOGUS_MAX: usize = 256;
+/// So long an address is not asked again: SNS may have put its new certificate there since.
+const BOGUS_FOR: TimeDelta = TimeDelta::minutes(10);
 /// At once. A genuine message needs none: its certificate is known from the one before.
 const FETCHES_MAX: usize = 8;
 /// The name of a signing certificate; a file is called after its hash.
@@ -91,6 +93,8 @@ pub struct Sns {
     http: reqwest::Client,
     /// What a signing certificate may be issued to.
     names: Vec<String>,
+    /// Who may have issued it; empty: anybody.
+    issuers: Vec<TrustAnchor<'static>>,
     seen: Mutex<Seen>,
     fetches: Semaphore,
 }
@@ -99,13 +103,14 @@ pub struct Sns {
 #[derive(Debug, Default)]
 struct Seen {
     genuine: VecDeque<(String, CertificateDer<'static>)>,
-    bogus: VecDeque<String>,
+    bogus: VecDeque<(String, DateTime<Utc>)>,
 }
 
 impl Seen {
     /// The certificate of an address; an error when it is known to have none.
-    fn find(&mut self, url: &str) -> Result<Option<CertificateDer<'static>>, SnsError> {
-        if self.bogus.iter().any(|known| known == url) {
+    fn find(&mut self, url: &str, now: DateTime<Utc>) -> Result<Option<CertificateDer<'static>>, SnsError> {
+        self.bogus.retain(|(_, asked)| (*asked..*asked + BOGUS_FOR).contains(&now));
+        if self.bogus.iter().any(|(known, _)| known == url) {
             return Err(SnsError::Certificate);
         }
         let Some(place) = self.genuine.iter().position(|(known, _)| known == url) else { return Ok(None) };
@@ -115,13 +120,13 @@ impl Seen {
         Ok(Some(certificate))
     }
 
-    fn keep(&mut self, url: &str, certificate: Option<CertificateDer<'static>>) {
+    fn keep(&mut self, url: &str, certificate: Option<CertificateDer<'static>>, now: DateTime<Utc>) {
         match certificate {
             Some(certificate) => {
                 self.genuine.retain(|(known, _)| known != url);
                 self.genuine.push_back((url.to_owned(), certificate));
             }
-            None => self.bogus.push_back(url.to_owned()),
+            None => self.bogus.push_back((url.to_owned(), now)),
         }
         if self.genuine.len() > CERTIFICATES_MAX {
             self.genuine.pop_front();
@@ -175,9 +180,21 @@ impl Sns {
             origin,
             http: http.build().unwrap_or_default(),
             names: vec!["sns.amazonaws.com".to_owned()],
+            issuers: Vec::new(),
             seen: Mutex::default(),
             fetches: Semaphore::new(FETCHES_MAX),
         }
+    }
+
+    /// Believes a certificate only when one of these has issued it.
+    ///
+    /// # Errors
+    /// When one of them is no certificate.
+    pub fn trusting(mut self, issuers: &[CertificateDer<'_>]) -> Result<Self, SnsError> {
+        let anchor = |issuer| anchor_from_trusted_cert(issuer).map(|anchor| anchor.to_owned());
+        let anchors: Result<Vec<_>, Error> = issuers.iter().map(anchor).collect();
+        self.issuers = anchors.map_err(|_| SnsError::Certificate)?;
+        Ok(self)
     }
 
     /// Checks a message and says what it is; a subscription to our topic is confirmed.
@@ -213,7 +230,7 @@ impl Sns {
             return Err(SnsError::Address(url.to_owned()));
         }
         let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = seen().find(url)? {
+        if let Some(known) = seen().find(url, real_now())? {
             // It may have expired since.
             return if self.is_of_sns(&known, real_now()) { Ok(known) } else { Err(SnsError::Certificate) };
         }
@@ -222,14 +239,14 @@ impl Sns {
         let body = self.get(url).await?;
         drop(fetching);
         let certificate = only_certificate(&body).filter(|certificate| self.is_of_sns(certificate, real_now()));
-        seen().keep(url, certificate.clone());
+        seen().keep(url, certificate.clone(), real_now());
         certificate.ok_or(SnsError::Certificate)
     }
 
-    /// Whether a certificate is SNS's by its name and dates. Its issuer is not looked at: SNS publishes the lone certificate
-    /// without the intermediate that signed it, so no chain to a root can be built. That it is SNS's file rests on where it
-    /// was fetched from: HTTPS (which has a chain), the exact host of the topic's region, and a path where only SNS puts
-    /// files.
+    /// Whether a certificate is SNS's by its name, its dates, and its issuer where the operator has named those that may be. SNS
+    /// publishes the lone certificate, without the intermediate that issued it, so that a chain needs somebody to bring that.
+    /// Otherwise, that it is SNS's file rests on where it was fetched from: HTTPS (which has a chain), the exact host of the
+    /// topic's region, and a path where only SNS puts files.
     fn is_of_sns(&self, certificate: &CertificateDer<'_>, now: DateTime<Utc>) -> bool {
         let Ok(end) = EndEntityCert::try_from(certificate) else { return false };
         let is_named = self.names.iter().any(|name| {
@@ -237,9 +254,15 @@ impl Sns {
             name.is_ok_and(|name| end.verify_is_valid_for_subject_name(&name).is_ok())
         });
         let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.timestamp()).unwrap_or(0)));
+        let usage = KeyUsage::server_auth();
+        let issued = end.verify_for_usage(ALL_VERIFICATION_ALGS, &self.issuers, &[], now, usage, None, None);
         // Without any issuer to believe in, an unknown issuer is the last that can be wrong: dates and usage come before.
-        let sound = end.verify_for_usage(&[], &[], &[], now, KeyUsage::server_auth(), None, None);
-        is_named && matches!(sound, Err(Error::UnknownIssuer))
+        let is_sound = match issued {
+            Ok(_) => true,
+            Err(Error::UnknownIssuer) => self.issuers.is_empty(),
+            Err(_) => false,
+        };
+        is_named && is_sound
     }
 
     /// A confirmation is of our topic, and nothing else is asked of SNS's API.
@@ -315,17 +338,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn what_is_kept_is_bounded_and_bogus_for_a_while_only() {
         let mut seen = Seen::default();
+        let now = real_now();
         for number in 0..1000 {
-            seen.keep(&format!("bogus {number}"), None);
-            seen.keep(&format!("genuine {number}"), Some(CertificateDer::from(vec![1])));
-            assert!(seen.find("genuine 0").is_ok());
+            seen.keep(&format!("bogus {number}"), None, now);
+            seen.keep(&format!("genuine {number}"), Some(CertificateDer::from(vec![1])), now);
+            assert!(seen.find("genuine 0", now).is_ok());
         }
         assert_eq!((seen.genuine.len(), seen.bogus.len()), (CERTIFICATES_MAX, BOGUS_MAX));
-        assert!(matches!(seen.find("genuine 0"), Ok(Some(_))), "what is used is kept");
-        assert!(matches!(seen.find("genuine 5"), Ok(None)));
-        assert!(matches!(seen.find("bogus 999"), Err(SnsError::Certificate)));
+        assert!(matches!(seen.find("genuine 0", now), Ok(Some(_))), "what is used is kept");
+        assert!(matches!(seen.find("genuine 5", now), Ok(None)));
+        assert!(matches!(seen.find("bogus 999", now), Err(SnsError::Certificate)));
+        assert!(matches!(seen.find("bogus 999", now + BOGUS_FOR), Ok(None)), "asked again after a while");
     }
 
     #[tokio::test]

@@ -12,6 +12,8 @@ use bakeoff_domain::price;
 use chrono::TimeDelta;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -66,6 +68,10 @@ pub(super) struct ServeOptions {
     /// The SNS topic through which such state changes may come instead; its SignatureVersion must be 2.
     #[arg(long, env = "BAKEOFF_SNS_TOPIC", value_name = "ARN")]
     sns_topic: Option<String>,
+    /// Who may issue SNS's signing certificates, PEM: then a certificate of anybody else is not believed. SNS does not send its
+    /// issuers along; Amazon's are at https://www.amazontrust.com/repository/.
+    #[arg(long, env = "BAKEOFF_SNS_ISSUERS", value_name = "FILE", requires = "sns_topic")]
+    sns_issuers: Option<PathBuf>,
     /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
@@ -275,7 +281,13 @@ fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
         Sns::of_topic(topic).with_context(|| format!("--sns-topic: `{topic}` is not the ARN of an SNS topic"))?;
     // A simulated region, which is on loopback, signs by itself.
     let simulated = options.clock.and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok());
-    Ok(Some(simulated.map_or(genuine, |url| Sns::at(topic, format!("{}/", url.trim_end_matches('/'))))))
+    let sns = simulated.map_or(genuine, |url| Sns::at(topic, format!("{}/", url.trim_end_matches('/'))));
+    let Some(file) = &options.sns_issuers else { return Ok(Some(sns)) };
+    let said = || format!("--sns-issuers {}", file.display());
+    let issuers: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).with_context(said)?.collect();
+    let issuers = issuers.with_context(said)?;
+    ensure!(!issuers.is_empty(), "{}: there is no certificate in it", said());
+    Ok(Some(sns.trusting(&issuers).with_context(said)?))
 }
 
 fn ports(region: bakeoff_aws::Region) -> Ports {

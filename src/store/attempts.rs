@@ -500,9 +500,9 @@ impl Store {
             return Ok(Applied::Stale);
         }
         if let Some(job) = seen {
-            let differences = record_job(&mut tx, trial, attempt, job).await?;
-            events::insert_all(&mut tx, &differences, now).await?;
-            if attempt.secondary_status.as_deref() != Some(job.secondary_status.as_str()) {
+            let recorded = record_job(&mut tx, trial, attempt, job).await?;
+            events::insert_all(&mut tx, &recorded.differences, now).await?;
+            if recorded.is_news {
                 let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
                 events::insert(&mut tx, &event(trial, "status", severity, &job.secondary_status), now).await?;
             }
@@ -525,19 +525,37 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Writes what was seen; the first time, returns how it differs from what was asked for, to be told of once the trial is locked.
+/// What a look changed.
+pub(super) struct Recorded {
+    /// The first time: how the job differs from what was asked for, to be told of once the trial is locked.
+    pub(super) differences: Vec<NewEvent>,
+    /// Its status is another than was known.
+    pub(super) is_news: bool,
+}
+
+/// Writes what was seen. Only forwards: a replica of SageMaker's that lags describes what was, and a listing or an event may have
+/// told more meanwhile. An end is always news: nothing comes after it.
 pub(super) async fn record_job(
     tx: &mut PgConnection,
     trial: &Claimed,
     attempt: &Attempt,
     job: &ObservedJob,
-) -> Result<Vec<NewEvent>, StoreError> {
-    sqlx::query!(
-        r#"UPDATE attempts
-           SET job_status = $2, secondary_status = $3, failure_reason = $4, transitions = $5,
-               started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), modified_at = coalesce($8, modified_at), is_compared = true,
+) -> Result<Recorded, StoreError> {
+    let is_news = sqlx::query_scalar!(
+        r#"UPDATE attempts a
+           SET job_status = CASE WHEN is_newer THEN $2 ELSE a.job_status END,
+               secondary_status = CASE WHEN is_newer THEN $3 ELSE a.secondary_status END,
+               failure_reason = CASE WHEN is_newer THEN $4 ELSE a.failure_reason END,
+               transitions = CASE WHEN is_newer THEN $5 ELSE a.transitions END,
+               modified_at = greatest(a.modified_at, $8),
+               started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn)
-           WHERE id = $1"#,
+           FROM (SELECT secondary_status AS known,
+                        -- Events have milliseconds, and who knows what is rounded.
+                        $10 OR coalesce($8::timestamptz + interval '1 second' >= modified_at, true) AS is_newer
+                 FROM attempts WHERE id = $1 FOR NO KEY UPDATE) before
+           WHERE a.id = $1
+           RETURNING before.is_newer AND before.known IS DISTINCT FROM $3 AS "is_news!""#,
         attempt.id.0,
         job.status.as_str(),
         job.secondary_status,
@@ -547,12 +565,14 @@ pub(super) async fn record_job(
         job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
         job.modified_at,
         job.arn,
+        job.status.is_over(),
     )
-    .execute(&mut *tx)
+    .fetch_one(&mut *tx)
     .await?;
     let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
-    let Some(request) = request else { return Ok(Vec::new()) };
+    let Some(request) = request else { return Ok(Recorded { differences: Vec::new(), is_news }) };
     let request = request::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
     let differences = requested::differences(&request, &job.actual);
-    Ok(differences.iter().map(|one| event(trial, "silent_drop", "warning", &one.to_string())).collect())
+    let differences = differences.iter().map(|one| event(trial, "silent_drop", "warning", &one.to_string())).collect();
+    Ok(Recorded { differences, is_news })
 }

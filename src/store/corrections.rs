@@ -110,7 +110,7 @@ impl Store {
 }
 
 /// What the lines of a component come to beyond what is booked; none when nothing.
-fn correction(
+pub(super) fn correction(
     account: Account,
     (component, lines, booked): (&'static str, Vec<Line>, Usd),
     now: DateTime<Utc>,

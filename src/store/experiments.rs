@@ -290,13 +290,7 @@ impl Store {
                                  AND t.state IN ('queued', 'submitting', 'parked', 'running', 'stopping'))
                  AND NOT EXISTS (SELECT FROM attempts a WHERE a.experiment_id = e.id AND a.metrics_due_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
-                 AND NOT EXISTS (
-                     SELECT FROM prices p
-                     WHERE p.applied_at IS NULL AND p.effective_from <= $3
-                       AND (p.project_id IS NULL OR p.project_id = e.project_id)
-                       AND p.region IN (e.spec->>'region', '*')
-                       AND (p.instance_type IS NULL
-                            OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.instance_type = p.instance_type)))
+                 AND NOT awaits_prices(e, $3)
                  AND ($2::uuid IS NULL OR e.id > $2)
                ORDER BY e.id LIMIT $1"#,
             limit,
@@ -327,14 +321,7 @@ impl Store {
                        ELSE 'failed' END,
                    recommendation = $3, ended_at = $4
                WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
-                 AND NOT EXISTS (
-                     SELECT FROM prices p
-                     WHERE p.applied_at IS NULL AND p.effective_from <= $4
-                       AND (p.project_id IS NULL OR p.project_id = $2)
-                       AND p.region IN (spec->>'region', '*')
-                       AND (p.instance_type IS NULL
-                            OR EXISTS (SELECT FROM trials t
-                                       WHERE t.experiment_id = $1 AND t.instance_type = p.instance_type)))"#,
+                 AND NOT awaits_prices(experiments, $4)"#,
             id.0,
             project.0,
             to_json(recommendation),

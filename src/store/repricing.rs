@@ -372,7 +372,7 @@ pub(super) async fn settled_rows(
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
                   l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
            FROM attempts a JOIN trials t ON t.id = a.trial_id
-                LEFT JOIN warm_pools p ON p.attempt_id = a.id AND p.state = 'settled'
+                LEFT JOIN warm_pools p ON p.attempt_id = a.id AND p.retained_seconds IS NOT NULL
                 CROSS JOIN LATERAL (
                     SELECT coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS training,
                            coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,

@@ -41,7 +41,7 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let due_at = again_at.unwrap_or(now);
         let differences = match seen {
-            Some(job) => record_job(&mut tx, trial, attempt, job).await?,
+            Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
             None => Vec::new(),
         };
         let mut alarm = None;

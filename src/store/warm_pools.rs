@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use bakeoff_domain::bill::{Agreed, Usage};
+use bakeoff_domain::bill::{Agreed, Line, Usage, lines};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::job::ObservedJob;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::TrialPlan;
-use bakeoff_domain::pool;
+use bakeoff_domain::pool::{self, WarmPool};
+use bakeoff_domain::price::Component;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
@@ -15,9 +17,11 @@ use sqlx::PgConnection;
 use super::attempts::Applied;
 use super::bill::{self, What};
 use super::events::{self, NewEvent};
+use super::leases::{self, Term};
 use super::ledger::{self, Account, Entry};
+use super::repricing::{self, Correction};
 use super::session::interval;
-use super::{Store, StoreError, budget, retried};
+use super::{Store, StoreError, budget, corrections, prices, retried};
 
 const COMPONENT: &str = "warm_pool";
 
@@ -30,10 +34,12 @@ pub struct ClaimedPool {
     pub job_ended_at: DateTime<Utc>,
     /// The bill of the job itself is written.
     pub is_job_settled: bool,
-    /// A trial waits that matches it.
+    /// A trial waits that matches it, and a budget holds what it costs meanwhile.
     pub is_wanted: bool,
     /// Looks in a row that showed no pool.
     pub absent: u32,
+    /// Seconds that are booked already: of a pool that was found again after it had been settled.
+    booked_seconds: Option<u64>,
     instance_type: String,
     region: String,
     volume_gb: u32,
@@ -41,6 +47,27 @@ pub struct ClaimedPool {
     usd_per_hour: Usd,
     reserved_usd: Usd,
     lease_token: i64,
+}
+
+impl ClaimedPool {
+    /// What is billed of it when it was kept for so long.
+    fn kept(&self, seconds: u64) -> Usage {
+        Usage {
+            instance_type: self.instance_type.clone(),
+            region: self.region.clone(),
+            count: self.instance_count,
+            from: self.job_ended_at,
+            until: self.job_ended_at + TimeDelta::seconds(u32::try_from(seconds).unwrap_or(u32::MAX).into()),
+            waits: Vec::new(),
+            billed_seconds: seconds,
+            run_seconds: seconds,
+            volume_gb: self.volume_gb,
+        }
+    }
+
+    fn agreed(&self) -> Agreed {
+        Agreed { price_id: self.account.price_id, usd_per_hour: self.usd_per_hour, estimated: false }
+    }
 }
 
 /// Writes the pool that an attempt may leave, with its reservation (taken from the budget by the caller).
@@ -107,6 +134,74 @@ pub(super) async fn job_ended(
 }
 
 impl Store {
+    /// A pool of a job without a living attempt, that nobody looks after although it may cost more than is booked: it is looked
+    /// after from now on, to be ended and billed. Nobody may use it, since no budget holds it. False: somebody looks after it, or
+    /// all is booked, or the term is over.
+    pub async fn take_over_pool(
+        &self,
+        term: &Term,
+        attempt: AttemptId,
+        job: &ObservedJob,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        retried(|| self.take_over_pool_once(term, attempt, job, now)).await
+    }
+
+    async fn take_over_pool_once(
+        &self,
+        term: &Term,
+        attempt: AttemptId,
+        job: &ObservedJob,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let told = job.warm_pool.as_ref();
+        let mut tx = self.pool.begin().await?;
+        if !leases::fence(&mut tx, term).await? {
+            return Ok(false);
+        }
+        let taken = sqlx::query!(
+            r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
+                                       pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
+                                       due_at)
+               SELECT a.id, a.project_id, a.experiment_id, a.trial_id, a.job_name, t.instance_type, t.instance_count,
+                      coalesce(t.pool_key, ''), coalesce(keep_alive, $4), a.price_id, a.usd_per_hour, 0, 'found',
+                      coalesce($2::timestamptz, $3), $3
+               FROM attempts a JOIN trials t ON t.id = a.trial_id,
+                    nullif((t.plan #>> '{request,keep_alive_seconds}')::integer, 0) AS keep_alive
+               WHERE a.id = $1 AND a.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR keep_alive IS NOT NULL)
+               ON CONFLICT (attempt_id) DO UPDATE
+               SET state = 'found', reserved_usd = 0, job_ended_at = coalesce($2, warm_pools.job_ended_at, $3), due_at = $3,
+                   absent = 0
+               WHERE warm_pools.state = 'settled' AND $5 > coalesce(warm_pools.retained_seconds, 0)
+               RETURNING project_id, experiment_id, trial_id, job_name"#,
+            attempt.0,
+            job.ended_at,
+            now,
+            i32::try_from(pool::KEEP_ALIVE_SECONDS_MAX).unwrap_or(i32::MAX),
+            i32::try_from(pool::may_cost_seconds(told)).unwrap_or(i32::MAX),
+            told.is_some(),
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(taken) = taken else { return Ok(false) };
+        if told.is_some_and(WarmPool::is_idle) {
+            let event = NewEvent {
+                project_id: ProjectId(taken.project_id),
+                experiment_id: ExperimentId(taken.experiment_id),
+                trial_id: Some(TrialId(taken.trial_id)),
+                kind: "trial.stray_pool".to_owned(),
+                severity: "alarm",
+                message: format!(
+                    "{} left a warm pool that nobody looked after; it is ended, and billed to the experiment",
+                    taken.job_name
+                ),
+            };
+            events::insert(&mut tx, &event, now).await?;
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// Claims pools that are due for a look.
     pub async fn claim_due_pools(
         &self,
@@ -117,7 +212,7 @@ impl Store {
         let rows = sqlx::query!(
             r#"WITH due AS (
                    SELECT attempt_id FROM warm_pools
-                   WHERE state = 'retained' AND due_at <= $1
+                   WHERE due_at <= $1
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE warm_pools p
@@ -128,12 +223,13 @@ impl Store {
                          (SELECT plan->'price'->>'region' FROM trials t WHERE t.id = p.trial_id) AS region,
                          (SELECT (plan #>> '{request,volume_size_gb}')::bigint FROM trials t WHERE t.id = p.trial_id)
                              AS volume_gb,
-                         p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent,
+                         p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent, p.retained_seconds,
                          EXISTS (SELECT FROM attempts a WHERE a.id = p.attempt_id AND a.settled_at IS NOT NULL)
                              AS "is_job_settled!",
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
-                                   AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL)
+                                   AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL
+                                   AND p.state = 'retained')
                              AS "is_wanted!""#,
             now,
             owner,
@@ -158,6 +254,7 @@ impl Store {
                 is_job_settled: row.is_job_settled,
                 is_wanted: row.is_wanted,
                 absent: u32::try_from(row.absent).unwrap_or_default(),
+                booked_seconds: row.retained_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
                 region: row.region.unwrap_or_default(),
                 volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
                 instance_type: row.instance_type,
@@ -177,7 +274,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE warm_pools SET due_at = $3, absent = CASE WHEN $4 THEN absent + 1 ELSE 0 END, lease_owner = NULL, lease_expires_at = NULL
-               WHERE attempt_id = $1 AND lease_token = $2 AND state = 'retained'"#,
+               WHERE attempt_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
             pool.account.attempt_id.0,
             pool.lease_token,
             at,
@@ -205,11 +302,13 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
+        // What was billed once was billed: a look that shows nothing takes nothing of it back.
+        let retained_seconds = retained_seconds.max(pool.booked_seconds.unwrap_or(0));
         let seconds = i64::try_from(retained_seconds).unwrap_or(i64::MAX);
         let changed = sqlx::query!(
             r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
                       lease_expires_at = NULL
-               WHERE attempt_id = $1 AND lease_token = $2 AND state = 'retained'"#,
+               WHERE attempt_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
             pool.account.attempt_id.0,
             pool.lease_token,
             seconds,
@@ -220,20 +319,14 @@ impl Store {
             return Ok(Applied::Stale);
         }
         let account = &pool.account;
-        let usage = Usage {
-            instance_type: pool.instance_type.clone(),
-            region: pool.region.clone(),
-            count: pool.instance_count,
-            from: pool.job_ended_at,
-            until: pool.job_ended_at + TimeDelta::seconds(seconds),
-            waits: Vec::new(),
-            billed_seconds: retained_seconds,
-            run_seconds: retained_seconds,
-            volume_gb: pool.volume_gb,
+        let usd = match pool.booked_seconds {
+            None => {
+                let agreed = pool.agreed();
+                let money = (Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO), estimated);
+                bill::settle(&mut tx, account, (What::Pool, &pool.kept(retained_seconds), agreed), money, now).await?
+            }
+            Some(booked) => book_more(&mut tx, pool, (booked, retained_seconds, estimated), now).await?,
         };
-        let agreed = Agreed { price_id: account.price_id, usd_per_hour: pool.usd_per_hour, estimated: false };
-        let money = (Some(pool.reserved_usd), estimated);
-        let usd = bill::settle(&mut tx, account, (What::Pool, &usage, agreed), money, now).await?;
         let event = NewEvent {
             project_id: pool.account.project_id,
             experiment_id: pool.account.experiment_id,
@@ -243,7 +336,9 @@ impl Store {
             message: format!("its warm pool of {} was kept for {retained_seconds} s: {usd}", pool.instance_type),
         };
         events::insert(&mut tx, &event, now).await?;
-        if usd > pool.reserved_usd {
+        if pool.reserved_usd == Usd::ZERO {
+            budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name).await?;
+        } else if usd > pool.reserved_usd {
             let held = pool.reserved_usd;
             let what = format!("the warm pool of {} cost {usd}, more than the {held} reserved for it", pool.job_name);
             budget::over_reservation(&mut tx, account, &what, now).await?;
@@ -251,4 +346,33 @@ impl Store {
         tx.commit().await?;
         Ok(Applied::Done)
     }
+}
+
+/// Books what a pool that was found again cost beyond the seconds that are booked.
+async fn book_more(
+    tx: &mut PgConnection,
+    pool: &ClaimedPool,
+    (booked_seconds, retained_seconds, estimated): (u64, u64, bool),
+    now: DateTime<Utc>,
+) -> Result<Usd, StoreError> {
+    let account = &pool.account;
+    bill::lock(tx, account.experiment_id).await?;
+    let kind = std::slice::from_ref(&pool.instance_type);
+    let tariffs = prices::tariffs(&mut *tx, account.project_id, &pool.region, kind).await?;
+    let lines = |seconds| lines(&pool.kept(seconds), &tariffs.prices, &tariffs.rates, pool.agreed());
+    let (booked, owed) = (lines(booked_seconds), lines(retained_seconds));
+    let mut corrections = Vec::new();
+    for (component, name) in [(Component::Training, COMPONENT), (Component::Storage, "storage")] {
+        let of = |lines: &[Line]| -> Vec<Line> {
+            lines.iter().filter(|line| line.component == component).cloned().collect()
+        };
+        let booked: Usd = of(&booked).iter().map(|line| line.usd).sum();
+        corrections.extend(corrections::correction(*account, (name, of(&owed), booked), now));
+    }
+    let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
+    budget::settle(tx, account.experiment_id, account.project_id, Usd::ZERO, total).await?;
+    for correction in corrections {
+        repricing::adjust(tx, &Correction { estimated, ..correction }, now).await?;
+    }
+    Ok(total)
 }

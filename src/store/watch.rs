@@ -2,7 +2,7 @@
 //! [`super::strays`].
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::watch::{Change, Known};
+use bakeoff_domain::watch::{Change, Known, PoolNotice};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
@@ -42,16 +42,23 @@ impl Store {
             .collect())
     }
 
-    /// When the oldest job that is still of interest was planned: those that run or keep a pool, and those whose end nobody told us
-    /// since a moment.
-    pub async fn oldest_watched(&self, in_doubt_since: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, StoreError> {
+    /// When the oldest job that is still of interest was planned: those that run or keep a pool, and those whose end nobody told us,
+    /// or whose pool was settled at nothing, since a moment each.
+    pub async fn oldest_watched(
+        &self,
+        in_doubt_since: DateTime<Utc>,
+        pools_in_doubt_since: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT least((SELECT min(planned_at) FROM attempts WHERE state = 'running'),
                             (SELECT min(a.planned_at) FROM warm_pools p JOIN attempts a ON a.id = p.attempt_id
-                             WHERE p.state = 'retained'),
+                             WHERE p.due_at IS NOT NULL),
+                            (SELECT min(a.planned_at) FROM warm_pools p JOIN attempts a ON a.id = p.attempt_id
+                             WHERE p.state = 'settled' AND p.retained_seconds = 0 AND p.job_ended_at >= $2),
                             (SELECT min(planned_at) FROM attempts
                              WHERE (state = 'never_created' OR billing_estimated) AND settled_at >= $1))"#,
             in_doubt_since,
+            pools_in_doubt_since,
         )
         .fetch_one(&self.pool)
         .await?)
@@ -125,9 +132,7 @@ impl Store {
             now,
         );
         let woken = woken.execute(&self.pool).await?.rows_affected();
-        sqlx::query!("UPDATE warm_pools SET due_at = $1 WHERE state = 'retained' AND due_at > $1", now)
-            .execute(&self.pool)
-            .await?;
+        sqlx::query!("UPDATE warm_pools SET due_at = $1 WHERE due_at > $1", now).execute(&self.pool).await?;
         sqlx::query!("UPDATE stray_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1", now)
             .execute(&self.pool)
             .await?;
@@ -171,20 +176,24 @@ impl Store {
         Ok(rows)
     }
 
-    /// Of the names of jobs with idle pools: pools that are ours to look after become due, the others are returned.
-    pub async fn notice_idle_pools(&self, job_names: &[String], now: DateTime<Utc>) -> Result<Vec<String>, StoreError> {
-        sqlx::query!(
-            "UPDATE warm_pools SET due_at = $2 WHERE state = 'retained' AND job_name = ANY($1) AND due_at > $2",
-            job_names,
-            now,
-        )
-        .execute(&self.pool)
-        .await?;
+    /// Of what a listing tells of warm pools: those that are ours to look after become due. Returned are the others that a job
+    /// without a living attempt left: they wait, or cost more than is booked.
+    pub async fn notice_pools(&self, told: &[PoolNotice], now: DateTime<Utc>) -> Result<Vec<String>, StoreError> {
+        let names: Vec<String> = told.iter().map(|pool| pool.job_name.clone()).collect();
+        let idle: Vec<bool> = told.iter().map(|pool| pool.is_idle).collect();
+        let retained: Vec<i64> =
+            told.iter().map(|pool| i64::try_from(pool.retained_seconds).unwrap_or(i64::MAX)).collect();
+        sqlx::query!("UPDATE warm_pools SET due_at = $2 WHERE job_name = ANY($1) AND due_at > $2", &names, now,)
+            .execute(&self.pool)
+            .await?;
         Ok(sqlx::query_scalar!(
-            r#"SELECT name AS "name!" FROM UNNEST($1::text[]) AS t(name)
-               WHERE NOT EXISTS (SELECT FROM warm_pools p WHERE p.job_name = t.name AND p.state <> 'settled')
-                 AND NOT EXISTS (SELECT FROM attempts a WHERE a.job_name = t.name AND a.settled_at IS NULL)"#,
-            job_names,
+            r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[], $3::bigint[]) AS t(name, is_idle, retained)
+               LEFT JOIN attempts a ON a.job_name = t.name LEFT JOIN warm_pools p ON p.attempt_id = a.id
+               WHERE (a.id IS NULL OR a.settled_at IS NOT NULL) AND (p.state IS NULL OR p.state = 'settled')
+                 AND (t.is_idle OR (a.id IS NOT NULL AND t.retained > coalesce(p.retained_seconds, 0)))"#,
+            &names,
+            &idle,
+            &retained,
         )
         .fetch_all(&self.pool)
         .await?)

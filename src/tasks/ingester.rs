@@ -159,7 +159,7 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
             Ok(series) => {
                 for (attempt, own) in ready.into_iter().zip(series) {
                     let asked = queries(&attempt);
-                    let is_complete = own.iter().all(|series| series.is_complete);
+                    let is_complete = own.iter().all(Series::is_whole);
                     samples.insert(attempt.account.attempt_id, normalise(&attempt, &asked, &own));
                     if is_complete || is_hopeless(&attempt, now) {
                         progress.push(advance(app, attempt, end, now));
@@ -220,8 +220,7 @@ async fn ask(
             Err(error) => return Ok(Err(error)),
         };
         for (one, more) in series.iter_mut().zip(page.items) {
-            one.points.extend(more.points);
-            one.is_complete |= more.is_complete;
+            one.extend(more);
         }
         token = page.next;
         if token.is_none() {

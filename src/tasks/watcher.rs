@@ -10,6 +10,7 @@
 
 use bakeoff_domain::ids::{AttemptId, TrialId};
 use bakeoff_domain::job::{JobStatus, JobSummary, ObservedJob};
+use bakeoff_domain::pool::WarmPool;
 use bakeoff_domain::ports::{AwsError, PageRequest};
 use bakeoff_domain::request;
 use bakeoff_domain::stray::{self, StrayDecision, StraySeen};
@@ -31,6 +32,8 @@ const SWEEP_PAGES: u32 = 20;
 const MARGIN: TimeDelta = TimeDelta::minutes(30);
 /// Jobs whose end nobody told us are looked for in listings for so long.
 const IN_DOUBT: TimeDelta = TimeDelta::hours(48);
+/// The same of pools that did not show: longer than any is kept.
+const POOL_IN_DOUBT: TimeDelta = TimeDelta::hours(7);
 /// A sweep goes back as far as a job can run.
 const SWEEP_REACH: TimeDelta = TimeDelta::days(28);
 const SWEEP_EVERY: TimeDelta = TimeDelta::hours(6);
@@ -206,7 +209,7 @@ impl Round<'_> {
     /// One listing. It goes back to the oldest job of interest, and to the last complete one.
     async fn list(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
         let now = self.now;
-        let oldest = self.app.store.oldest_watched(now - IN_DOUBT).await?;
+        let oldest = self.app.store.oldest_watched(now - IN_DOUBT, now - POOL_IN_DOUBT).await?;
         let since = oldest.into_iter().chain(memory.listed_from).min().unwrap_or(now).min(now) - MARGIN;
         let read = self.read((since, None), PAGES_MAX).await?;
         if read.is_stale {
@@ -293,10 +296,14 @@ impl Round<'_> {
                 false
             });
         }
-        if !notices.idle_pools.is_empty() {
-            for name in app.store.notice_idle_pools(&notices.idle_pools, now).await? {
+        if !notices.pools.is_empty() {
+            for name in app.store.notice_pools(&notices.pools, now).await? {
                 app.pulse.beat();
-                end_stray_pool(app, &name, listing.jobs).await;
+                // One that cannot be written must not keep the others waiting.
+                is_accounted &= take_over_pool(app, self.term, &name).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, job = name, "a stray pool could not be taken over; next time");
+                    false
+                });
             }
         }
         Ok(is_accounted)
@@ -408,6 +415,10 @@ async fn follow_stray(app: &App, term: &Term, stray: &Stray, now: DateTime<Utc>)
     };
     let decision = stray::decide(&stray.facts, seen, now);
     if let StrayDecision::Settle(billing) = decision {
+        // Its pool first, also one that does not show yet: of a job that is settled nobody would look at it before the next sweep.
+        if let (Ok(job), Some(owner)) = (&looked, &stray.owner) {
+            app.store.take_over_pool(term, owner.account.attempt_id, job, now).await?;
+        }
         return app.store.settle_stray(term, stray, billing, now).await;
     }
     if decision == StrayDecision::Stop
@@ -420,19 +431,36 @@ async fn follow_stray(app: &App, term: &Term, stray: &Stray, now: DateTime<Utc>)
     app.store.postpone_stray(&stray.job_name, last_seen, now + app.settings.policy.poll).await
 }
 
-/// A pool that waits although nobody looks after it any more.
-async fn end_stray_pool(app: &App, name: &str, jobs: &[JobSummary]) {
-    let is_over = jobs.iter().any(|job| job.job_name == name && job.status != JobStatus::InProgress);
-    if !is_over || !app.fence.may_act(app.clock.now()) || !app.watcher.is_trusted().await {
-        return;
+/// A pool that nobody looks after, or that cost more than is booked: it becomes one of those that are ended and billed. Without a
+/// row there is nobody to bill; then it is only ended. False: to be tried again.
+async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, StoreError> {
+    let job = match app.aws.describe(name).await {
+        Ok(job) => job,
+        Err(AwsError::NotFound(_)) => return Ok(true),
+        Err(error) => {
+            tracing::warn!(%error, job = name, "a pool that nobody looks after could not be looked at; again at the next listing");
+            return Ok(false);
+        }
+    };
+    let Some(attempt) = own_attempt(app, &job).filter(|_| job.status.is_over()) else { return Ok(true) };
+    let now = app.clock.now();
+    if !app.fence.may_act(now) {
+        return Ok(false);
     }
-    let Some(attempt) = app.aws.describe(name).await.ok().and_then(|job| own_attempt(app, &job)) else { return };
+    if app.store.has_attempt(attempt).await? {
+        if app.store.take_over_pool(term, attempt, &job, now).await? {
+            tracing::error!(job = name, "a warm pool of ours was thought to be over; it is ended, and billed");
+        }
+        return Ok(true);
+    }
     // Without a row it may be the pool of another database of this installation.
-    if !app.fence.may_stop_unknown(app.clock.now()) && !app.store.has_attempt(attempt).await.unwrap_or(false) {
-        return;
+    let is_idle = job.warm_pool.as_ref().is_some_and(WarmPool::is_idle);
+    if !is_idle || !app.fence.may_stop_unknown(now) {
+        return Ok(true);
     }
-    tracing::error!(job = name, "a warm pool of ours waits and nobody will use it; ending it");
-    if let Err(error) = app.aws.end_pool(name).await {
-        tracing::warn!(%error, job = name, "a stray pool could not be ended; next time");
+    if !app.watcher.is_trusted().await {
+        return Ok(false);
     }
+    tracing::error!(job = name, "a warm pool of ours waits, and is in no row; ending it, and it is booked nowhere");
+    Ok(app.aws.end_pool(name).await.is_ok())
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bakeoff::ids;
+use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{ingester, pools, repricer, scheduler};
 use bakeoff_domain::ids::{AttemptId, PriceId};
 use bakeoff_domain::job::TrainingJobRequest;
@@ -206,6 +207,118 @@ async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(p
     let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
     let alarms = alarms(&test, &id).await;
     assert!(!alarms.is_empty() && !paused.is_null(), "alarms {alarms:?}, paused: {paused}");
+}
+
+/// What the pools of the region were billed and what is booked for them: seconds, and millionths of a dollar.
+async fn billed_and_booked(test: &TestApp, pool: &PgPool) -> [(i64, i64); 2] {
+    let jobs = jobs(&test.record().await);
+    let billed = |key: &str| jobs.iter().filter_map(|job| job[key].as_i64()).sum();
+    let kept = "SELECT coalesce(sum(retained_seconds), 0)::bigint FROM warm_pools WHERE state = 'settled'";
+    let booked = "SELECT coalesce(sum(usd) * 1000000, 0)::bigint FROM ledger
+                  WHERE component = 'warm_pool' AND kind IN ('settled', 'adjusted')";
+    [(billed("retained_seconds"), number(pool, kept).await), (billed("pool_micro_usd"), number(pool, booked).await)]
+}
+
+/// Watches and looks at pools for so long, as production does.
+async fn go_on(test: &TestApp, memory: &mut Memory, minutes: u32) {
+    for _ in 0..minutes {
+        test.watch_as_production(memory, TimeDelta::minutes(1)).await;
+        while pools::tick(&test.app).await.unwrap() > 0 {}
+    }
+}
+
+/// A pool waits, and nobody looks after it.
+async fn found_again(test: &TestApp, pool: &PgPool, id: &str, memory: &mut Memory) {
+    assert_eq!(number(pool, RETAINED).await, 0, "nobody looks after it");
+    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], true, "and it waits");
+    go_on(test, memory, 3).await;
+    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], false, "it is ended at the next listing");
+    go_on(test, memory, 5).await;
+    let once = billed_and_booked(test, pool).await;
+    let [seconds, usd] = once;
+    assert!(seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000, "billed and booked: {once:?}");
+    let alarms = alarms(test, id).await;
+    assert!(alarms.iter().any(|alarm| alarm.contains("left a warm pool")), "{alarms:?}");
+    // Told again and again, it is booked once.
+    go_on(test, memory, 10).await;
+    assert_eq!(billed_and_booked(test, pool).await, once);
+    let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
+    assert!(paused.is_null(), "the budget holds it: {paused}");
+}
+
+/// SageMaker showed no pool at six looks, for longer than a listing goes back by itself.
+#[sqlx::test(migrations = false)]
+async fn a_pool_that_shows_after_it_was_settled_at_nothing_is_ended_and_billed(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let id = with_a_pool(&test, 14_400).await;
+    let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
+    let between = Between::start(&api, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+    test.call_aws_at(&between.url, &s3_url).await;
+    let mut memory = Memory::default();
+    go_on(&test, &mut memory, 60).await;
+    between.follow(|_, _| Act::Pass);
+    found_again(&test, &pool, &id, &mut memory).await;
+}
+
+/// As in a backup that was made before the job was: a new term begins. The first looks at the pool fail.
+#[sqlx::test(migrations = false)]
+async fn a_pool_without_a_row_is_ended_and_billed(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let id = with_a_pool(&test, 14_400).await;
+    run(&pool, "DELETE FROM warm_pools").await;
+    let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
+    let refused = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
+    let throttled = move |operation: &str, _: &Value| match operation {
+        "DescribeTrainingJob" => Act::Answer(400, refused.clone()),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&api, throttled).await;
+    test.call_aws_at(&between.url, &s3_url).await;
+    let mut memory = Memory::default();
+    go_on(&test, &mut memory, 2).await;
+    between.follow(|_, _| Act::Pass);
+    found_again(&test, &pool, &id, &mut memory).await;
+}
+
+/// Its job was a stray, and it did not show when that was settled.
+#[sqlx::test(migrations = false)]
+async fn a_pool_of_a_stray_is_ended_and_billed_although_it_shows_late(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let id = with_a_pool(&test, 14_400).await;
+    run(&pool, "DELETE FROM warm_pools").await;
+    run(&pool, "UPDATE attempts SET billing_estimated = true").await;
+    let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
+    let between = Between::start(&api, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+    test.call_aws_at(&between.url, &s3_url).await;
+    let mut memory = Memory::default();
+    go_on(&test, &mut memory, 2).await;
+    let looked_after = "SELECT count(*) FROM warm_pools WHERE due_at IS NOT NULL";
+    let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
+    assert_eq!((number(&pool, settled).await, number(&pool, looked_after).await), (1, 1));
+    between.follow(|_, _| Act::Pass);
+    go_on(&test, &mut memory, 5).await;
+    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], false, "{id}: it is ended at the next look");
+    let [seconds, usd] = billed_and_booked(&test, &pool).await;
+    assert!(seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000, "{seconds:?} {usd:?}");
+}
+
+/// It was estimated, and SageMaker tells later that it was kept for longer.
+#[sqlx::test(migrations = false)]
+async fn a_pool_that_cost_more_than_was_estimated_is_booked_at_what_it_cost(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    with_a_pool(&test, 14_400).await;
+    for _ in 0..6 {
+        while pools::tick(&test.app).await.unwrap() > 0 {}
+        test.advance(TimeDelta::minutes(2)).await;
+    }
+    let before = billed_and_booked(&test, &pool).await;
+    // As if only half of it had been booked.
+    run(&pool, "UPDATE warm_pools SET retained_seconds = retained_seconds / 2").await;
+    run(&pool, "UPDATE ledger SET usd = usd / 2 WHERE component = 'warm_pool' AND kind = 'settled'").await;
+    go_on(&test, &mut Memory::default(), 5).await;
+    let [seconds, usd] = billed_and_booked(&test, &pool).await;
+    assert_eq!(seconds, before[0]);
+    assert!(seconds.0 > 1 && (usd.0 - usd.1).abs() <= 1_000_000 / 50, "{usd:?}: half of a second is lost");
 }
 
 async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {

@@ -9,7 +9,7 @@ use bakeoff::clock::{real_now, real_sleep};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{ConnectOptions, PgPool};
 
-use crate::support::{Region, scratch, usual};
+use crate::support::{Region, TestApp, number, scratch, usual};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -123,6 +123,42 @@ async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
     .await
     .unwrap();
     assert_eq!(service.ended().await.code(), Some(1));
+}
+
+/// Requests that wait for the database may take every connection of the API: tasks have their own.
+#[sqlx::test(migrations = false)]
+async fn tasks_go_on_while_every_connection_of_the_api_is_taken(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    // A statement of the service waits for a lock for a sixth of its lease: longer than anything here takes.
+    let service = Service::on(&pool, &test.region, &["--database-connections", "8", "--lease-seconds", "600"]).await;
+    let listed = async || test.app.store.last_listed().await.unwrap();
+    while listed().await.is_none() {
+        real_sleep(LOOK_EVERY).await;
+    }
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE").execute(&mut *held).await.unwrap();
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let request = test.client.get(format!("{}/v1/experiments", service.url)).bearer_auth(&test.admin);
+        requests.spawn(request.send());
+    }
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    while number(&pool, waiting).await < 4 {
+        assert!(requests.try_join_next().is_none(), "the API did not get four connections for itself");
+        real_sleep(LOOK_EVERY).await;
+    }
+    let before = listed().await;
+    while listed().await == before {
+        assert!(requests.try_join_next().is_none(), "no listing for as long as a request waited for its connection");
+        real_sleep(LOOK_EVERY).await;
+    }
+    assert!(number(&pool, waiting).await >= 4, "all connections of the API are still taken");
+    held.rollback().await.unwrap();
+    while let Some(answer) = requests.join_next().await {
+        assert_eq!(answer.unwrap().unwrap().status(), reqwest::StatusCode::OK);
+    }
+    service.stop().await;
 }
 
 /// Its jobs are in one account, and somebody starts it with credentials of another, or for another region.

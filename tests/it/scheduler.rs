@@ -304,3 +304,27 @@ async fn spot_survives_interruptions_and_is_billed_less_than_it_trained(pool: Pg
     let [trained, billed] = ["training_seconds", "billable_seconds"].map(|key| spot[key].as_f64().unwrap());
     assert!(billed < 0.6 * trained && billed > 0.2 * trained, "{billed} of {trained}");
 }
+
+/// A replica of SageMaker's lags: it describes what was before the listing.
+#[sqlx::test(migrations = false)]
+async fn a_look_that_is_older_than_what_is_known_takes_nothing_back(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    let told = "UPDATE attempts SET secondary_status = 'Uploading', modified_at = modified_at + interval '1 minute'
+                WHERE state = 'running'";
+    sqlx::query(told).execute(&pool).await.unwrap();
+    let statuses = async || {
+        let page = test.get(&format!("/v1/experiments/{id}/events?page_size=500")).await;
+        page["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status").count()
+    };
+    let before = statuses().await;
+    sqlx::query("UPDATE trials SET due_at = created_at").execute(&pool).await.unwrap();
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let uploading = number(&pool, "SELECT count(*) FROM attempts WHERE secondary_status = 'Uploading'").await;
+    assert_eq!((uploading, statuses().await), (2, before), "jobs that upload, and statuses that people were told");
+    let ended = test.run_to_end(&id, 12).await;
+    assert_eq!(ended["state"], "completed");
+}

@@ -346,6 +346,41 @@ async fn a_certificate_is_believed_only_as_sns_publishes_it() {
     assert_eq!((origin.asked(&of_sns(5)), origin.asked("/?Action=GetEndpointAttributes")), (1, 0));
 }
 
+/// Whoever can put a file at SNS's own address still has no certificate of Amazon's.
+#[tokio::test]
+async fn a_certificate_of_another_issuer_is_not_believed_where_issuers_are_named() {
+    let origin = Origin::start().await;
+    let (key, amazons) =
+        (KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap(), KeyPair::generate().unwrap());
+    let authority = || {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "Amazon RSA 2048 M01");
+        params
+    };
+    let authoritys = authority().self_signed(&amazons).unwrap();
+    let issuer = rcgen::Issuer::new(authority(), &amazons);
+    let leaf = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).unwrap();
+    origin.reply(&of_sns(1), leaf.signed_by(&key, &issuer).unwrap().pem());
+    origin.reply(&of_sns(2), certificate(&key, "sns.amazonaws.com", (2020, 2100)));
+    // By its name it is the same authority.
+    let strangers = KeyPair::generate().unwrap();
+    let stranger = rcgen::Issuer::new(authority(), &strangers);
+    let forged = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).unwrap();
+    origin.reply(&of_sns(3), forged.signed_by(&key, &stranger).unwrap().pem());
+    let open = async |sns: &Sns, path: &str| {
+        let message = signed(&key, &json!({"SigningCertURL": format!("{}{path}", origin.url)}));
+        sns.open(&message).await.is_ok()
+    };
+    let anybody = Sns::at(SNS_TOPIC, format!("{}/", origin.url));
+    let amazon = Sns::at(SNS_TOPIC, format!("{}/", origin.url)).trusting(&[authoritys.der().clone()]).unwrap();
+    let mut believed = Vec::new();
+    for path in [of_sns(1), of_sns(2), of_sns(3)] {
+        believed.push((open(&anybody, &path).await, open(&amazon, &path).await));
+    }
+    assert_eq!(believed, [(true, true), (true, false), (true, false)]);
+}
+
 #[tokio::test]
 async fn a_bogus_message_does_not_delay_a_genuine_one() {
     let origin = Origin::start().await;

@@ -105,6 +105,21 @@ fn error_statuses_are_named_in_one_file() {
     assert!(found.iter().all(|line| line.contains("src/http/problem.rs")) && !found.is_empty(), "{found:#?}");
 }
 
+/// What a lease has left is counted by a clock that goes on while the machine is suspended: `clock::Stopwatch`.
+#[test]
+fn no_monotonic_clock_where_leases_are_counted() {
+    let names = ["Instant::now", "time::Instant"];
+    let folders = ["src/tasks", "src/http", "src/store"];
+    let mut found = offenders(&folders, |line| mentions(line, &names));
+    for file in ["src/leader.rs", "src/pulse.rs", "src/fence.rs", "src/aws.rs"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        found.extend(text.lines().filter(|line| mentions(line, &names)).map(|line| format!("{file}: {line}")));
+    }
+    // When a connection was given up is no lease: a machine that sleeps uses none meanwhile.
+    found.retain(|line| !line.contains("src/store/session.rs"));
+    assert_eq!(found, Vec::<String>::new());
+}
+
 #[test]
 fn the_simulator_is_never_a_dependency_of_the_product() {
     for manifest in ["Cargo.toml", "crates/domain/Cargo.toml", "crates/aws/Cargo.toml", "crates/postgres/Cargo.toml"] {

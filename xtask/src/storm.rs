@@ -7,7 +7,9 @@ mod course;
 mod plan;
 mod proxy;
 mod stage;
+mod statuses;
 mod twin;
+mod upgrade;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -35,8 +37,10 @@ const BETWEEN_STARTS: Duration = Duration::from_millis(700);
 const RUNNABLE_PER_CORE_MAX: usize = 4;
 const BUSY_MAX: Duration = Duration::from_mins(2);
 
-/// From so many seeds on everything that is drawn has to happen.
+/// From so many seeds on there has to be something to judge.
 const SEEDS_THAT_MUST_SAY_ALL: usize = 20;
+/// From so many on everything that is drawn has to happen.
+const SEEDS_THAT_SEE_ALL: usize = 200;
 /// Seconds are asserted where so few seeds are played at a time.
 const JOBS_THAT_ARE_TIMED: u64 = 2;
 
@@ -107,7 +111,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         return is_due_to_the_machine(&verdicts);
     }
     for (seed, verdict) in verdicts.iter().filter(|(_, one)| !one.holds()) {
-        eprintln!("seed {seed}: {}", verdict.notes.join("\n  "));
+        let how = if verdict.is_only_late() { ", late" } else { "" };
+        eprintln!("seed {seed}{how}: {}", verdict.notes.join("\n  "));
     }
     let kept = scratch_dir()?.join("storm-failed");
     drop(std::fs::remove_dir_all(&kept));
@@ -122,26 +127,37 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
 /// A run that could not fail says nothing. What never happened is named, and what must happen in a run of some length fails it.
 fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     let count = |value: &Value| value.as_u64().unwrap_or_default();
-    let missing: Vec<&str> = plan::FAULTS.into_iter().filter(|kind| count(&result["faults"][*kind]) == 0).collect();
+    let missing: Vec<&str> =
+        result["did_not_happen"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !missing.is_empty() {
         eprintln!("did not happen: {}", missing.join(", "));
     }
     if flags.seeds.len() < SEEDS_THAT_MUST_SAY_ALL {
         return Ok(());
     }
-    for figure in ["refused_reservations", "cancels_judged", "points_compared"] {
+    if !missing.is_empty() && flags.seeds.len() >= SEEDS_THAT_SEE_ALL && !flags.is_one_frozen {
+        return Err(format!("{} did not happen: the run does not count", missing.join(", ")));
+    }
+    if flags.is_one_frozen && count(&result["faults"]["freeze_for_good"]) < count(&result["seeds"]) {
+        return Err("in some seeds nobody was frozen for good: the run does not count".to_owned());
+    }
+    let mut figures = vec!["refused_reservations", "cancels_judged", "points_compared", "recoveries"];
+    figures.extend((flags.seeds.len() >= SEEDS_THAT_SEE_ALL).then_some("recoveries_from_freezes"));
+    for figure in figures {
         if count(&result[figure]) == 0 {
             return Err(format!("{figure} is 0: the run does not count"));
         }
     }
-    let (p99, limit) = (result["recovery_p99_seconds"].as_f64(), result["recovery_limit_seconds"].as_f64());
-    match p99.zip(limit) {
-        // With more seeds at a time than processors, seconds say how busy the machine is.
-        Some((p99, limit)) if flags.jobs <= JOBS_THAT_ARE_TIMED && p99 > limit => {
-            Err(format!("recovery takes {p99:.2} s (p99), and {limit:.2} s is the limit"))
+    // With more seeds at a time than processors, seconds say how busy the machine is.
+    for figure in ["recovery_p99_seconds", "recovery_from_freezes_p99_seconds"] {
+        match result[figure].as_f64().zip(result["recovery_limit_seconds"].as_f64()) {
+            Some((p99, limit)) if flags.jobs <= JOBS_THAT_ARE_TIMED && p99 > limit => {
+                return Err(format!("{figure} is {p99:.2} s, and {limit:.2} s is the limit"));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// A few late seeds are; many are the service's own.
@@ -297,18 +313,22 @@ impl Bar {
 fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
     let sum = |figure: fn(&Verdict) -> u32| verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum::<u64>();
     let all = |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
-    let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-    let (mut recoveries, mut cancels) = (Vec::<f64>::new(), Vec::<f64>::new());
+    let mut faults: BTreeMap<String, u64> = plan::FAULTS.map(|kind| (kind.to_owned(), 0)).into();
+    let [mut recoveries, mut thaws, mut cancels] = [const { Vec::<f64>::new() }; 3];
     for (_, one) in verdicts {
         for (kind, count) in &one.faults {
             *faults.entry(kind.clone()).or_default() += count;
         }
         recoveries.extend(&one.recoveries);
+        thaws.extend(&one.thaws);
         cancels.extend(&one.cancels);
     }
     faults.insert("database_kill".to_owned(), u64::from(restarts));
-    recoveries.sort_by(f64::total_cmp);
-    cancels.sort_by(f64::total_cmp);
+    let has_happened = |kind: &&str| faults.get(*kind).is_some_and(|count| *count > 0);
+    let missing: Vec<&str> = plan::FAULTS.into_iter().filter(|kind| !has_happened(kind)).collect();
+    for seconds in [&mut recoveries, &mut thaws, &mut cancels] {
+        seconds.sort_by(f64::total_cmp);
+    }
     let quantile = |of: &[f64], share: usize| of.get((of.len() * share).div_ceil(100).saturating_sub(1)).copied();
     let listing = f64::from(plan::USUAL.poll_seconds) / f64::from(plan::USUAL.factor);
     json!({
@@ -317,6 +337,7 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "played_again": verdicts.iter().filter(|(_, one)| one.is_played_again).count(),
         "attempts": all(|one| one.attempts),
         "jobs": all(|one| one.jobs),
+        "did_not_happen": missing,
         "faults": faults,
         "duplicates": sum(|one| one.duplicates),
         "lost": sum(|one| one.lost),
@@ -327,6 +348,7 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "metrics_wrong": sum(|one| one.metrics_wrong),
         "trespasses": sum(|one| one.trespasses),
         "panics": sum(|one| one.panics),
+        "statuses_backwards": sum(|one| one.backwards),
         "refused_reservations": all(|one| one.refused_reservations),
         "points_compared": all(|one| one.points),
         "cancels_judged": cancels.len(),
@@ -336,6 +358,8 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "recoveries": recoveries.len(),
         "recovery_p50_seconds": quantile(&recoveries, 50),
         "recovery_p99_seconds": quantile(&recoveries, 99),
+        "recoveries_from_freezes": thaws.len(),
+        "recovery_from_freezes_p99_seconds": quantile(&thaws, 99),
         "recovery_limit_seconds": 2.0 * (f64::from(stage::LEASE_SECONDS) + listing),
         "took_seconds": took.as_secs(),
     })
@@ -359,6 +383,7 @@ fn show(result: &Value) {
         "metrics_wrong",
         "trespasses",
         "panics",
+        "statuses_backwards",
         "refused_reservations",
         "points_compared",
         "cancels_judged",
@@ -368,6 +393,8 @@ fn show(result: &Value) {
         "recoveries",
         "recovery_p50_seconds",
         "recovery_p99_seconds",
+        "recoveries_from_freezes",
+        "recovery_from_freezes_p99_seconds",
         "recovery_limit_seconds",
         "took_seconds",
     ] {

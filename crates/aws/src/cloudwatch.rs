@@ -66,5 +66,7 @@ fn fill(series: &mut [Series], result: &MetricDataResult) {
     let points = result.timestamps().iter().zip(result.values());
     target.points.extend(points.filter_map(|(at, value)| Some((moment(at)?, *value))));
     // PartialData, InternalError, Forbidden, and whatever comes later: there may be more than this.
-    target.is_complete = result.status_code().is_none_or(|status| *status == StatusCode::Complete);
+    let status = result.status_code();
+    target.is_complete = status.is_none_or(|status| *status == StatusCode::Complete);
+    target.is_failed = matches!(status, Some(StatusCode::InternalError | StatusCode::Forbidden));
 }

@@ -7,6 +7,7 @@ use aws_sdk_sagemaker::types::{
     DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData, MetricDefinition, OutputDataConfig,
     ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig, RetryStrategy, S3DataDistribution, S3DataSource,
     S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
+    WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::job::{FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
@@ -170,13 +171,17 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         training_seconds: seconds(output.training_time_in_seconds()),
         billable_seconds: seconds(output.billable_time_in_seconds()),
         transitions: transitions.collect(),
-        warm_pool: output.warm_pool_status().map(|pool| WarmPool {
-            status: WarmPoolStatus::parse(pool.status().map_or("", |status| status.as_str())),
-            retained_seconds: seconds(pool.resource_retained_billable_time_in_seconds()),
-            reused_by: pool.reused_by_job().map(str::to_owned),
-        }),
+        warm_pool: output.warm_pool_status().map(warm_pool),
         final_metrics: output.final_metric_data_list().iter().filter_map(final_metric).collect(),
         actual: actual(output),
+    }
+}
+
+fn warm_pool(told: &SdkWarmPool) -> WarmPool {
+    WarmPool {
+        status: WarmPoolStatus::parse(told.status().map_or("", |status| status.as_str())),
+        retained_seconds: seconds(told.resource_retained_billable_time_in_seconds()),
+        reused_by: told.reused_by_job().map(str::to_owned),
     }
 }
 
@@ -214,9 +219,6 @@ pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
         secondary_status: entry.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
         created_at: entry.creation_time().and_then(moment),
         modified_at: entry.last_modified_time().and_then(moment),
-        warm_pool: entry
-            .warm_pool_status()
-            .and_then(|pool| pool.status())
-            .map(|status| WarmPoolStatus::parse(status.as_str())),
+        warm_pool: entry.warm_pool_status().map(warm_pool),
     })
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::bill;
 use crate::metric::MetricDefinition;
-use crate::pool::{WarmPool, WarmPoolStatus};
+use crate::pool::WarmPool;
 use crate::requested::Actual;
 use crate::spec::{Channel, CheckpointSpec};
 
@@ -145,7 +145,7 @@ pub struct JobSummary {
     pub secondary_status: String,
     pub created_at: Option<DateTime<Utc>>,
     pub modified_at: Option<DateTime<Utc>>,
-    pub warm_pool: Option<WarmPoolStatus>,
+    pub warm_pool: Option<WarmPool>,
 }
 
 /// One entry of SecondaryStatusTransitions.

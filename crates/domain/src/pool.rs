@@ -50,6 +50,22 @@ pub struct WarmPool {
     pub reused_by: Option<String>,
 }
 
+impl WarmPool {
+    /// It waits, and is billed.
+    pub fn is_idle(&self) -> bool {
+        self.status == WarmPoolStatus::Available
+    }
+}
+
+/// The seconds that a pool nobody looks after may have cost: as told, without an end while it waits, and something where nothing
+/// is told, since it may not show yet.
+pub fn may_cost_seconds(told: Option<&WarmPool>) -> u64 {
+    match told {
+        Some(pool) if pool.is_idle() => u64::MAX,
+        told => told.and_then(|pool| pool.retained_seconds).unwrap_or(1),
+    }
+}
+
 /// What SageMaker compares before a job may use a pool (developer guide, "Matching training jobs").
 pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
     request.keep_alive_seconds.filter(|seconds| *seconds > 0)?;
@@ -153,6 +169,16 @@ mod tests {
             let decision = decide(&facts, &seen, now, &Policy::default());
             assert!(matches!(decision, PoolDecision::LookAgain { .. }), "{decision:?}");
         }
+    }
+
+    #[test]
+    fn a_pool_that_waits_or_is_not_told_of_may_cost_more_than_is_booked() {
+        let told =
+            |status, retained_seconds| may_cost_seconds(Some(&WarmPool { status, retained_seconds, reused_by: None }));
+        assert_eq!(told(WarmPoolStatus::Available, Some(5)), u64::MAX);
+        assert_eq!(told(WarmPoolStatus::Terminated, Some(0)), 0, "it cost nothing, and that is all");
+        assert_eq!((told(WarmPoolStatus::Reused, Some(70)), told(WarmPoolStatus::InUse, None)), (70, 1));
+        assert_eq!(may_cost_seconds(None), 1);
     }
 
     #[test]

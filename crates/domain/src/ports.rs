@@ -158,6 +158,22 @@ pub struct Series {
     pub points: Vec<(DateTime<Utc>, f64)>,
     /// CloudWatch says that this is all there is (StatusCode `Complete`). Else more may be there, and it is to be asked again.
     pub is_complete: bool,
+    /// It could not read some of it (`InternalError`, `Forbidden`): whatever the other pages say, not all is there.
+    pub is_failed: bool,
+}
+
+impl Series {
+    /// What the next page of the same answer has of it.
+    pub fn extend(&mut self, next: Self) {
+        self.points.extend(next.points);
+        self.is_complete |= next.is_complete;
+        self.is_failed |= next.is_failed;
+    }
+
+    /// Nothing is missing.
+    pub fn is_whole(&self) -> bool {
+        self.is_complete && !self.is_failed
+    }
 }
 
 /// What metrics are read over: averages over a period (whole minutes) from `start` (inclusive) to `end` (exclusive).

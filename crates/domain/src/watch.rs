@@ -7,7 +7,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::ids::{AttemptId, TrialId};
 use crate::job::{JobStatus, JobSummary};
-use crate::pool::WarmPoolStatus;
 
 /// A job that was recorded so shortly before a listing began may be missing from it.
 const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
@@ -48,8 +47,18 @@ pub struct Notices {
     pub look: Vec<TrialId>,
     /// Names of jobs that no running attempt stands for, and whether they are over. The store knows which of them are strays.
     pub unaccounted: Vec<(String, bool)>,
-    /// Names of jobs whose warm pool waits.
-    pub idle_pools: Vec<String>,
+    /// Warm pools that wait, or are over.
+    pub pools: Vec<PoolNotice>,
+}
+
+/// What a listing tells of a job's warm pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolNotice {
+    pub job_name: String,
+    /// It waits, and is billed.
+    pub is_idle: bool,
+    /// What it was billed, once it is over.
+    pub retained_seconds: u64,
 }
 
 /// A listing of jobs.
@@ -79,14 +88,21 @@ pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str
     }
 }
 
+/// A pool that still serves its job is no news, nor is one whose cost is not told yet.
+fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
+    let pool = job.warm_pool.as_ref()?;
+    let is_idle = pool.is_idle();
+    let retained_seconds = pool.retained_seconds.filter(|_| !is_idle).unwrap_or(0);
+    let job_name = job.job_name.clone();
+    (is_idle || retained_seconds > 0).then_some(PoolNotice { job_name, is_idle, retained_seconds })
+}
+
 /// Compares a listing with what is stored.
 pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
     let mut notices = Notices::default();
     let mut unseen: BTreeMap<&str, &Known> = known.iter().map(|known| (known.job_name.as_str(), known)).collect();
     for job in listing.jobs {
-        if job.warm_pool == Some(WarmPoolStatus::Available) {
-            notices.idle_pools.push(job.job_name.clone());
-        }
+        notices.pools.extend(pool_notice(job));
         let Some(stored) = unseen.remove(job.job_name.as_str()) else {
             let is_over = job.status.is_over();
             notices.unaccounted.push((job.job_name.clone(), is_over));
@@ -135,6 +151,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::pool::{WarmPool, WarmPoolStatus};
 
     fn at(seconds: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
@@ -224,12 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_idle_pools_are_reported() {
-        let mut idle = job(3, "Completed", "Completed");
-        idle.warm_pool = Some(WarmPoolStatus::Available);
-        let notices = read(&[], &[job(2, "InProgress", "Training"), idle], true);
-        assert_eq!(notices.unaccounted, vec![("job-2".into(), false), ("job-3".into(), true)]);
-        assert_eq!(notices.idle_pools, vec!["job-3".to_owned()]);
+    fn strangers_and_pools_that_wait_or_are_over_are_reported() {
+        let with_pool = |number, status, retained_seconds| JobSummary {
+            warm_pool: Some(WarmPool { status, retained_seconds, reused_by: None }),
+            ..job(number, "Completed", "Completed")
+        };
+        let idle = with_pool(3, WarmPoolStatus::Available, None);
+        let over = with_pool(4, WarmPoolStatus::Terminated, Some(90));
+        let untold = with_pool(5, WarmPoolStatus::Terminated, None);
+        let notices = read(&[], &[job(2, "InProgress", "Training"), idle, over, untold], true);
+        let strangers = [("job-2", false), ("job-3", true), ("job-4", true), ("job-5", true)];
+        assert_eq!(notices.unaccounted, strangers.map(|(name, is_over)| (name.to_owned(), is_over)));
+        let notice =
+            |name: &str, is_idle, retained_seconds| PoolNotice { job_name: name.to_owned(), is_idle, retained_seconds };
+        assert_eq!(notices.pools, [notice("job-3", true, 0), notice("job-4", false, 90)]);
     }
 
     #[test]

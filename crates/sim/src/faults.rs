@@ -128,6 +128,12 @@ pub(crate) enum CallFault {
 }
 
 impl CallFault {
+    /// It keeps the call from being carried out.
+    pub(crate) fn is_before(self) -> bool {
+        use CallFault::{ExpiredCredentials, HangBefore, ResetBefore, ServerError, UnknownCode};
+        matches!(self, ServerError | HangBefore | ResetBefore | ExpiredCredentials | UnknownCode)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ServerError => "server_error",

@@ -26,7 +26,7 @@ pub(crate) struct Request {
 
 /// Points of a series, oldest first. Counts the request on the job it names: CloudWatch bills by metric requested.
 pub(crate) fn series(world: &mut World, request: &Request, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, f64)> {
-    let job_name = request.value.split("/algo-").next().unwrap_or_default().to_owned();
+    let job_name = job_of(&request.value);
     let Some(job) = world.job(&job_name) else { return Vec::new() };
     let regex = definition(job, &request.metric);
     let period = TimeDelta::seconds(request.period_seconds.max(60));
@@ -41,6 +41,11 @@ pub(crate) fn series(world: &mut World, request: &Request, now: DateTime<Utc>) -
     }
     *world.metrics_requested.entry(job_name).or_default() += 1;
     points
+}
+
+/// The job that a dimension's value names, itself or with a host of its.
+pub(crate) fn job_of(value: &str) -> String {
+    value.split("/algo-").next().unwrap_or_default().to_owned()
 }
 
 /// What is published of each metric that the job defines: how many points, and their sum.

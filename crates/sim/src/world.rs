@@ -136,6 +136,8 @@ pub(crate) struct World {
     alike: BTreeMap<u64, u64>,
     calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
+    /// Metrics of a job that were asked for and not read, because a fault came before.
+    pub(crate) metrics_unserved: BTreeMap<String, u64>,
     pub(crate) rates: RateCard,
 }
 
@@ -156,6 +158,7 @@ impl World {
             alike: BTreeMap::new(),
             calls: BTreeMap::new(),
             metrics_requested: BTreeMap::new(),
+            metrics_unserved: BTreeMap::new(),
             rates: RateCard::new(),
         }
     }
@@ -426,6 +429,7 @@ impl World {
             "pool_micro_usd": bill(&pool, 100),
             "pool_storage_micro_usd": job.volumes(&pool),
             "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or_default(),
+            "metrics_unserved": self.metrics_unserved.get(&job.name).copied().unwrap_or_default(),
         })
     }
 }

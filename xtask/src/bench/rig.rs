@@ -378,7 +378,7 @@ fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) -> Value {
         "workload": {
             "name": "bench", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
             "role_arn": "arn:aws:iam::111122223333:role/train",
-            "channels": [{"name": "train", "s3_uri": "s3://bench/train/"}], "output_s3_uri": "s3://bench/out",
+            "channels": [{"name": "train", "s3_uri": "s3://bench/train/", "size_gb": 0}], "output_s3_uri": "s3://bench/out",
             "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
                       "vocabulary": 152_064, "sequence_length": 2048},
             "precision": "bf16", "data_version": "1", "code_version": "1",

@@ -1,5 +1,6 @@
 //! The client of a seed: it submits, looks at budgets, cancels, and reads what it is told, all pages of it. Also what it submits.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +27,8 @@ pub(super) struct Accepted {
 /// A cancel that the service has accepted.
 pub(super) struct Cancel {
     pub(super) experiment: String,
-    pub(super) accepted_at: SystemTime,
+    /// When it was asked for, the first time: whoever cannot cancel waits as well.
+    pub(super) asked_at: SystemTime,
 }
 
 /// What becomes of a price.
@@ -50,6 +52,8 @@ struct Pending {
 pub(super) struct Client {
     pub(super) accepted: Vec<Accepted>,
     pub(super) cancels: Vec<Cancel>,
+    /// When each experiment's cancel was first asked for.
+    asked: BTreeMap<String, SystemTime>,
     pending: Vec<Pending>,
     has_project_budget: bool,
     /// A price that is to change, and is to be read from AWS's list.
@@ -63,6 +67,7 @@ impl Client {
         Self {
             accepted: Vec::new(),
             cancels: Vec::new(),
+            asked: BTreeMap::new(),
             pending: match plan.twin {
                 _ if plan.is_quiet => quiet_specs(),
                 Some(_) => short_specs(),
@@ -98,8 +103,18 @@ impl Client {
         self.pending.is_empty()
     }
 
+    /// Asks again for what was asked for and not accepted.
+    fn cancel_again(&mut self, stage: &Stage) {
+        let is_accepted = |id: &String| self.cancels.iter().any(|cancel| cancel.experiment == *id);
+        let open: Vec<String> = self.asked.keys().filter(|id| !is_accepted(id)).cloned().collect();
+        for id in open {
+            self.cancel_one(stage, id);
+        }
+    }
+
     /// One try at everything that is not done yet; a key makes a repeated submission count once.
     pub(super) fn work(&mut self, stage: &Stage) {
+        self.cancel_again(stage);
         let Some(url) = stage.urls().into_iter().next() else { return };
         if !self.has_project_budget && self.set_budgets(&url, &stage.api_key).is_err() {
             return;
@@ -166,10 +181,11 @@ impl Client {
     }
 
     fn cancel_one(&mut self, stage: &Stage, id: String) {
+        let asked_at = *self.asked.entry(id.clone()).or_insert_with(SystemTime::now);
         let Some(url) = stage.urls().into_iter().next() else { return };
         let path = format!("{url}/v1/experiments/{id}/cancel");
         if post(&path, &stage.api_key, &json!({})).is_ok() {
-            self.cancels.push(Cancel { experiment: id, accepted_at: SystemTime::now() });
+            self.cancels.push(Cancel { experiment: id, asked_at });
         }
     }
 }
@@ -257,20 +273,31 @@ fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).build().new_agent()
 }
 
+const POOLED: &str = "pooled";
 const SPOT: &str = "spot";
 const TIGHT: &str = "tight";
 /// Its job would train for ten hours.
 const LONG: &str = "long";
+const LONG_TOKENS_OF_WEEKS: u64 = 150_000_000_000;
+const LONG_SECONDS_OF_WEEKS: u32 = 20 * 24 * 3600;
 const LONG_TYPE: &str = "ml.p5.48xlarge";
 /// What an hour of it costs once its price has changed, millionths of a dollar.
 const LONG_TYPE_MICRO_USD: i64 = 70_000_000;
 
-/// The same for hours, without pools: those would last for a moment.
+/// The same for hours, without pools: those would last for a moment. The long one would go on for weeks, which are minutes here.
 fn quiet_specs() -> Vec<Pending> {
     let mut all = specs();
+    for Pending { spec, .. } in all.iter_mut().filter(|one| one.name == LONG) {
+        spec["workload"]["total_tokens"] = json!(LONG_TOKENS_OF_WEEKS);
+        spec["workload"]["trial_tokens"] = json!(LONG_TOKENS_OF_WEEKS);
+        spec["max_runtime_seconds"] = json!(LONG_SECONDS_OF_WEEKS);
+    }
     for Pending { name, spec, .. } in all.iter_mut().filter(|one| one.name != LONG) {
         spec["workload"]["trial_tokens"] = json!(240_000_000);
         spec["max_runtime_seconds"] = json!(36_000);
+        if *name == POOLED {
+            with_volumes(spec);
+        }
         if *name == SPOT {
             spec["max_wait_seconds"] = json!(72_000);
         }
@@ -279,6 +306,17 @@ fn quiet_specs() -> Vec<Pending> {
         }
     }
     all
+}
+
+/// A small model on a type whose volumes are billed, by months that differ: the others have local disks.
+fn with_volumes(spec: &mut Value) {
+    spec["workload"]["model"] = json!({"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "intermediate": 3072,
+                                       "vocabulary": 50_304, "sequence_length": 1024});
+    spec["workload"]["precision"] = json!("fp16");
+    spec["workload"]["trial_tokens"] = json!(2_400_000_000_u64);
+    spec["candidates"][0]["instance_type"] = json!("ml.p3.8xlarge");
+    spec["candidates"][0]["profile"] = json!({"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 0,
+                                              "activation_checkpointing": true, "volume_size_gb": 2000});
 }
 
 /// Less of the same, where a minute takes three seconds.
@@ -300,7 +338,7 @@ fn specs() -> Vec<Pending> {
     let workload = json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
         "role_arn": "arn:aws:iam::111122223333:role/train",
-        "channels": [{"name": "train", "s3_uri": "s3://storm/train/"}], "output_s3_uri": "s3://storm/out",
+        "channels": [{"name": "train", "s3_uri": "s3://storm/train/", "size_gb": 0}], "output_s3_uri": "s3://storm/out",
         "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
                   "vocabulary": 152_064, "sequence_length": 2048},
         "precision": "bf16", "data_version": "1", "code_version": "1",
@@ -318,7 +356,7 @@ fn specs() -> Vec<Pending> {
         }),
     };
     let candidate = |name: &str, kind: &str, repeats: u32| json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats});
-    let mut pooled = spec("pooled", 1.2, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    let mut pooled = spec(POOLED, 1.2, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
     pooled.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
     let mut spot = spec(SPOT, 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
     spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);

@@ -17,6 +17,8 @@ use super::verdict::{self, Verdict};
 /// After the storm something has to change while this many listings are served. It is the service's own pace: on a machine that
 /// is slow, listings are as slow as what follows from them.
 const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
+/// And nothing more comes once so many have shown nothing new.
+const LISTINGS_AT_REST: i64 = 2;
 /// Nothing at all is asked of the region for so long: nobody is there any more.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// Whatever goes on: it goes in circles.
@@ -48,6 +50,10 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     let mut twin = plan.twin.map(Twin::new);
     let load = plan.has_load.then(|| Load::start(&stage));
     storm(&mut stage, &mut plan, &mut client)?;
+    if ground.is_one_frozen {
+        lose_somebody(&mut stage)?;
+    }
+    let is_deaf = !plan.is_quiet && !goes_on_after_a_step_back(&mut stage)?;
     stage.calm()?;
     post(&format!("{}/_sim/faults", stage.region_url), "", &json!({}))?;
     let answered = load.map_or(0, Load::stop);
@@ -60,11 +66,56 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     verdict.faults.insert("cancel".to_owned(), client.cancels.len().try_into().unwrap_or_default());
     verdict.refused_reservations = stage.count_in_logs(REFUSED);
     verdict.is_late |= !is_over;
+    if is_deaf {
+        verdict.unstopped += 1;
+        verdict.wrong += 1;
+        verdict.notes.push("after its clock was set back, a replica listed no jobs any more".to_owned());
+    }
+    verdict.faults.insert("clock_set_back".to_owned(), stage.count_in_logs(SET_BACK));
     stage.strike();
     if verdict.holds() {
         drop(std::fs::remove_dir_all(folder));
     }
     Ok(verdict)
+}
+
+/// What the service logs when its clock is set back at a named point.
+const SET_BACK: &str = "the clock is set back, as asked";
+/// Whoever waits for the old time waits much longer.
+const DEAF_MAX: Duration = Duration::from_secs(90);
+/// More than are left over from before in what a replica may ask at once.
+const LISTINGS_AFTER_A_STEP_BACK: i64 = 4;
+
+/// False when the only replica, whose clock was set back, lists no jobs any more.
+fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
+    let Some(pid) = stage.set_back_pid().filter(|_| stage.count_in_logs(SET_BACK) > 0) else { return Ok(true) };
+    let listings = |stage: &Stage| -> Result<i64, String> {
+        let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
+        Ok(record["calls"]["ListTrainingJobs"].as_i64().unwrap_or_default())
+    };
+    let (begun, before) = (Instant::now(), listings(stage)?);
+    while begun.elapsed() < DEAF_MAX {
+        stage.tend(Duration::from_millis(100))?;
+        // Another process says nothing of that one.
+        if stage.set_back_pid() != Some(pid) || listings(stage)? >= before + LISTINGS_AFTER_A_STEP_BACK {
+            return Ok(true);
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(false)
+}
+
+/// Nobody may be there for a while, under a newer schema.
+fn lose_somebody(stage: &mut Stage) -> Result<(), String> {
+    let begun = Instant::now();
+    while begun.elapsed() < SILENCE_MAX {
+        stage.tend(Duration::from_millis(100))?;
+        if (0..stage.replicas.len()).any(|index| stage.lose_replica(index)) {
+            return Ok(());
+        }
+        std::thread::sleep(TICK);
+    }
+    Err("nobody could be frozen for good".to_owned())
 }
 
 /// What the service logs when a budget does not hold a reservation.
@@ -73,7 +124,7 @@ const REFUSED: &str = "a reservation does not fit its budget";
 /// Requests beside everything else, on a thread of their own.
 struct Load {
     is_over: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<u64>,
+    thread: Option<std::thread::JoinHandle<u64>>,
 }
 
 impl Load {
@@ -81,13 +132,20 @@ impl Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let (urls, key, over) = (stage.all_urls(), stage.api_key.clone(), is_over.clone());
         let thread = std::thread::spawn(move || client::load(&urls, &key, &over));
-        Self { is_over, thread }
+        Self { is_over, thread: Some(thread) }
     }
 
     /// Returns how many requests were answered.
-    fn stop(self) -> u64 {
+    fn stop(mut self) -> u64 {
         self.is_over.store(true, Ordering::SeqCst);
-        self.thread.join().unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Load {
+    /// A seed that ends early asks for nothing any more.
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
     }
 }
 
@@ -106,7 +164,7 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     let begun = Instant::now();
     let mut blows = plan.blows.clone().into_iter().peekable();
     // Past the lease, by a little or by much.
-    let freeze = Duration::from_millis(plan.dice.random_range(1200..2600)) * LEASE_SECONDS;
+    let freeze = Duration::from_millis(plan.dice.random_range(1200..4500)) * LEASE_SECONDS;
     let (mut looked, mut moved) = (Instant::now(), (0, Instant::now()));
     while begun.elapsed() < Duration::from_millis(STORM_MILLIS) || !client.is_done() {
         if client.accepted.len() > moved.0 {
@@ -116,14 +174,14 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
             return Err("the service did not take the submissions".to_owned());
         }
         if stage.tend(freeze)? && plan.cancels_what_freezes {
-            client.cancel(stage, plan.dice.random_range(0..3));
+            client.cancel(stage, plan.dice.random_range(0..4));
         }
         while let Some((_, blow)) = blows.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed()) {
             let victim = plan.dice.random_range(0..plan.replicas);
             match blow {
                 Blow::Kill => stage.kill_replica(victim, 0),
                 Blow::Freeze => stage.freeze_replica(victim, freeze),
-                Blow::FreezeForGood => stage.lose_replica(victim),
+                Blow::FreezeForGood => drop(stage.lose_replica(victim)),
                 Blow::CutConnections => stage.cut_connections(),
                 Blow::SilenceConnections => stage.silence_connections(),
                 // The first account that was seen is the installation's.
@@ -132,16 +190,16 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
                 Blow::Upgrade => stage.upgrade(),
                 Blow::StrangersJob => stage.start_strangers_job(),
                 Blow::ClockJump(seconds) => stage.kill_replica(victim, seconds),
-                Blow::Cancel => client.cancel(stage, plan.dice.random_range(0..3)),
+                Blow::Cancel => client.cancel(stage, plan.dice.random_range(0..4)),
             }
         }
         if looked.elapsed() > Duration::from_millis(400) {
             client.work(stage);
             if begun.elapsed() > Duration::from_millis(STORM_MILLIS) / 2 {
-                if plan.twin.is_none() {
+                client.follow_prices(stage);
+                if plan.twin.is_none() && client.has_followed_prices() {
                     client.cancel_long_one(stage);
                 }
-                client.follow_prices(stage);
             }
             looked = Instant::now();
         }
@@ -162,7 +220,7 @@ fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -
             if client.is_done() {
                 twin.follow(stage)?;
             }
-        } else {
+        } else if client.has_followed_prices() {
             client.cancel_long_one(stage);
         }
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
@@ -170,10 +228,11 @@ fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -
         let Ok(items) = pages(&format!("{url}/v1/experiments"), &stage.api_key) else { continue };
         let is_over = items.len() == client.accepted.len() && items.iter().all(|one| !one["ended_at"].is_null());
         let is_told = twin.as_ref().is_none_or(|twin| twin.is_played) && client.has_followed_prices();
-        if is_over && is_told && is_quiet(&record) {
+        progress.look(&items, &record);
+        // What was found at last is settled a little later.
+        if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
             return Ok(true);
         }
-        progress.look(&items, &record);
         resume_parked(stage, &url, &items);
     }
     Ok(false)
@@ -213,6 +272,10 @@ impl Progress {
         if record["calls"] != self.calls {
             (self.calls, self.called_at) = (record["calls"].clone(), Instant::now());
         }
+    }
+
+    fn has_come_to_rest(&self) -> bool {
+        self.listings - self.listings_at_change >= LISTINGS_AT_REST
     }
 
     fn goes_on(&self) -> bool {

@@ -27,8 +27,9 @@ const BETWEEN: [&str; 16] = [
     "after_metrics",
 ];
 
-/// The same within a transaction: rows are locked there.
-const WITHIN: [&str; 5] = ["in_admission", "in_plan", "in_settlement", "in_listing", "in_metrics"];
+/// The same within a transaction: rows are locked there. What a claim holds is there more often: others have to take it over.
+const WITHIN: [&str; 7] =
+    ["in_admission", "in_plan", "in_plan", "in_settlement", "in_settlement", "in_listing", "in_metrics"];
 
 /// Everything that is drawn, as it is counted.
 pub(super) const FAULTS: [&str; 51] = [
@@ -148,6 +149,8 @@ pub(super) struct Plan {
     pub(super) loses_what_freezes: bool,
     /// Other people's requests, beside everything else.
     pub(super) has_load: bool,
+    /// A replica's clock is wrong for a while.
+    pub(super) is_clock_off: bool,
     pub(super) dice: StdRng,
 }
 
@@ -171,7 +174,7 @@ impl Plan {
             "event_late": share(0.50), "silent_drop": share(0.10), "checkpoint_stall": share(0.30),
             "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
             "lag": share(0.30), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
-            "expired_page": share(0.20), "pending": share(0.30), "no_spot_capacity": share(0.20),
+            "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
             "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
         });
         let mut blows: Vec<(u64, Blow)> =
@@ -212,12 +215,9 @@ impl Plan {
             cancels_what_freezes: dice.random_bool(0.5),
             loses_what_freezes: replicas > 1 && dice.random_bool(0.5),
             has_load: dice.random_bool(0.5),
+            is_clock_off,
             dice,
         }
-    }
-
-    pub(super) fn has_clock_jump(&self) -> bool {
-        self.blows.iter().any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
     }
 }
 

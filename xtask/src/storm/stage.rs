@@ -13,6 +13,7 @@ use super::client::{get, post, strangers_job};
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::twin::FENCE;
+use super::upgrade::Upgraded;
 use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
@@ -29,15 +30,11 @@ pub(super) const STRANGERS: &str = "nightly-";
 /// How long credentials are of another account.
 const FOREIGN_FOR: Duration = Duration::from_secs(4);
 
+/// Work on a connection that has fallen silent is given up after this.
+pub(super) const SILENT_MAX: Duration = Duration::from_secs(30);
+
 /// What the name of a seed's second database ends with.
 const COPY: &str = "_copy";
-
-/// A replica has to notice within this time that its database was migrated under it.
-const UPGRADE_MAX: Duration = Duration::from_secs(20);
-/// What a newer program leaves behind, and how it is taken back.
-const UPGRADE: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-                       VALUES (9999, 'of a newer program', true, '', 0)";
-const DOWNGRADE: &str = "DELETE FROM _sqlx_migrations WHERE version = 9999";
 
 /// Where a seed's database is.
 pub(super) struct Database {
@@ -54,7 +51,7 @@ impl Database {
         Self { url, port: self.port, psql: self.psql.clone() }
     }
 
-    fn execute(&self, sql: &str) -> Result<(), String> {
+    pub(super) fn execute(&self, sql: &str) -> Result<(), String> {
         let psql = self.psql.as_ref().ok_or("there is no psql")?;
         let done = Command::new(psql).args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url]).output();
         let done = done.map_err(|error| error.to_string())?;
@@ -62,25 +59,34 @@ impl Database {
     }
 }
 
-/// The schema is newer than the replicas that ran when it was migrated.
-struct Upgraded {
-    since: Instant,
-    pids: Vec<u32>,
-}
-
 /// A replica and what becomes of it.
 pub(super) struct Replica {
-    child: Option<Child>,
-    port: u16,
+    pub(super) child: Option<Child>,
+    pub(super) port: u16,
     /// It is to be started again then.
     restart_at: Option<Instant>,
     /// It is stopped, to be continued then.
-    continue_at: Option<Instant>,
+    pub(super) continue_at: Option<Instant>,
     /// It is stopped, and stays so.
-    is_lost: bool,
+    pub(super) is_lost: bool,
     clock_shift: i64,
     /// What it is armed with.
     armed: Option<String>,
+}
+
+/// How a replica left what it held to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Killed,
+    /// Within a transaction, or for good.
+    Frozen,
+}
+
+/// A replica that died or stood still.
+pub(super) struct Death {
+    pub(super) pid: u32,
+    pub(super) at: SystemTime,
+    pub(super) end: End,
 }
 
 /// A replica that was stopped, from when to when.
@@ -105,19 +111,23 @@ pub(super) struct Stage {
     armed: Vec<String>,
     push: bool,
     pub(super) api_key: String,
-    /// Who died or stood still within a transaction (process id), and when: others take over what it held.
-    pub(super) deaths: Vec<(u32, SystemTime)>,
+    /// Others take over what they held.
+    pub(super) deaths: Vec<Death>,
     pub(super) freezes: Vec<Freeze>,
+    /// Replicas that ended by themselves.
+    ended: u64,
     /// When connections fell silent.
     pub(super) silences: Vec<SystemTime>,
     /// When credentials became another account's.
     pub(super) foreign_from: Vec<SystemTime>,
     /// Until when credentials are of another account.
     foreign_until: Option<Instant>,
-    direct: Database,
+    pub(super) direct: Database,
     /// Replicas have a fence.
     is_fenced: bool,
-    upgraded: Option<Upgraded>,
+    pub(super) upgraded: Option<Upgraded>,
+    /// When the schema was newer than the program, and until everybody was back.
+    pub(super) upgrades: Vec<(SystemTime, SystemTime)>,
     loses_what_freezes: bool,
     /// Replicas that went on although the schema was newer than they.
     pub(super) unnoticed: u32,
@@ -193,12 +203,14 @@ impl Stage {
             api_key,
             deaths: Vec::new(),
             freezes: Vec::new(),
+            ended: 0,
             silences: Vec::new(),
             foreign_from: Vec::new(),
             foreign_until: None,
             direct,
             is_fenced: plan.twin.is_some(),
             upgraded: None,
+            upgrades: Vec::new(),
             loses_what_freezes: plan.loses_what_freezes,
             unnoticed: 0,
             blows: BTreeMap::new(),
@@ -231,6 +243,7 @@ impl Stage {
     /// True when it has just frozen at a named point.
     fn look_after(&mut self, index: usize, freeze: Duration) -> bool {
         let now = SystemTime::now();
+        let last_words = self.last_words(index);
         let has_lost = self.replicas.iter().any(|replica| replica.is_lost);
         let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return false };
         let Some(child) = &mut replica.child else { return false };
@@ -238,8 +251,10 @@ impl Stage {
         if let Ok(Some(status)) = child.try_wait() {
             // One that ends by itself, because its credentials are of another account, holds nothing.
             if status.code().is_none() {
-                self.deaths.push((pid, now));
+                self.deaths.push(Death { pid, at: now, end: End::Killed });
                 *self.blows.entry(kind_of("kill", replica.armed.as_deref())).or_default() += 1;
+            } else if self.upgraded.as_mut().is_none_or(|upgraded| !upgraded.has_refused(pid)) {
+                self.ended += 1;
             }
             (replica.child, replica.restart_at) = (None, Some(Instant::now() + Duration::from_millis(300)));
             return false;
@@ -254,13 +269,12 @@ impl Stage {
                 let kind = kind_of("freeze", replica.armed.as_deref());
                 *self.blows.entry(kind).or_default() += 1;
                 if kind == "freeze_in_transaction" && self.loses_what_freezes && !has_lost {
-                    self.lose_replica(index);
-                    return true;
+                    return self.lose_replica(index);
                 }
                 replica.continue_at = Some(Instant::now() + freeze);
-                self.freezes.push(Freeze { pid, from: now, to: now + freeze });
+                self.freezes.push(Freeze { pid, from: last_words, to: now + freeze });
                 if kind == "freeze_in_transaction" {
-                    self.deaths.push((pid, now));
+                    self.deaths.push(Death { pid, at: last_words, end: End::Frozen });
                 }
                 true
             }
@@ -277,9 +291,6 @@ impl Stage {
         let armed = self.armed.pop();
         if let Some(armed) = &armed {
             command.env("BAKEOFF_FAULT", armed);
-            if armed.starts_with("set-back") {
-                *self.blows.entry("clock_set_back").or_default() += 1;
-            }
         }
         let child = spawn(&mut command)?;
         if let Some(replica) = self.replicas.get_mut(index) {
@@ -314,6 +325,12 @@ impl Stage {
 
     fn log_of(&self, name: &str) -> PathBuf {
         self.folder.join(format!("service-{name}.log"))
+    }
+
+    /// When a replica last logged something: one that froze at a point has said so.
+    fn last_words(&self, index: usize) -> SystemTime {
+        let said = fs::metadata(self.log_of(&index.to_string())).and_then(|log| log.modified());
+        said.unwrap_or_else(|_| SystemTime::now())
     }
 
     /// Copies the database as it is at this moment: nobody may be connected meanwhile.
@@ -363,7 +380,7 @@ impl Stage {
     pub(super) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
         let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return };
         if let Some(mut child) = replica.child.take() {
-            self.deaths.push((child.id(), SystemTime::now()));
+            self.deaths.push(Death { pid: child.id(), at: SystemTime::now(), end: End::Killed });
             kill(&mut child);
             let kind = if clock_shift == 0 { "kill" } else { "clock_jump" };
             *self.blows.entry(kind).or_default() += 1;
@@ -385,18 +402,28 @@ impl Stage {
         }
     }
 
-    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections.
-    pub(super) fn lose_replica(&mut self, index: usize) {
+    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections. False when it was not there.
+    pub(super) fn lose_replica(&mut self, index: usize) -> bool {
         if self.replicas.iter().any(|replica| replica.is_lost) {
-            return;
+            return true;
         }
-        let Some(replica) = self.replicas.get_mut(index) else { return };
-        if let Some(child) = &replica.child {
+        let last_words = self.last_words(index);
+        let Some(replica) = self.replicas.get_mut(index) else { return false };
+        if let Some(child) = &mut replica.child {
+            // One that is starting, or refuses to, holds nothing.
+            let is_there = matches!(child.try_wait(), Ok(None));
+            let answers = || get(&format!("http://127.0.0.1:{}/livez", replica.port), "").is_ok();
+            let was_stopped = is_stopped(child.id());
+            if !is_there || !(was_stopped || answers()) {
+                return false;
+            }
             signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
             (replica.is_lost, replica.continue_at) = (true, None);
-            self.deaths.push((child.id(), SystemTime::now()));
+            let at = if was_stopped { last_words } else { SystemTime::now() };
+            self.deaths.push(Death { pid: child.id(), at, end: End::Frozen });
             *self.blows.entry("freeze_for_good").or_default() += 1;
         }
+        self.replicas.get(index).is_some_and(|replica| replica.is_lost)
     }
 
     pub(super) fn silence_connections(&mut self) {
@@ -411,32 +438,6 @@ impl Stage {
             *self.blows.entry("foreign_credentials").or_default() += 1;
             self.foreign_from.push(SystemTime::now());
             self.foreign_until = Some(Instant::now() + FOREIGN_FOR);
-        }
-    }
-
-    /// The database is migrated by a newer program: whoever runs has to stop, and whoever starts must not come up.
-    pub(super) fn upgrade(&mut self) {
-        if self.upgraded.is_some() || self.direct.execute(UPGRADE).is_err() {
-            return;
-        }
-        let pids =
-            self.replicas.iter().filter(|replica| !replica.is_lost).filter_map(|one| Some(one.child.as_ref()?.id()));
-        self.upgraded = Some(Upgraded { since: Instant::now(), pids: pids.collect() });
-    }
-
-    /// Once all have noticed, the old program is put back.
-    fn follow_upgrade(&mut self) {
-        let Some(upgraded) = &self.upgraded else { return };
-        let lives = |replica: &&Replica| {
-            let pid = replica.child.as_ref().map(Child::id);
-            pid.is_some_and(|pid| upgraded.pids.contains(&pid)) && !replica.is_lost
-        };
-        let left = self.replicas.iter().filter(lives).count();
-        let is_late = upgraded.since.elapsed() > UPGRADE_MAX;
-        if (left == 0 || is_late) && self.direct.execute(DOWNGRADE).is_ok() {
-            self.unnoticed += u32::try_from(left).unwrap_or(u32::MAX);
-            self.upgraded = None;
-            *self.blows.entry("upgrade").or_default() += 1;
         }
     }
 
@@ -466,6 +467,32 @@ impl Stage {
     pub(super) fn cut_connections(&mut self) {
         *self.blows.entry("cut_connections").or_default() += 1;
         self.proxy.cut();
+    }
+
+    /// Spans in which nobody could do anything: connections were silent, credentials another account's, or no replica may run.
+    pub(super) fn hindrances(&self) -> impl Iterator<Item = (SystemTime, SystemTime)> {
+        let silences = self.silences.iter().map(|from| (*from, *from + SILENT_MAX));
+        let foreign = self.foreign_from.iter().map(|from| (*from, *from + 2 * FOREIGN_FOR));
+        silences.chain(foreign).chain(self.upgrades.iter().copied())
+    }
+
+    /// The only replica, if its clock is set back.
+    pub(super) fn set_back_pid(&self) -> Option<u32> {
+        let [replica] = self.replicas.as_slice() else { return None };
+        let is_set_back = replica.armed.as_ref().is_some_and(|armed| armed.starts_with("set-back"));
+        replica.child.as_ref().filter(|_| is_set_back && !replica.is_lost).map(Child::id)
+    }
+
+    /// How often a replica's work may have been broken off midway: by what was done to it, or to everybody's database.
+    pub(super) fn disturbances(&self, outages: u64) -> u64 {
+        let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
+        let cuts = self.blows.get("cut_connections").copied().unwrap_or_default();
+        let of_all = outages + cuts + count(self.silences.len()) + count(self.foreign_from.len());
+        let restores = self.blows.get("restored_backup").copied().unwrap_or_default();
+        count(self.deaths.len())
+            + count(self.freezes.len())
+            + self.ended
+            + (of_all + restores) * count(self.replicas.len())
     }
 
     /// No more faults are armed, clocks and credentials are right again, everybody goes on but who is lost.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -11,20 +11,25 @@ use serde_json::Value;
 use super::client::{Accepted, Client, get, pages};
 use super::course::Ground;
 use super::plan::Plan;
-use super::stage::{ACCOUNT, KEEP_ALIVE_SECONDS, STRANGERS, Stage};
+use super::stage::{ACCOUNT, End, KEEP_ALIVE_SECONDS, SILENT_MAX, STRANGERS, Stage};
+use super::statuses::Told;
 use super::twin::Kind;
+
+/// Small enough that there are several pages.
+const PAGE: u32 = 25;
 
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
 /// A create may be under way when credentials change: the region asks for the account when it answers, AWS when a call is signed.
 const FOREIGN_UNSEEN: TimeDelta = TimeDelta::seconds(2);
-/// Work on a connection that has fallen silent is given up after this (real time).
-const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// A pool that runs out after so many listings have shown it waiting is left alone; after fewer, the service was late. Two of
 /// them are enough to end it, and nine fit into the time that it is kept.
 const POOL_LISTINGS_MAX: u64 = 6;
+
+/// Seconds after which others have to have taken over, on any machine; what is usual is asserted of all seeds together.
+const RECOVERY_MAX: f64 = 20.0;
 
 /// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
 const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
@@ -32,10 +37,16 @@ const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
 /// What the service logs of a tick that panicked, and Rust of a thread.
 const PANICKED: &str = "panicked";
 
+/// A bill and its ledger differ by so many millionths of a dollar at most: each line is rounded.
+const ROUNDING: i64 = 100;
+/// The same where the second in which a price changes may be billed at the one or the other.
+const CENT: i64 = 10_000;
+
 /// What one metric read costs at CloudWatch, millionths of a dollar.
 const METRIC_MICRO_USD: i64 = 10;
-/// Reads that got no answer are booked, and were perhaps not carried out: at most this share of all, and some.
-const METRICS_UNANSWERED: (u64, u64) = (2, 100);
+/// What one read of a job asks for: its own metric, and those of each of its hosts.
+const METRICS_OF_A_JOB: u64 = 1;
+const METRICS_OF_A_HOST: u64 = 5;
 
 /// What went wrong, by kind; all zero when nothing did.
 #[derive(Debug, Default, Clone)]
@@ -61,6 +72,8 @@ pub(super) struct Verdict {
     pub(super) trespasses: u32,
     /// Panics of the service.
     pub(super) panics: u32,
+    /// Trials whose statuses went backwards.
+    pub(super) backwards: u32,
     /// Seconds from an accepted cancel to the stop of each job that ran.
     pub(super) cancels: Vec<f64>,
     /// Reservations that a budget did not hold.
@@ -72,6 +85,8 @@ pub(super) struct Verdict {
     pub(super) faults: BTreeMap<String, u64>,
     /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was there.
     pub(super) recoveries: Vec<f64>,
+    /// The same from when somebody froze within a transaction, or for good, and others took over.
+    pub(super) thaws: Vec<f64>,
     pub(super) notes: Vec<String>,
     /// Not everything ended before patience did, or a pool before it was noticed.
     pub(super) is_late: bool,
@@ -81,14 +96,14 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
-        self.duplicates + self.over_budget + self.trespasses + self.panics == 0
+        self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong == 0
     }
 
     /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
     pub(super) fn is_only_late(&self) -> bool {
-        let is_harmed =
-            self.duplicates + self.over_budget + self.wrong + self.trespasses + self.metrics_wrong + self.panics > 0;
+        let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
+            || self.metrics_wrong + self.panics + self.backwards > 0;
         self.is_late && !is_harmed
     }
 }
@@ -112,6 +127,8 @@ struct Believed {
     open_trials: u32,
     /// When (virtual time), and whose process id.
     takeovers: Vec<(DateTime<Utc>, u32)>,
+    /// Trials whose statuses went backwards.
+    backwards: Vec<String>,
     strays: u64,
 }
 
@@ -138,9 +155,10 @@ pub(super) fn judge(
         let believed = believed(&url, &stage.api_key, (index, &experiment.id))?;
         verdict.lost += believed.open_trials;
         verdict.strays += believed.strays;
-        if !plan.has_clock_jump() {
-            let recoveries = believed.takeovers.iter().filter_map(|takeover| recovery(stage, ground, takeover));
-            verdict.recoveries.extend(recoveries);
+        verdict.backwards += u32::try_from(believed.backwards.len()).unwrap_or(u32::MAX);
+        verdict.notes.extend(believed.backwards);
+        if !plan.is_clock_off {
+            count_recoveries(stage, ground, &believed.takeovers, &mut verdict);
         }
         booked.extend(believed.attempts);
     }
@@ -150,10 +168,13 @@ pub(super) fn judge(
         verdict.notes.push("not everything ended in time".to_owned());
     }
     count_duplicates(&jobs, &mut verdict);
-    count_orphans(&jobs, &booked, &mut verdict);
+    count_orphans(&jobs, &booked, plan.is_quiet, &mut verdict);
+    if is_over {
+        count_held(&url, &stage.api_key, &mut verdict)?;
+    }
     count_money(&jobs, &booked, &client.accepted, &mut verdict);
     count_pools(stage, &jobs, &mut verdict);
-    count_cancels(stage, &jobs, &booked, client, &mut verdict);
+    count_cancels((stage, ground), &jobs, &booked, client, &mut verdict);
     count_trespasses(stage, &strangers, &elsewhere, &mut verdict);
     if plan.twin == Some(Kind::Copy) {
         count_unasked_stops(&jobs, &booked, client, &mut verdict);
@@ -169,7 +190,7 @@ pub(super) fn judge(
     let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
     if is_over && !plan.is_quiet && is_told_all {
         count_points((stage, &url), &jobs, &mut verdict)?;
-        count_metrics(&jobs, &booked, &mut verdict);
+        count_metrics((stage, ground), &jobs, &booked, &mut verdict);
     }
     for (kind, count) in record["faults"].as_object().into_iter().flatten() {
         *verdict.faults.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
@@ -180,23 +201,47 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
-/// From a death to the takeover; `None` when nobody was killed, or when there was no chance: Postgres was away, or another
-/// replica was killed or stopped meanwhile.
-fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) -> Option<f64> {
+fn count_recoveries(stage: &Stage, ground: &Ground, takeovers: &[(DateTime<Utc>, u32)], verdict: &mut Verdict) {
+    for takeover in takeovers {
+        let Some((end, seconds)) = recovery(stage, ground, takeover) else { continue };
+        if seconds > RECOVERY_MAX {
+            verdict.lost += 1;
+            verdict.is_late = true;
+            verdict.notes.push(format!("what process {} held was taken over after {seconds:.1} s", takeover.1));
+        }
+        let of = if end == End::Killed { &mut verdict.recoveries } else { &mut verdict.thaws };
+        of.push(seconds);
+    }
+}
+
+/// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no chance: Postgres was away, or
+/// another replica was killed or stopped meanwhile.
+fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) -> Option<(End, f64)> {
     let taken = stage.real(*at);
-    let died = stage.deaths.iter().find(|(dead, _)| dead == pid).map(|(_, died)| DateTime::<Utc>::from(*died))?;
+    // Before its death it can have lost a lease by a call that took too long: that is no recovery.
+    let own = stage.deaths.iter().filter(|death| death.pid == *pid && DateTime::<Utc>::from(death.at) <= taken);
+    let death = own.max_by_key(|death| death.at)?;
+    // Alone, whoever froze takes over from itself once it goes on.
+    if death.end == End::Frozen && stage.replicas.len() == 1 {
+        return None;
+    }
+    // Once it has gone on it is one of the living: what it loses later is no takeover of what it held then.
+    let own_freeze = stage.freezes.iter().find(|freeze| freeze.pid == *pid && freeze.from == death.at);
+    if own_freeze.is_some_and(|freeze| taken > DateTime::<Utc>::from(freeze.to) + RESTART) {
+        return None;
+    }
+    let died = DateTime::<Utc>::from(death.at);
     let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
     let overlaps =
         |from: SystemTime, to: SystemTime| DateTime::<Utc>::from(from) < taken && died < DateTime::<Utc>::from(to);
     let was_disturbed = outages.iter().any(|(from, to)| overlaps(*from, *to))
-        || stage.silences.iter().any(|from| overlaps(*from, *from + SILENT_MAX))
+        || stage.hindrances().any(|(from, to)| overlaps(from, to))
         || stage.freezes.iter().any(|freeze| freeze.pid != *pid && overlaps(freeze.from, freeze.to));
-    let others = stage.deaths.iter().any(|(dead, when)| {
-        let when = DateTime::<Utc>::from(*when);
-        dead != pid && died - RESTART < when && when < taken
+    let others = stage.deaths.iter().any(|other| {
+        let when = DateTime::<Utc>::from(other.at);
+        other.pid != *pid && died - RESTART < when && when < taken
     });
-    // Before its death it can have lost a lease by a call that took too long: that is no recovery.
-    (!was_disturbed && !others && taken >= died).then(|| (taken - died).as_seconds_f64())
+    (!was_disturbed && !others).then(|| (death.end, (taken - died).as_seconds_f64()))
 }
 
 fn text(value: &Value) -> String {
@@ -206,16 +251,19 @@ fn text(value: &Value) -> String {
 fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Believed, String> {
     let base = format!("{url}/v1/experiments/{id}");
     let mut believed = Believed::default();
+    let (mut made, mut told) = (BTreeMap::new(), Told::default());
     for trial in pages(&format!("{base}/trials"), key)? {
         let is_open =
             ["queued", "submitting", "parked", "running", "stopping"].iter().any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
-        for attempt in trial["attempts"].as_array().into_iter().flatten() {
+        let attempts = trial["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        made.insert(text(&trial["id"]), attempts.len());
+        for attempt in attempts {
             let booked = Booked { experiment, ..Booked::default() };
             believed.attempts.insert(text(&attempt["id"]), booked);
         }
     }
-    for entry in pages(&format!("{base}/ledger?page_size=500"), key)? {
+    for entry in pages(&format!("{base}/ledger?page_size={PAGE}"), key)? {
         let is_paid = entry["kind"] == "settled" || entry["kind"] == "adjusted";
         let Some(booked) = believed.attempts.get_mut(&text(&entry["attempt_id"])).filter(|_| is_paid) else { continue };
         let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
@@ -226,7 +274,8 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
             _ => {}
         }
     }
-    for event in pages(&format!("{base}/events?page_size=500"), key)? {
+    for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
+        told.hear(&event);
         believed.strays += u64::from(event["kind"] == "trial.stray_job");
         if event["kind"] == "trial.taken_over" {
             // host/pid/unique
@@ -237,6 +286,7 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
             believed.takeovers.extend(at.zip(pid));
         }
     }
+    believed.backwards = told.backwards(&made);
     Ok(believed)
 }
 
@@ -269,7 +319,8 @@ fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {
     }
 }
 
-fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mut Verdict) {
+fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, is_quiet: bool, verdict: &mut Verdict) {
+    let tolerance = if is_quiet { CENT } else { ROUNDING };
     for job in jobs {
         let known = booked.get(&text(&job["attempt"]));
         if job["ended_at"].is_null() {
@@ -277,8 +328,7 @@ fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mu
             verdict.notes.push(format!("{} runs on", job["name"]));
         } else if let Some(ours) = known {
             let bill = billed(job);
-            // To the cent.
-            if (bill - ours.usd).abs() >= 10_000 {
+            if (bill - ours.usd).abs() > tolerance {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(
                     "{} is billed {bill} and booked {} (millionths of a dollar): {job}; {}",
@@ -293,6 +343,35 @@ fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mu
             verdict.notes.push(format!("{} has no row", job["name"]));
         }
     }
+}
+
+/// When all is over nothing is reserved any more, neither for an experiment nor for the project, and what is spent is what the
+/// ledger says.
+fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String> {
+    let experiments = pages(&format!("{url}/v1/experiments"), key)?;
+    let project = get(&format!("{url}/v1/projects/current"), key)?;
+    let usd = |one: &Value, of: &str| micro(one[of].as_f64().unwrap_or(f64::NAN));
+    let mut all = 0;
+    for experiment in &experiments {
+        let id = text(&experiment["id"]);
+        let ledger = pages(&format!("{url}/v1/experiments/{id}/ledger?page_size={PAGE}"), key)?;
+        let is_paid = |entry: &&Value| entry["kind"] == "settled" || entry["kind"] == "adjusted";
+        let paid: i64 = ledger.iter().filter(is_paid).map(|entry| usd(entry, "usd")).sum();
+        let (held, spent) = (usd(experiment, "reserved_usd"), usd(experiment, "settled_usd"));
+        all += spent;
+        if held != 0 || (spent - paid).abs() > ROUNDING {
+            verdict.lost += 1;
+            verdict.wrong += 1;
+            verdict.notes.push(format!("{id} is over: {held} are reserved, {spent} spent, {paid} in its ledger"));
+        }
+    }
+    let (held, spent) = (usd(&project, "reserved_usd"), usd(&project, "settled_usd"));
+    if held != 0 || (spent - all).abs() > ROUNDING {
+        verdict.lost += 1;
+        verdict.wrong += 1;
+        verdict.notes.push(format!("the project has {held} reserved and {spent} spent, its experiments {all}"));
+    }
+    Ok(())
 }
 
 /// All that a job costs, millionths of a dollar: itself, its pool, the volumes of both.
@@ -314,36 +393,43 @@ fn count_money(jobs: &[Value], booked: &BTreeMap<String, Booked>, accepted: &[Ac
 
 /// Every job that was there when its experiment was cancelled, or came later, was asked to stop, unless it was over first.
 fn count_cancels(
-    stage: &Stage,
+    (stage, ground): (&Stage, &Ground),
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
     client: &Client,
     verdict: &mut Verdict,
 ) {
     let moment = |value: &Value| text(value).parse().ok().map(|at| stage.real(at));
+    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let spans =
+        stage.hindrances().chain(outages).map(|(from, to)| (DateTime::<Utc>::from(from), DateTime::<Utc>::from(to)));
+    let hindrances: Vec<(DateTime<Utc>, DateTime<Utc>)> = spans.collect();
     for cancel in &client.cancels {
-        let accepted = DateTime::<Utc>::from(cancel.accepted_at);
+        let asked_for = DateTime::<Utc>::from(cancel.asked_at);
+        // While nobody can reach the database, or none may run, nobody can be asked to stop anything.
+        let hindered = hindrances.iter().filter(|(from, to)| *from < asked_for + CANCEL_MAX && *to > asked_for);
+        let free_from = hindered.map(|(_, to)| *to).max().unwrap_or(asked_for);
         let Some(index) = client.accepted.iter().position(|one| one.id == cancel.experiment) else { continue };
         for job in
             jobs.iter().filter(|job| booked.get(&text(&job["attempt"])).is_some_and(|own| own.experiment == index))
         {
-            let Some(since) = moment(&job["created_at"]).map(|at: DateTime<Utc>| at.max(accepted)) else { continue };
+            let Some(since) = moment(&job["created_at"]).map(|at: DateTime<Utc>| at.max(asked_for)) else { continue };
             let is_over =
                 |limit: DateTime<Utc>| moment(&job["ended_at"]).is_some_and(|end: DateTime<Utc>| end <= limit);
             if let Some(asked) = moment(&job["stop_asked_at"]) {
                 let seconds = (asked - since).as_seconds_f64().max(0.0);
                 verdict.cancels.push(seconds);
-                if asked - since <= CANCEL_MAX {
+                if asked - since.max(free_from) <= CANCEL_MAX {
                     continue;
                 }
-            } else if is_over(since + CANCEL_MAX) {
+            } else if is_over(since.max(free_from) + CANCEL_MAX) {
                 continue;
             }
             verdict.unstopped += 1;
             verdict.is_late = true;
             // A stop that never came is not late.
             verdict.wrong += u32::from(job["stop_asked_at"].is_null());
-            verdict.notes.push(format!("{} was cancelled at {accepted} and not stopped in time: {job}", job["name"]));
+            verdict.notes.push(format!("{} was cancelled at {asked_for} and not stopped in time: {job}", job["name"]));
         }
     }
 }
@@ -412,15 +498,35 @@ fn count_points((stage, url): (&Stage, &str), jobs: &[Value], verdict: &mut Verd
     Ok(())
 }
 
-/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read was not answered.
-fn count_metrics(jobs: &[Value], booked: &BTreeMap<String, Booked>, verdict: &mut Verdict) {
+/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read may have been carried out. That is what the
+/// region did not serve, and one read for each time that somebody died, stood still or was cut off between counting and asking.
+fn count_metrics(
+    (stage, ground): (&Stage, &Ground),
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    verdict: &mut Verdict,
+) {
+    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
+    let begun = stage.real(stage.pace.origin.parse().unwrap_or_default());
+    let own_outages = outages.iter().filter(|(_, back)| DateTime::<Utc>::from(*back) > begun).count();
+    let disturbances = stage.disturbances(u64::try_from(own_outages).unwrap_or_default());
     for job in jobs {
         let Some(ours) = booked.get(&text(&job["attempt"])) else { continue };
-        let read = job["metrics_requested"].as_u64().unwrap_or_default();
+        let count = |key: &str| job[key].as_u64().unwrap_or_default();
+        let (read, unserved) = (count("metrics_requested"), count("metrics_unserved"));
+        let one_read = METRICS_OF_A_JOB + METRICS_OF_A_HOST * count("instance_count");
         let ours = u64::try_from(ours.metrics_usd / METRIC_MICRO_USD).unwrap_or_default();
-        if ours < read || ours > read * METRICS_UNANSWERED.0 + METRICS_UNANSWERED.1 {
-            verdict.metrics_wrong += 1;
-            verdict.notes.push(format!("{} had {read} metrics read, and {ours} are booked", job["name"]));
+        let most = read + unserved + one_read * disturbances;
+        if ours < read || ours > most {
+            // Too few is wrong; too many may be a machine so slow that a read was given up before it arrived.
+            verdict.metrics_wrong += u32::from(ours < read);
+            verdict.lost += u32::from(ours > most);
+            verdict.is_late |= ours > most;
+            verdict.notes.push(format!(
+                "{} had {read} metrics read and {unserved} refused, and {ours} are booked (at most {most}, \
+                 {disturbances} disturbances)",
+                job["name"]
+            ));
         }
     }
 }

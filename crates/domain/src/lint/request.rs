@@ -8,11 +8,12 @@ use rust_decimal::Decimal;
 
 use super::rules::found;
 use super::training::wait_for;
+use crate::cost::TRANSFER_ALLOWANCE_SECONDS;
 use crate::finding::{Finding, Operation};
 use crate::model::ModelShape;
 use crate::pool::KEEP_ALIVE_SECONDS_MAX;
 use crate::request::RESERVED_HYPERPARAMETERS;
-use crate::spec::{ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
+use crate::spec::{Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
 
 /// 28 days, StoppingCondition.MaxRuntimeInSeconds.
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
@@ -323,6 +324,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
             findings.push(not_s3(&format!("/workload/channels/{index}/s3_uri"), &channel.s3_uri));
         }
     }
+    data_sizes(&workload.channels, findings);
     if !is_s3(&workload.output_s3_uri) {
         findings.push(not_s3("/workload/output_s3_uri", &workload.output_s3_uri));
     }
@@ -336,6 +338,24 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     model_shape(&workload.model, findings);
     techniques(workload, findings);
     metric_definitions(workload, findings);
+}
+
+/// What a download takes is reserved by its size; one finding, at the first that is not named.
+fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
+    let unnamed: Vec<(usize, &str)> = (0..)
+        .zip(channels)
+        .filter(|(_, channel)| channel.size_gb.is_none())
+        .map(|(index, channel)| (index, channel.name.as_str()))
+        .take(20)
+        .collect();
+    if let Some((first, _)) = unnamed.first() {
+        let names: Vec<&str> = unnamed.iter().map(|(_, name)| *name).collect();
+        findings.push(found("data-size-unnamed", format!("/workload/channels/{first}/size_gb")).says(format!(
+            "the size of the data is not named ({}): downloads, image and upload have {} minutes in the worst case",
+            names.join(", "),
+            TRANSFER_ALLOWANCE_SECONDS / 60
+        )));
+    }
 }
 
 /// The model's own figures.

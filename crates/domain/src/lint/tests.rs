@@ -12,7 +12,7 @@ fn spec(change: impl FnOnce(&mut serde_json::Value)) -> ExperimentSpec {
         "workload": {
             "name": "w", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
             "role_arn": "arn:aws:iam::111122223333:role/train",
-            "channels": [{"name": "train", "s3_uri": "s3://b/train"}], "output_s3_uri": "s3://b/out",
+            "channels": [{"name": "train", "s3_uri": "s3://b/train", "size_gb": 0}], "output_s3_uri": "s3://b/out",
             "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
                       "vocabulary": 152_064, "sequence_length": 2048},
             "precision": "bf16", "data_version": "1", "code_version": "1",

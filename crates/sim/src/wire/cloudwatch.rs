@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::describe::epoch;
 use super::{after, before};
 use crate::Region;
+use crate::faults::CallFault;
 use crate::metrics::{self, Request};
 use crate::rules::{Refusal, invalid};
 use crate::world::World;
@@ -48,19 +49,20 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
             message: "The parameter StartTime must be less than the parameter EndTime.".to_owned(),
         });
     }
-    let is_partial = world.happens(world.faults.partial_metrics, "partial_metrics");
     let page = page(world, body, now)?;
+    // What a first page leaves out is on the second: there PartialData says no more than that.
+    let is_partial = page.part == Part::Whole && world.happens(world.faults.partial_metrics, "partial_metrics");
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
     let mut results = Vec::with_capacity(queries.len());
     for query in queries {
         let mut points = metrics::series(world, &request(query, start, end), page.as_of);
-        let is_failed = page.part == Part::Whole && world.happens(world.faults.failed_series, "failed_series");
+        let is_failed = page.part != Part::Second && world.happens(world.faults.failed_series, "failed_series");
         if newest_first {
             points.reverse();
         }
         let middle = points.len() / 2;
         match page.part {
-            Part::Whole if is_failed => points.clear(),
+            Part::Whole | Part::First if is_failed => points.clear(),
             Part::Whole => {}
             Part::First => points.truncate(middle),
             Part::Second => drop(points.drain(..middle)),
@@ -74,7 +76,7 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
             "StatusCode": match page.part {
                 _ if is_failed => "InternalError",
                 Part::First => "PartialData",
-                Part::Whole | Part::Second if is_partial => "PartialData",
+                Part::Whole if is_partial => "PartialData",
                 Part::Whole | Part::Second => "Complete",
             },
             "Timestamps": points.iter().map(|(at, _)| epoch(*at)).collect::<Vec<_>>(),
@@ -86,6 +88,14 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
         answer["NextToken"] = json!(format!("after-{}-{}", page.as_of.timestamp_millis(), world.account));
     }
     Ok(answer)
+}
+
+/// A caller cannot know whether these were read, and may book them.
+fn count_unserved(world: &mut World, body: &Value) {
+    for query in body["MetricDataQueries"].as_array().into_iter().flatten() {
+        let value = query["MetricStat"]["Metric"]["Dimensions"][0]["Value"].as_str().unwrap_or_default();
+        *world.metrics_unserved.entry(metrics::job_of(value)).or_default() += 1;
+    }
 }
 
 /// Which part of the series an answer has.
@@ -173,11 +183,22 @@ fn list_metrics(world: &World, body: &Value) -> Value {
 /// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible mode.
 pub(super) async fn cbor(State(region): State<Region>, Path(operation): Path<String>, body: Bytes) -> Response {
     let fault = region.with(World::call_fault);
+    let asked = ciborium::from_reader::<Cbor, _>(body.as_ref()).map(to_json);
+    if fault.is_some_and(CallFault::is_before)
+        && let Ok(asked) = &asked
+    {
+        region.with(|world| count_unserved(world, asked));
+    }
     if let Some(answer) = before(fault).await {
         return answer;
     }
-    let answer = match ciborium::from_reader::<Cbor, _>(body.as_ref()) {
-        Ok(value) => call(&region, &operation, &to_json(value)),
+    let answer = match asked {
+        Ok(asked) => call(&region, &operation, &asked).inspect_err(|_| {
+            // The caller does not even learn that it was refused.
+            if fault.is_some() {
+                region.with(|world| count_unserved(world, &asked));
+            }
+        }),
         Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
     };
     let protocol = [("smithy-protocol", "rpc-v2-cbor"), (header::CONTENT_TYPE.as_str(), "application/cbor")];
