@@ -221,12 +221,21 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
 }
 
 pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
+    found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
+}
+
+/// `None` is a 404, and nothing else is: a database that is away just now says nothing of what is in it.
+pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
     let mut request = agent().get(url);
     if !key.is_empty() {
         request = request.header("authorization", &format!("Bearer {key}"));
     }
-    let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
-    answer.body_mut().with_config().limit(64 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+    let mut answer = match request.call() {
+        Err(ureq::Error::StatusCode(404)) => return Ok(None),
+        answer => answer.map_err(|error| format!("GET {url}: {error}"))?,
+    };
+    let body = answer.body_mut().with_config().limit(64 << 20).read_json();
+    body.map(Some).map_err(|error| format!("GET {url}: {error}"))
 }
 
 /// Items of all pages.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use super::client::{Accepted, Client, get, pages};
+use super::client::{Accepted, Client, found, get, pages};
 use super::course::Ground;
 use super::plan::Plan;
 use super::stage::{ACCOUNT, End, KEEP_ALIVE_SECONDS, SILENT_MAX, STRANGERS, Stage};
@@ -481,10 +481,7 @@ fn count_points((stage, url): (&Stage, &str), jobs: &[Value], verdict: &mut Verd
     for (trial, (count, sum)) in published {
         let path = format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
         // None at all is a 404.
-        let series = match get(&path, &stage.api_key) {
-            Err(error) if error.contains("404") => Value::Null,
-            answer => answer?,
-        };
+        let series = found(&path, &stage.api_key)?.unwrap_or_default();
         let points = series["points"]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
         let ours: f64 = points.iter().filter_map(Value::as_f64).sum();
         verdict.points += count;
