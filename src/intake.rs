@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::{Finding, Severity, capped};
-use bakeoff_domain::forecast::Measurement;
+use bakeoff_domain::forecast::{self, Measurement};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lint::rules::found;
 use bakeoff_domain::metric;
@@ -79,7 +79,9 @@ impl Loaded {
         let Self { spec, misplaced, measurements, tariffs, settings, now } = self;
         let in_force: Vec<Price> =
             types(&spec).iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
-        let mut findings = lint::lint(&spec, &in_force);
+        let informed = ExperimentSpec { measurements, ..spec.clone() };
+        let calibration = forecast::calibrated(&informed);
+        let mut findings = lint::lint_with(&spec, lint::Known { prices: &in_force, calibration: &calibration });
         findings.extend(misplaced);
         if spec.region != settings.region {
             findings.push(
@@ -88,7 +90,6 @@ impl Loaded {
                     .fix(format!("use \"region\": \"{}\"", settings.region)),
             );
         }
-        let informed = ExperimentSpec { measurements, ..spec.clone() };
         let plans = plan(&informed, &findings, tariffs.as_ref(), settings.metrics_spacing(), now);
         Checked { spec, informed, findings, plans }
     }

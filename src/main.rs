@@ -8,6 +8,7 @@ use clap::Parser;
 #[tokio::main]
 async fn main() -> ExitCode {
     bakeoff_postgres::reaper::stand_by();
+    bakeoff_domain::read_embedded();
     match Cli::parse().run().await {
         Ok(code) => code,
         Err(error) => {

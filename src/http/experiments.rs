@@ -21,10 +21,10 @@ use crate::app::App;
 use crate::clock::real_sleep;
 use crate::intake;
 use crate::read;
-use crate::store::StoreError;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::lifecycle::Wish;
 use crate::store::requests::{Once, StoredReply};
+use crate::store::{StoreError, to_json};
 use crate::view::{CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
 
 const WAIT_SECONDS_MAX: u64 = 60;
@@ -66,7 +66,7 @@ pub(super) async fn create(
             return Err(Problem::invalid(unknown.into_iter().chain(found).collect()));
         }
     };
-    let reply = serde_json::to_value(prepared.view()).unwrap_or_default();
+    let reply = to_json(&prepared.view())?;
     let once = key.map_or(Once::No, |key| Once::Key { key, fingerprint: &fingerprint, status: 201, body: &reply });
     match (prepared.start(&app, caller.project, &once).await, key) {
         (Ok(()), _) => Ok(created(reply)),

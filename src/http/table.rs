@@ -13,7 +13,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::heavy::aside;
@@ -139,7 +139,7 @@ pub(super) async fn rows<T: Serialize + Send + 'static>(
     rows: Vec<T>,
 ) -> Result<Response, Problem> {
     respond(format, move || {
-        let values: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
+        let values: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
         let column =
             |(name, kind): &(&'static str, Kind)| (*name, Column::of(*kind, values.iter().map(|row| cell(row, name))));

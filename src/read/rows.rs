@@ -33,7 +33,7 @@ pub(super) fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> 
         if expectation.candidate.as_ref().is_some_and(|name| *name != row.candidate) {
             continue;
         }
-        let columns = serde_json::to_value(row).unwrap_or_default();
+        let columns = serde_json::json!(row);
         let measured = columns.get(&expectation.column).and_then(serde_json::Value::as_f64);
         views.push(ExpectationView {
             candidate: row.candidate.clone(),

@@ -15,7 +15,7 @@ use sqlx::PgConnection;
 
 use crate::crash;
 
-use super::error::{from_json, to_json};
+use super::error::{found_one, from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::{Attempt, Claimed};
@@ -214,7 +214,7 @@ impl Store {
                    worst_case_metrics_usd = $5
                WHERE id = $1 RETURNING attempts_made"#,
             trial.id.0,
-            to_json(plan),
+            to_json(plan)?,
             price.id.0,
             training.0,
             metrics.0,
@@ -409,9 +409,10 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let (at, why) = until;
         let mut tx = self.pool.begin().await?;
-        sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
+        let done = sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
             .execute(&mut *tx)
             .await?;
+        found_one(&done, "attempts", attempt.id)?;
         if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
@@ -484,13 +485,14 @@ impl Store {
         let (at, is_absent) = again;
         let mut tx = self.pool.begin().await?;
         let absent = if is_absent { attempt.absent + 1 } else { 0 };
-        sqlx::query!(
+        let done = sqlx::query!(
             "UPDATE attempts SET absent = $2 WHERE id = $1",
             attempt.id.0,
             i32::try_from(absent).unwrap_or(i32::MAX)
         )
         .execute(&mut *tx)
         .await?;
+        found_one(&done, "attempts", attempt.id)?;
         // Its pool is looked after although its bill is waited for.
         let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
         if let Some(ended_at) = over.and_then(|job| job.ended_at) {
@@ -560,7 +562,7 @@ pub(super) async fn record_job(
         job.status.as_str(),
         job.secondary_status,
         job.failure_reason,
-        to_json(&job.transitions),
+        to_json(&job.transitions)?,
         job.started_at,
         job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
         job.modified_at,

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::StoreError;
+use super::error::found_one;
 use super::events::{self, NewEvent};
 use super::ledger::Account;
 
@@ -49,9 +50,10 @@ pub(crate) async fn over_reservation(
     what: &str,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", account.experiment_id.0, what)
+    let paused = sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", account.experiment_id.0, what)
         .execute(&mut *tx)
         .await?;
+    found_one(&paused, "experiments", account.experiment_id)?;
     let event = NewEvent {
         project_id: account.project_id,
         experiment_id: account.experiment_id,
@@ -88,7 +90,7 @@ pub(crate) async fn settle(
     released: Usd,
     settled: Usd,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
+    let booked = sqlx::query!(
         "UPDATE experiments SET reserved_usd = reserved_usd - $2, settled_usd = settled_usd + $3 WHERE id = $1",
         experiment.0,
         released.0,
@@ -96,7 +98,8 @@ pub(crate) async fn settle(
     )
     .execute(&mut *tx)
     .await?;
-    sqlx::query!(
+    found_one(&booked, "experiments", experiment)?;
+    let booked = sqlx::query!(
         "UPDATE projects SET reserved_usd = reserved_usd - $2, settled_usd = settled_usd + $3 WHERE id = $1",
         project.0,
         released.0,
@@ -104,5 +107,5 @@ pub(crate) async fn settle(
     )
     .execute(&mut *tx)
     .await?;
-    Ok(())
+    found_one(&booked, "projects", project)
 }

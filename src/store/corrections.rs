@@ -69,7 +69,7 @@ impl Store {
         };
         let mut corrections = Vec::new();
         for settled in settled_rows(&mut tx, experiment, (None, Some(said.attempt))).await? {
-            let parts = settled.parts(&region, &tariffs).into_iter();
+            let parts = settled.parts(&region, &tariffs)?.into_iter();
             corrections.extend(parts.filter_map(|part| correction(account, part, now)));
         }
         let total: Usd = corrections.iter().map(|correction| correction.usd).sum();

@@ -1,5 +1,6 @@
 //! What can go wrong in the store, by what the caller can do about it.
 
+use sqlx::postgres::PgQueryResult;
 use thiserror::Error;
 
 /// An error of the store.
@@ -16,6 +17,9 @@ pub enum StoreError {
     /// A row that this program cannot read: a fault of ours or of somebody's hand.
     #[error("a row cannot be read: {table} {id}, column {column}")]
     Corrupt { table: &'static str, id: String, column: &'static str },
+    /// A row that has to be there is not. The transaction is undone: without its row, a change of money or state would be lost.
+    #[error("a row is missing: {table} {id}")]
+    Missing { table: &'static str, id: String },
     #[error("a migration failed: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
 }
@@ -47,6 +51,15 @@ impl StoreError {
     pub fn corrupt(table: &'static str, id: impl ToString, column: &'static str) -> Self {
         Self::Corrupt { table, id: id.to_string(), column }
     }
+}
+
+/// That a statement found its one row.
+pub(crate) fn found_one(
+    done: &PgQueryResult,
+    table: &'static str,
+    id: impl std::fmt::Display,
+) -> Result<(), StoreError> {
+    if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Missing { table, id: id.to_string() }) }
 }
 
 /// How often a transaction is done again that the database undid because of another.
@@ -89,7 +102,7 @@ pub(crate) fn from_text<T: serde::de::DeserializeOwned>(
     serde_json::from_str(text).map_err(|_| StoreError::corrupt(table, id, column))
 }
 
-/// Writes a value of ours as JSON. Our own types always can be.
-pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> serde_json::Value {
-    serde_json::to_value(value).unwrap_or_default()
+/// Writes a value of ours as JSON.
+pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> Result<serde_json::Value, StoreError> {
+    serde_json::to_value(value).map_err(|error| StoreError::Refused { what: format!("it is no JSON: {error}") })
 }

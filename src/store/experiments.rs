@@ -111,8 +111,8 @@ pub(crate) async fn insert(
         new.project_id.0,
         new.spec.name,
         workload_id.0,
-        to_json(new.spec),
-        to_json(&new.findings),
+        to_json(new.spec)?,
+        to_json(&new.findings)?,
         new.spec.budget_usd.0,
         now,
     )
@@ -158,7 +158,7 @@ async fn insert_trial(
         plan.instance_type,
         i32::try_from(plan.instance_count).unwrap_or(i32::MAX),
         plan.purchase_option.as_str(),
-        to_json(plan),
+        to_json(plan)?,
         plan.worst_case.map(|worst| worst.training_usd.0),
         plan.worst_case.map(|worst| worst.metrics_usd.0),
         plan.price.as_ref().map(|price| price.id.0),
@@ -324,7 +324,7 @@ impl Store {
                  AND NOT awaits_prices(experiments, $4)"#,
             id.0,
             project.0,
-            to_json(recommendation),
+            to_json(recommendation)?,
             now,
         )
         .execute(&mut *tx)

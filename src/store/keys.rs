@@ -7,6 +7,7 @@ use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::error::found_one;
 use super::{Store, StoreError};
 
 /// A key as authentication needs it.
@@ -78,9 +79,10 @@ impl Store {
     }
 
     pub async fn set_project_budget(&self, id: ProjectId, budget: Option<Usd>) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE projects SET budget_usd = $2 WHERE id = $1", id.0, budget.map(|usd| usd.0))
+        let done = sqlx::query!("UPDATE projects SET budget_usd = $2 WHERE id = $1", id.0, budget.map(|usd| usd.0))
             .execute(&self.pool)
             .await?;
+        found_one(&done, "projects", id)?;
         Ok(())
     }
 
@@ -90,9 +92,10 @@ impl Store {
         concurrent_trials_max: Option<u32>,
     ) -> Result<(), StoreError> {
         let most = concurrent_trials_max.map(|most| i32::try_from(most).unwrap_or(i32::MAX));
-        sqlx::query!("UPDATE projects SET concurrent_trials_max = $2 WHERE id = $1", id.0, most)
+        let done = sqlx::query!("UPDATE projects SET concurrent_trials_max = $2 WHERE id = $1", id.0, most)
             .execute(&self.pool)
             .await?;
+        found_one(&done, "projects", id)?;
         Ok(())
     }
 

@@ -59,7 +59,7 @@ pub(crate) async fn write_part(
     part: i32,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
+    let written = sqlx::query!(
         r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
                                price_id, estimated, recorded_at, part, used_from, used_until)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -82,6 +82,10 @@ pub(crate) async fn write_part(
     )
     .execute(tx)
     .await?;
+    // The budgets have been told of it in the same transaction: they would count twice what is written once.
+    if written.rows_affected() == 0 {
+        return Err(StoreError::Conflict { constraint: "ledger_once".to_owned() });
+    }
     Ok(())
 }
 

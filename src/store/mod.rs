@@ -42,7 +42,7 @@ use sqlx::migrate::{MigrateDatabase, Migrator};
 use sqlx::postgres::PgConnectOptions;
 
 pub use error::StoreError;
-pub(crate) use error::retried;
+pub(crate) use error::{retried, to_json};
 pub use session::{Unfinished, given_up};
 
 /// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).

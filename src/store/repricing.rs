@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-use super::error::{from_json, to_json};
+use super::error::{found_one, from_json, to_json};
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::prices::{self, Tariffs};
@@ -240,7 +240,7 @@ impl Store {
             &due_to.iter().map(|price| price.0).collect::<Vec<_>>(),
             reason,
             total.0,
-            recommendation.filter(|_| is_decided_anew).map(|(before, _)| to_json(before)),
+            recommendation.filter(|_| is_decided_anew).map(|(before, _)| to_json(before)).transpose()?,
             now,
         )
         .execute(&mut *tx)
@@ -306,36 +306,40 @@ pub(super) struct SettledRow {
     storage: Decimal,
 }
 
-fn seconds(value: Option<i64>) -> u64 {
-    value.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0)
-}
-
 impl SettledRow {
-    fn job(&self, region: &str) -> Usage {
-        let billed = seconds(self.billable_seconds);
-        let until = self.ended_at.unwrap_or(self.started_at).max(self.started_at);
-        Usage {
-            instance_type: self.instance_type.clone(),
-            region: region.to_owned(),
-            count: u32::try_from(self.instance_count).unwrap_or(1),
-            from: self.started_at,
-            until,
-            waits: waits(&serde_json::from_value::<Vec<Transition>>(self.transitions.clone()).unwrap_or_default()),
-            billed_seconds: billed,
-            run_seconds: if billed == 0 { 0 } else { seconds(self.training_seconds).max(billed) },
-            volume_gb: u32::try_from(self.volume_gb).unwrap_or(0),
-        }
+    /// A count that is no count is not taken for nothing: what is booked would be corrected to it.
+    fn count<T: TryFrom<i64>>(&self, value: i64, column: &'static str) -> Result<T, StoreError> {
+        T::try_from(value).map_err(|_| StoreError::corrupt("attempts", self.id, column))
     }
 
-    fn kept(&self, region: &str) -> Option<Usage> {
-        let (from, retained) = self.pool_from.zip(self.retained_seconds.filter(|seconds| *seconds > 0))?;
-        let kept = seconds(Some(retained));
+    fn job(&self, region: &str) -> Result<Usage, StoreError> {
+        let transitions: Vec<Transition> = from_json(self.transitions.clone(), "attempts", self.id, "transitions")?;
+        let billed = self.count(self.billable_seconds.unwrap_or(0), "billable_seconds")?;
+        let trained: u64 = self.count(self.training_seconds.unwrap_or(0), "training_seconds")?;
+        let until = self.ended_at.unwrap_or(self.started_at).max(self.started_at);
+        Ok(Usage {
+            instance_type: self.instance_type.clone(),
+            region: region.to_owned(),
+            count: self.count(self.instance_count.into(), "instance_count")?,
+            from: self.started_at,
+            until,
+            waits: waits(&transitions),
+            billed_seconds: billed,
+            run_seconds: if billed == 0 { 0 } else { trained.max(billed) },
+            volume_gb: self.count(self.volume_gb, "volume_gb")?,
+        })
+    }
+
+    fn kept(&self, job: &Usage) -> Result<Option<Usage>, StoreError> {
+        let kept = self.pool_from.zip(self.retained_seconds.filter(|seconds| *seconds != 0));
+        let Some((from, retained)) = kept else { return Ok(None) };
+        let kept = self.count(retained, "retained_seconds")?;
         let until = from + TimeDelta::seconds(retained);
-        Some(Usage { from, until, waits: Vec::new(), billed_seconds: kept, run_seconds: kept, ..self.job(region) })
+        Ok(Some(Usage { from, until, waits: Vec::new(), billed_seconds: kept, run_seconds: kept, ..job.clone() }))
     }
 
     /// What its lines are now, by component, beside what is booked.
-    pub(super) fn parts(&self, region: &str, tariffs: &Tariffs) -> [(&'static str, Vec<Line>, Usd); 3] {
+    pub(super) fn parts(&self, region: &str, tariffs: &Tariffs) -> Result<[Part; 3], StoreError> {
         let agreed = Agreed {
             price_id: PriceId(self.price_id),
             usd_per_hour: Usd(self.usd_per_hour),
@@ -345,16 +349,20 @@ impl SettledRow {
             let lines = bill_lines(usage, &tariffs.prices, &tariffs.rates, agreed);
             lines.into_iter().partition(|line| line.component == Component::Training)
         };
-        let (training, mut storage) = lines(&self.job(region));
-        let (pool, kept) = self.kept(region).map(|kept| lines(&kept)).unwrap_or_default();
+        let job = self.job(region)?;
+        let (training, mut storage) = lines(&job);
+        let (pool, kept) = self.kept(&job)?.map(|kept| lines(&kept)).unwrap_or_default();
         storage.extend(kept);
-        [
+        Ok([
             ("training", training, Usd(self.training)),
             ("warm_pool", pool, Usd(self.pool)),
             ("storage", storage, Usd(self.storage)),
-        ]
+        ])
     }
 }
+
+/// A component, its lines, and what is booked of it.
+pub(super) type Part = (&'static str, Vec<Line>, Usd);
 
 /// Settled attempts of an experiment with what is booked of each: of some types, or one.
 pub(super) async fn settled_rows(
@@ -401,7 +409,7 @@ async fn corrections(
     let tariffs = prices::tariffs(&mut *tx, dependent.project_id, region, &dependent.instance_types).await?;
     let mut corrections = Vec::new();
     for row in rows {
-        for (component, lines, booked) in row.parts(region, &tariffs) {
+        for (component, lines, booked) in row.parts(region, &tariffs)? {
             let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
             // What another price made of it is that one's correction.
             let own = lines.iter().find(|line| changes.iter().any(|change| change.price_id == line.price_id));
@@ -442,9 +450,10 @@ async fn replace(
     if stored.is_none_or(|stored| stored.differs(before)) {
         return Ok(false);
     }
-    sqlx::query!("UPDATE experiments SET recommendation = $2 WHERE id = $1", experiment.0, to_json(after))
+    let done = sqlx::query!("UPDATE experiments SET recommendation = $2 WHERE id = $1", experiment.0, to_json(after)?)
         .execute(tx)
         .await?;
+    found_one(&done, "experiments", experiment)?;
     Ok(true)
 }
 

@@ -84,7 +84,7 @@ impl Store {
             id.0,
             project.0,
             name,
-            to_json(spec),
+            to_json(spec)?,
             now,
         )
         .execute(&self.pool)

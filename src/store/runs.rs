@@ -81,7 +81,7 @@ impl Store {
             id.0,
             project.0,
             spec.name,
-            to_json(spec),
+            to_json(spec)?,
             now,
             spec.started_at,
         )

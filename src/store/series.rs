@@ -15,7 +15,7 @@ use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
-use super::error::from_json;
+use super::error::{from_json, to_json};
 use super::{Store, StoreError, compaction, retried};
 
 /// Series whose ids a process remembers; beyond, it forgets them all and asks again.
@@ -245,14 +245,15 @@ impl Store {
 
     /// Writes a steady figure, unless points have come since.
     pub async fn settle_series(&self, settled: &[(i32, i64, Option<Steady>)]) -> Result<(), StoreError> {
+        let steady = settled.iter().map(|(.., steady)| steady.as_ref().map(to_json).transpose());
+        let steady = steady.collect::<Result<Vec<_>, StoreError>>()?;
         sqlx::query!(
             r#"UPDATE series s SET is_settled = true, steady = n.steady
                FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[]) AS n(id, points, steady)
                WHERE s.id = n.id AND s.points = n.points AND NOT s.is_settled"#,
             &settled.iter().map(|(id, ..)| *id).collect::<Vec<_>>(),
             &settled.iter().map(|(_, points, _)| *points).collect::<Vec<_>>(),
-            &settled.iter().map(|(.., steady)| steady.as_ref().map(super::error::to_json)).collect::<Vec<_>>()
-                as &[Option<serde_json::Value>],
+            &steady as &[Option<serde_json::Value>],
         )
         .execute(&self.pool)
         .await?;

@@ -13,7 +13,7 @@ use crate::crash;
 
 use super::attempts::{Applied, Lease, account, event, fenced, record_job};
 use super::bill::{self, Waits, What, waits};
-use super::error::to_json;
+use super::error::{found_one, to_json};
 use super::trials::{Attempt, Claimed};
 use super::{Store, StoreError, budget, events, retried, warm_pools};
 
@@ -62,7 +62,7 @@ impl Store {
             ending.estimated,
             (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
             metrics_at,
-            seen.filter(|job| !job.final_metrics.is_empty()).map(|job| to_json(&job.final_metrics)),
+            seen.filter(|job| !job.final_metrics.is_empty()).map(|job| to_json(&job.final_metrics)).transpose()?,
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -102,7 +102,7 @@ async fn count_failure(
     ending: &Ending,
     is_retried: bool,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
+    let done = sqlx::query!(
         r#"UPDATE trials SET failures = failures + $2, over_quota = over_quota + $3, no_capacity = no_capacity + $4
            WHERE id = $1"#,
         trial.id.0,
@@ -112,6 +112,7 @@ async fn count_failure(
     )
     .execute(tx)
     .await?;
+    found_one(&done, "trials", trial.id)?;
     Ok(())
 }
 

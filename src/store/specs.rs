@@ -37,7 +37,7 @@ pub(crate) async fn put_workload(
     spec: &WorkloadSpec,
     now: DateTime<Utc>,
 ) -> Result<StoredWorkload, StoreError> {
-    let json = to_json(spec);
+    let json = to_json(spec)?;
     // Two writers of one name take their turns, so that versions are dense and never collide.
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", format!("workload/{project}/{}", spec.name))
         .execute(&mut *tx)
@@ -140,7 +140,7 @@ impl Store {
             project.0,
             name,
             instance_type,
-            to_json(spec),
+            to_json(spec)?,
             now,
         )
         .fetch_one(&self.pool)

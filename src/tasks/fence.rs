@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::app::App;
 use crate::fence::Standing;
 use crate::ids;
-use crate::store::StoreError;
+use crate::store::{StoreError, to_json};
 
 /// Between two looks: while it is ours, and else.
 const LOOK_EVERY: TimeDelta = TimeDelta::seconds(30);
@@ -151,7 +151,7 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
     if !app.watcher.is_trusted().await {
         return Ok(false);
     }
-    let body = serde_json::to_vec(&object).unwrap_or_default();
+    let body = to_json(&object)?.to_string().into_bytes();
     if let Err(error) = app.aws.put_object(uri, body).await {
         tracing::warn!(%error, fence = uri, "the fence could not be renewed");
         return Ok(false);

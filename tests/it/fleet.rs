@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bakeoff::leader::Leader;
 use bakeoff::tasks::{scheduler, watcher};
+use bakeoff::view::ExperimentView;
 use bakeoff_domain::watch::Change;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -155,7 +156,7 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
     assert_eq!((&trials["items"][0]["state"], &trials["items"][1]["state"]), (&json!("parked"), &json!("running")));
     assert!(trials["items"][0]["reason"].as_str().unwrap().contains("ask AWS for more"), "{trials}");
     assert_eq!(events(&test, &id, "trial.parked").await.len(), 1);
-    assert!(test.get(&format!("/v1/experiments/{id}")).await["ended_at"].is_null());
+    assert_eq!(test.read::<ExperimentView>(&format!("/v1/experiments/{id}")).await.ended_at, None);
     let (status, _) = test.post(&format!("/v1/experiments/{id}/resume"), &json!({})).await;
     assert_eq!(status, 200);
     let doubted = "SELECT coalesce(string_agg(instance_type || '/' || usage, ' '), '') FROM quotas WHERE is_doubted";
@@ -203,7 +204,12 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
     test.run_to_end(&id, 12).await;
     let record = test.record().await;
     let jobs = jobs(&record);
-    assert!(jobs[0]["pool_reused_by"] == jobs[1]["name"] && jobs[1]["pool_reused_by"].is_null(), "{jobs:#?}");
+    let reused_by = |job: &Value| job.get("pool_reused_by").cloned();
+    assert_eq!(
+        [reused_by(&jobs[0]), reused_by(&jobs[1])],
+        [Some(jobs[1]["name"].clone()), Some(Value::Null)],
+        "{jobs:#?}"
+    );
     assert!(jobs[1]["retained_seconds"].as_i64().unwrap() < 600, "it was let go at once: {}", jobs[1]);
     let page = test.get(&format!("/v1/experiments/{id}/ledger?page_size=500")).await;
     for job in &jobs {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bakeoff::ids;
 use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{ingester, pools, repricer, scheduler};
+use bakeoff::view::ExperimentView;
 use bakeoff_domain::ids::{AttemptId, PriceId};
 use bakeoff_domain::job::TrainingJobRequest;
 use bakeoff_domain::money::Usd;
@@ -242,8 +243,8 @@ async fn found_again(test: &TestApp, pool: &PgPool, id: &str, memory: &mut Memor
     // Told again and again, it is booked once.
     go_on(test, memory, 10).await;
     assert_eq!(billed_and_booked(test, pool).await, once);
-    let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
-    assert!(paused.is_null(), "the budget holds it: {paused}");
+    let shown: ExperimentView = test.read(&format!("/v1/experiments/{id}")).await;
+    assert_eq!(shown.paused_reason, None, "the budget holds it");
 }
 
 /// SageMaker showed no pool at six looks, for longer than a listing goes back by itself.

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec, spot_spec};
+use crate::support::{TestApp, on_p5, spec, spot_spec};
 
 async fn refresh(test: &TestApp) -> Value {
     let (status, body) = test.post("/v1/prices/refresh", &json!({})).await;
@@ -138,4 +138,27 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     assert_eq!(refresh(&test).await["new"], json!([]));
     test.tick().await;
     assert_eq!(recommendation(&after).await, later);
+}
+
+/// What a job waited for is told by its transitions: without them, a correction would be a guess.
+#[sqlx::test(migrations = false)]
+async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&on_p5(1)).await;
+    test.run_to_end(&id, 12).await;
+    let settled = async || test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let before = settled().await;
+    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let attempt = trials["items"][0]["attempts"][0]["id"].as_str().unwrap();
+    let path = format!("/v1/attempts/{attempt}/corrections");
+    let bill = json!({"billable_seconds": 60, "reason": "the bill of November"});
+    let run = async |sql: &'static str| sqlx::query(sql).execute(&pool).await.unwrap();
+    run("CREATE TABLE kept AS SELECT id, transitions FROM attempts").await;
+    run("UPDATE attempts SET transitions = '[{\"status\": 3}]'").await;
+    let (status, answer) = test.post(&path, &bill).await;
+    assert_eq!((status.as_u16(), settled().await), (500, before), "{answer}");
+    run("UPDATE attempts a SET transitions = k.transitions FROM kept k WHERE k.id = a.id").await;
+    let (status, answer) = test.post(&path, &bill).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(settled().await < before, "${before} were booked, and a minute was billed: {answer}");
 }

@@ -1,6 +1,8 @@
 //! The scheduler against the region: exactly one job for each attempt, through lost replies, cancels and lost leases.
 
 use bakeoff::tasks::scheduler;
+use bakeoff::view::AttemptView;
+use bakeoff_domain::attempt::AttemptState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -203,9 +205,9 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let ended = test.run_to_end_with_foreign_job(&id, 12, &name).await;
     assert_eq!(ended["state"], "completed");
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let attempts = trials["items"][0]["attempts"].as_array().unwrap();
-    assert_eq!((&attempts[0]["state"], &attempts[1]["state"]), (&json!("never_created"), &json!("completed")));
-    assert!(attempts[0]["started_at"].is_null(), "nothing of the other's job is taken for ours: {}", attempts[0]);
+    let attempts: Vec<AttemptView> = serde_json::from_value(trials["items"][0]["attempts"].clone()).unwrap();
+    assert_eq!([attempts[0].state, attempts[1].state], [AttemptState::NeverCreated, AttemptState::Completed]);
+    assert_eq!(attempts[0].started_at, None, "nothing of the other's job is taken for ours: {:?}", attempts[0]);
 }
 
 /// As after a restore from a backup: the region runs a job that the database believes to be over. It is stopped, reported,

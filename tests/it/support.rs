@@ -26,6 +26,7 @@ use bakeoff_domain::price;
 use bakeoff_domain::queue::{self, Waiting};
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, PgPool};
 use tokio::sync::Notify;
@@ -219,6 +220,11 @@ impl TestApp {
         let (status, body) = self.send(self.request(Method::GET, path, &self.admin)).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body
+    }
+
+    /// The same in its own type: that a field is absent, or null, says nothing of a name that is not there.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, path: &str) -> T {
+        serde_json::from_value(self.get(path).await).expect("the type of the API")
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> (StatusCode, Value) {

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::embedded;
+
 /// The hardware of one SageMaker instance type. Empty means not known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceType {
@@ -46,12 +48,8 @@ impl InstanceType {
     }
 }
 
-static CATALOG: LazyLock<Vec<InstanceType>> = LazyLock::new(|| {
-    let mut reader =
-        csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(include_str!("../data/instances.csv").as_bytes());
-    // A row that does not parse is a fault of the build: the test below reads every row.
-    reader.deserialize().filter_map(Result::ok).collect()
-});
+static CATALOG: LazyLock<Vec<InstanceType>> =
+    LazyLock::new(|| embedded::csv("instances.csv", include_str!("../data/instances.csv")));
 
 /// All instance types, in the order of SageMaker's own list.
 pub fn all() -> &'static [InstanceType] {

@@ -15,6 +15,7 @@ pub mod convergence;
 pub mod cost;
 pub mod decide;
 pub mod deepspeed;
+pub mod embedded;
 pub mod estimator;
 pub mod eta;
 pub mod fence;
@@ -51,3 +52,13 @@ pub mod strategy;
 pub mod stray;
 pub mod technique;
 pub mod watch;
+
+/// Reads every data file and pattern that is compiled in. Panics, naming the file, if one cannot be read: called first, it ends a
+/// program that would decide about money without them.
+pub fn read_embedded() {
+    catalog::all();
+    price::catalog();
+    fit::Coefficients::shipped();
+    predict::Model::shipped();
+    lint::read_embedded();
+}

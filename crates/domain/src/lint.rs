@@ -18,6 +18,7 @@ mod training;
 pub use libraries::runs_on;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,7 +26,9 @@ use utoipa::ToSchema;
 
 use crate::comparison;
 use crate::finding::{Finding, Severity};
+use crate::forecast;
 use crate::model::ModelShape;
+use crate::predict::Calibration;
 use crate::price::Price;
 use crate::run::RunSpec;
 use crate::spec::{ExperimentSpec, Precision, ProfileSpec, WorkloadSpec};
@@ -92,9 +95,19 @@ pub enum Document {
     Run(Box<RunSpec>),
 }
 
-/// Checks a document of any kind. `prices` are those in force.
+/// What a document is judged by, beside itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// Those in force.
+    pub prices: &'a [Price],
+    /// Of the speeds that are predicted: the same as the forecast's, or the two would contradict each other.
+    pub calibration: &'a Calibration,
+}
+
+/// Checks a document of any kind, by what it says itself and the prices in force.
 pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let known = Known { prices, calibration: &Calibration::shipped() };
     match document {
         Document::Experiment(spec) => return lint(spec, prices),
         Document::Workload(workload) => {
@@ -127,7 +140,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
             let claimed = arguments.get("claims").cloned().map(serde_json::from_value);
             match claimed {
                 Some(Ok(claimed)) => {
-                    let facts = claims::Facts { prices, ..claims::Facts::default() };
+                    let facts = claims::Facts::of(known);
                     claims::check(&claimed, "/claims", facts, &mut findings);
                 }
                 Some(Err(error)) => findings.push(rules::found("claims-shape", "/claims").says(error.to_string())),
@@ -139,11 +152,11 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
             if let Some(claimed) = &run.claims {
                 let runs_on: Vec<&str> = run.like_instance_type.as_deref().into_iter().collect();
                 let facts = claims::Facts {
-                    prices,
                     model: run.model.as_ref().filter(|model| is_sound(model)),
                     global_batch: run.global_batch.filter(|batch| *batch > 0),
                     profile: run.profile.as_ref(),
                     runs_on: &runs_on,
+                    ..claims::Facts::of(known)
                 };
                 claims::check(claimed, "/claims", facts, &mut findings);
             }
@@ -201,8 +214,13 @@ fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
     }
 }
 
-/// Checks an experiment whose workload and profiles have been filled in. `prices` are those in force.
+/// Checks an experiment whose workload and profiles have been filled in, with the measurements that it names itself.
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
+    lint_with(spec, Known { prices, calibration: &forecast::calibrated(spec) })
+}
+
+/// The same, where more is known of speeds than the experiment says.
+pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     request::experiment(spec, &mut findings);
     request::limits(spec, &mut findings);
@@ -219,7 +237,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     }
     for (index, found) in spec.candidates.iter().enumerate() {
         let from = findings.len();
-        candidate::check(spec, index, prices, &mut findings);
+        candidate::check(spec, index, known, &mut findings);
         if let Some(workload) = &spec.workload {
             let job = job::of_candidate(spec, workload, (index, found));
             training::check(&job, &mut findings);
@@ -230,11 +248,10 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     if let Some(claimed) = &spec.claims {
         let runs_on: Vec<&str> = spec.candidates.iter().map(|candidate| candidate.instance_type.as_str()).collect();
         let facts = claims::Facts {
-            prices,
             model: spec.workload.as_ref().map(|workload| &workload.model).filter(|model| is_sound(model)),
             global_batch: spec.workload.as_ref().and_then(|workload| workload.global_batch),
-            profile: None,
             runs_on: &runs_on,
+            ..claims::Facts::of(known)
         };
         claims::check(claimed, "/claims", facts, &mut findings);
     }
@@ -284,6 +301,13 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
         }
     }
     all
+}
+
+/// Reads the register of rules and compiles every pattern.
+pub(crate) fn read_embedded() {
+    rules::all();
+    shape::compile();
+    LazyLock::force(&request::ROLE);
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::catalog::InstanceType;
+use crate::embedded;
 use crate::model::ModelShape;
 use crate::spec::{CpuOffload, Precision, ProfileSpec};
 
@@ -47,14 +48,16 @@ struct ShippedModel {
     source: String,
 }
 
+const FILE: &str = "coefficients.json";
+
 static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
-    let neutral = Model { theta: [0.0; COUNT], covariance: [[0.0; COUNT]; COUNT] };
-    // A file that does not parse is a fault of the build: a test reads it.
-    let Ok(file) = serde_json::from_str::<ShippedFile>(include_str!("../data/coefficients.json")) else {
-        return (neutral, String::new());
+    let file: ShippedFile = embedded::json(FILE, include_str!("../data/coefficients.json"));
+    let ShippedModel { coefficients, covariance, source } = file.throughput;
+    let value = |name: &str| match coefficients.get(name) {
+        Some(value) => value.ln(),
+        None => embedded::unreadable(FILE, &format!("it has no {name}")),
     };
-    let value = |name: &str| file.throughput.coefficients.get(name).copied().unwrap_or(1.0).ln();
-    (Model { theta: NAMES.map(value), covariance: file.throughput.covariance }, file.throughput.source)
+    (Model { theta: NAMES.map(value), covariance }, source)
 });
 
 impl Model {

@@ -8,6 +8,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::embedded;
 use crate::ids::PriceId;
 use crate::money::Usd;
 
@@ -199,12 +200,9 @@ impl From<Row> for NewPrice {
 }
 
 static CATALOG: LazyLock<Vec<NewPrice>> = LazyLock::new(|| {
-    let files = [include_str!("../data/prices.csv"), include_str!("../data/rates.csv")];
-    let rows = |text: &'static str| {
-        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
-        reader.deserialize::<Row>().filter_map(Result::ok).map(NewPrice::from).collect::<Vec<_>>()
-    };
-    files.into_iter().flat_map(rows).collect()
+    let mut rows: Vec<Row> = embedded::csv("prices.csv", include_str!("../data/prices.csv"));
+    rows.extend(embedded::csv::<Row>("rates.csv", include_str!("../data/rates.csv")));
+    rows.into_iter().map(NewPrice::from).collect()
 });
 
 /// The prices and rates that the product ships.

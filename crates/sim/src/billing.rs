@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::embedded;
 use chrono::{DateTime, Datelike, Months, NaiveDate, NaiveTime, Utc};
 
 /// Volumes of training jobs, micro-dollars per GB-month.
@@ -37,11 +38,9 @@ impl Span {
 impl RateCard {
     pub(crate) fn new() -> Self {
         let long_ago = NaiveDate::from_ymd_opt(2020, 1, 1).unwrap_or_default().and_time(NaiveTime::MIN).and_utc();
-        let rows = include_str!("../data/rate-card.csv").lines().filter(|line| line.starts_with("ml."));
-        let rates = rows.filter_map(|line| line.split_once(',')).filter_map(|(name, rate)| {
-            let rate = Rate { effective_from: long_ago, micro_usd: rate.parse().ok()? };
-            Some((name.to_owned(), vec![rate]))
-        });
+        let rows: Vec<(String, i64)> = embedded::csv("rate-card.csv", include_str!("../data/rate-card.csv"));
+        let rates =
+            rows.into_iter().map(|(name, micro_usd)| (name, vec![Rate { effective_from: long_ago, micro_usd }]));
         Self { by_type: rates.collect() }
     }
 

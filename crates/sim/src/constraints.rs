@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use bakeoff_domain::embedded;
 use regex::Regex;
 use serde_json::Value;
 
@@ -64,8 +65,8 @@ const ENUMERATIONS: [(&str, &[&str]); 4] = [
 ];
 const REQUIRED: [&str; 3] = ["TrainingJobName", "RoleArn", "OutputDataConfig.S3OutputPath"];
 
-static COMPILED: LazyLock<Vec<Option<Regex>>> =
-    LazyLock::new(|| PATTERNS.iter().map(|(_, pattern)| Regex::new(&format!("^(?:{pattern})$")).ok()).collect());
+static COMPILED: LazyLock<Vec<Regex>> =
+    LazyLock::new(|| PATTERNS.iter().map(|(_, pattern)| embedded::pattern(pattern)).collect());
 
 /// Every value at a path, with the path as the service writes it.
 fn at<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
@@ -142,7 +143,7 @@ pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
     for ((path, pattern), compiled) in PATTERNS.iter().zip(COMPILED.iter()) {
         for (written, value) in at(body, path) {
             let text = value.as_str().ok_or_else(|| unreadable(&written))?;
-            if text.len() > 2048 || !compiled.as_ref().is_some_and(|regex| regex.is_match(text)) {
+            if text.len() > 2048 || !compiled.is_match(text) {
                 let constraint = format!("satisfy regular expression pattern: {pattern}");
                 return Err(broken(&written, &format!("'{text}'"), &constraint));
             }

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::clock;
+use bakeoff_domain::embedded;
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -453,13 +454,9 @@ pub(crate) fn tags(value: &Value) -> BTreeMap<String, String> {
     pairs.filter_map(|tag| Some((tag["Key"].as_str()?.to_owned(), tag["Value"].as_str()?.to_owned()))).collect()
 }
 
-static SPOT: LazyLock<BTreeMap<&'static str, (i64, f64)>> = LazyLock::new(|| {
-    let rows = include_str!("../data/spot.csv").lines().filter(|line| !line.starts_with('#')).skip(1);
-    rows.filter_map(|line| {
-        let mut fields = line.split(',');
-        Some((fields.next()?, (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)))
-    })
-    .collect()
+static SPOT: LazyLock<BTreeMap<String, (i64, f64)>> = LazyLock::new(|| {
+    let rows: Vec<(String, i64, f64)> = embedded::csv("spot.csv", include_str!("../data/spot.csv"));
+    rows.into_iter().map(|(family, saving, interruptions)| (family, (saving, interruptions))).collect()
 });
 
 fn spot_facts(family: &str) -> (i64, f64) {

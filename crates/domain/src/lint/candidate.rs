@@ -1,11 +1,11 @@
 //! Rules on one candidate: its type, whether its configuration can run on that hardware, whether its cost can be bounded.
 
-use super::is_sound;
 use super::libraries::runs_on;
 use super::request::{COUNT_MAX, profile_bounds};
 use super::rules::found;
 use super::shape;
 use super::training::unknown_type;
+use super::{Known, is_sound};
 use crate::body;
 use crate::catalog::{self, InstanceType};
 use crate::comparison;
@@ -13,7 +13,6 @@ use crate::finding::{Finding, Operation, Severity};
 use crate::fit::{self, Verdict};
 use crate::model::ModelShape;
 use crate::predict::{Calibration, Case};
-use crate::price::Price;
 use crate::request::{self, deepspeed_json};
 use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, WorkloadSpec};
 use crate::strategy;
@@ -23,7 +22,7 @@ const INSTANCES_MAX: u32 = 64;
 /// A hyperparameter's value (CreateTrainingJob).
 const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 
-pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findings: &mut Vec<Finding>) {
+pub(super) fn check(spec: &ExperimentSpec, index: usize, known: Known<'_>, findings: &mut Vec<Finding>) {
     let Some(candidate) = spec.candidates.get(index) else { return };
     let at = format!("/candidates/{index}");
     if candidate.instance_count == 0 || candidate.instance_count > INSTANCES_MAX {
@@ -38,7 +37,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
         findings.push(unknown_type(&candidate.instance_type, &format!("{at}/instance_type")));
         return;
     };
-    if !prices.iter().any(|price| price.instance_type == instance.instance_type && price.region == spec.region) {
+    if !known.prices.iter().any(|price| price.instance_type == instance.instance_type && price.region == spec.region) {
         findings.push(
             found("price-unknown", format!("{at}/instance_type"))
                 .says(format!(
@@ -63,7 +62,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, prices: &[Price], findi
         )));
     }
     let Some(workload) = &spec.workload else { return };
-    of_workload(spec, (workload, candidate, profile), instance, &at, findings);
+    of_workload(spec, (workload, candidate, profile), instance, known.calibration, &at, findings);
 }
 
 /// What the candidate makes of the workload: precision, libraries, speed, memory.
@@ -71,6 +70,7 @@ fn of_workload(
     spec: &ExperimentSpec,
     (workload, candidate, profile): (&WorkloadSpec, &CandidateSpec, &ProfileSpec),
     instance: &InstanceType,
+    calibration: &Calibration,
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
@@ -99,7 +99,7 @@ fn of_workload(
         findings.push(found("debugger-hook-dropped", "/workload/techniques/debugger"));
     }
     as_asked(workload, candidate, profile, &place, findings);
-    runtime(spec, candidate, profile, instance, at, findings);
+    runtime(spec, candidate, profile, instance, calibration, at, findings);
     let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
     if split > candidate.accelerators() {
         return; // there is no such layout, and no need to be estimated
@@ -361,13 +361,14 @@ fn runtime(
     candidate: &CandidateSpec,
     profile: &ProfileSpec,
     instance: &InstanceType,
+    calibration: &Calibration,
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
     let Some(workload) = &spec.workload else { return };
     let on = (instance, candidate.instance_count);
     let Some(case) = Case::new(&workload.model, profile, workload.precision, on) else { return };
-    let [_, expected, fastest] = Calibration::shipped().tokens_per_second(&case);
+    let [_, expected, fastest] = calibration.tokens_per_second(&case);
     let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
     if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
         findings.push(

@@ -1,19 +1,18 @@
 //! Claims held against the catalog, the prices in force and physics: what a configuration takes for true and is not.
 
+use super::Known;
 use super::rules::found;
 use crate::catalog::{self, InstanceType};
 use crate::claim::{Claims, HardwareClaim, SpeedClaim};
 use crate::finding::{FINDINGS_MAX, Finding, Operation};
 use crate::model::ModelShape;
-use crate::predict::{Calibration, Case};
-use crate::price::Price;
+use crate::predict::Case;
 use crate::spec::{Precision, ProfileSpec};
 
 /// What a claim is checked with.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Facts<'a> {
-    /// Prices in force.
-    pub(super) prices: &'a [Price],
+    pub(super) known: Known<'a>,
     pub(super) model: Option<&'a ModelShape>,
     /// Sequences a step.
     pub(super) global_batch: Option<u64>,
@@ -21,6 +20,13 @@ pub(super) struct Facts<'a> {
     pub(super) profile: Option<&'a ProfileSpec>,
     /// Types that the document runs on; empty where it runs on none.
     pub(super) runs_on: &'a [&'a str],
+}
+
+impl<'a> Facts<'a> {
+    /// Of a document that says nothing of its model, and runs nowhere.
+    pub(super) fn of(known: Known<'a>) -> Self {
+        Self { known, model: None, global_batch: None, profile: None, runs_on: &[] }
+    }
 }
 
 /// Claims may be so far from the truth, as a share: people round.
@@ -142,7 +148,7 @@ fn price(claim: &HardwareClaim, kind: &InstanceType, at: &str, facts: Facts<'_>,
         );
     }
     let (Some(claimed), Some(price)) =
-        (claim.usd_per_hour, facts.prices.iter().find(|price| price.instance_type == kind.instance_type))
+        (claim.usd_per_hour, facts.known.prices.iter().find(|price| price.instance_type == kind.instance_type))
     else {
         return;
     };
@@ -256,7 +262,7 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
     let plain = ProfileSpec { zero_stage: 2, ..ProfileSpec::of_batch(batch, accelerators) };
     let profile = facts.profile.unwrap_or(&plain);
     let Some(case) = Case::new(model, profile, Precision::Bf16, (kind, claim.instance_count)) else { return };
-    let [_, expected, high] = Calibration::shipped().tokens_per_second(&case);
+    let [_, expected, high] = facts.known.calibration.tokens_per_second(&case);
     if tokens > high {
         let steps = |speed: f64| speed * 3600.0 / (real(batch) * f64::from(model.sequence_length));
         findings.push(

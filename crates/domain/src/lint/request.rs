@@ -9,6 +9,7 @@ use rust_decimal::Decimal;
 use super::rules::found;
 use super::training::wait_for;
 use crate::cost::TRANSFER_ALLOWANCE_SECONDS;
+use crate::embedded;
 use crate::finding::{Finding, Operation};
 use crate::model::ModelShape;
 use crate::pool::KEEP_ALIVE_SECONDS_MAX;
@@ -286,8 +287,8 @@ pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
-static ROLE: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"^arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+$").ok());
+pub(super) static ROLE: LazyLock<Regex> =
+    LazyLock::new(|| embedded::pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"));
 
 pub(super) fn workload_missing() -> Finding {
     found("workload-missing", "/workload")
@@ -300,7 +301,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         findings.push(name_length("/workload/name"));
     }
     reserved(&workload.hyperparameters, "/workload/hyperparameters", findings);
-    if ROLE.as_ref().is_some_and(|pattern| !pattern.is_match(&workload.role_arn)) {
+    if !ROLE.is_match(&workload.role_arn) {
         findings.push(
             found("role-arn", "/workload/role_arn")
                 .says(format!("`{}` is not the ARN of an IAM role", workload.role_arn))

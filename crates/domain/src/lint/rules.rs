@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::embedded;
 use crate::finding::{Finding, Severity};
 use crate::lint::Kind;
 
@@ -48,11 +49,8 @@ struct Register {
     rules: Vec<Rule>,
 }
 
-static REGISTER: LazyLock<Register> = LazyLock::new(|| {
-    let empty = || Register { documents: serde_json::Map::new(), rules: Vec::new() };
-    // A file that does not parse is a fault of the build: the tests read it.
-    serde_json::from_str(include_str!("../../data/lint_rules.json")).unwrap_or_else(|_| empty())
-});
+static REGISTER: LazyLock<Register> =
+    LazyLock::new(|| embedded::json("lint_rules.json", include_str!("../../data/lint_rules.json")));
 
 /// Every rule, in the order of the register.
 pub fn all() -> &'static [Rule] {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::job::escaped;
 use super::rules::found;
+use crate::embedded;
 use crate::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 
 /// What a member may be.
@@ -191,11 +192,16 @@ const MEMBERS: [(&str, &[&str]); 9] = [
 
 static PATTERNS: LazyLock<Vec<Option<Regex>>> = LazyLock::new(|| {
     let compile = |check: &Check| match check {
-        Pattern(pattern, _) => Regex::new(&format!("^(?:{pattern})$")).ok(),
+        Pattern(pattern, _) => Some(embedded::pattern(pattern)),
         _ => None,
     };
     LIMITS.iter().map(|(_, _, check)| compile(check)).collect()
 });
+
+/// Compiles every pattern.
+pub(super) fn compile() {
+    LazyLock::force(&PATTERNS);
+}
 
 pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
     members(body, findings);

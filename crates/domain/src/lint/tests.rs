@@ -90,6 +90,34 @@ fn every_mistake_is_reported_at_once_with_its_place() {
     assert!(kind.fix.contains("ml.p4de.24xlarge"), "{}", kind.fix);
 }
 
+/// The warning and the forecast beside it are of the same speed.
+#[test]
+fn a_measured_speed_decides_whether_the_time_is_enough() {
+    let with = |measurements: Value| {
+        spec(|value| {
+            value["max_runtime_seconds"] = json!(7200);
+            value["workload"]["total_tokens"] = json!(400_000_000);
+            value["workload"]["trial_tokens"] = json!(400_000_000);
+            value["measurements"] = measurements;
+        })
+    };
+    let measured = |tokens_per_second: f64| {
+        let profile = &spec(|_| {}).candidates[0].profile;
+        json!([{"instance_type": "ml.p4de.24xlarge", "instance_count": 1, "profile": profile,
+                "tokens_per_second": tokens_per_second}])
+    };
+    let is_short = |spec: &ExperimentSpec| rules(spec, Severity::Info).contains(&"runtime-too-short".to_owned());
+    assert!(is_short(&with(json!([]))), "7B makes about 20,000 tokens/s there");
+    assert!(!is_short(&with(measured(90_000.0))), "and 90,000 were measured");
+    let speeds = [90_000.0, 9_000.0].map(|speed| {
+        let informed = with(measured(speed));
+        let calibration = forecast::calibrated(&informed);
+        lint_with(&with(json!([])), Known { prices: &prices(), calibration: &calibration })
+    });
+    let is_named = speeds.map(|found| found.iter().any(|finding| finding.rule == "runtime-too-short"));
+    assert_eq!(is_named, [false, true], "what others have measured counts too");
+}
+
 #[test]
 fn what_has_no_price_is_refused_with_the_way_out() {
     let p5e = spec(|value| value["candidates"][0]["instance_type"] = json!("ml.p5e.48xlarge"));
