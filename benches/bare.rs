@@ -1,7 +1,10 @@
-//! The limit: a bare axum + sqlx server on the service's own tables, with no authentication, no validation and no rollups. What
-//! `cargo xtask bench` measures the service against; no product.
+//! The limit: a bare axum + sqlx server on the service's own tables, with no authentication, no
+//! validation and no rollups. What `cargo xtask bench` measures the service against; no product.
 
-#![expect(clippy::expect_used, reason = "a bench that cannot go on says why and ends")]
+#![expect(
+    clippy::expect_used,
+    reason = "a bench that cannot go on says why and ends"
+)]
 
 use axum::Router;
 use axum::body::Bytes;
@@ -33,7 +36,10 @@ struct Line {
 
 impl Line {
     fn values(&self) -> [f64; 10] {
-        [self.m0, self.m1, self.m2, self.m3, self.m4, self.m5, self.m6, self.m7, self.m8, self.m9]
+        [
+            self.m0, self.m1, self.m2, self.m3, self.m4, self.m5, self.m6, self.m7, self.m8,
+            self.m9,
+        ]
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "times of this century")]
@@ -43,8 +49,12 @@ impl Line {
 }
 
 fn lines(body: &[u8]) -> Vec<Line> {
-    let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.map(|line| serde_json::from_slice(line).expect("a line")).collect()
+    let lines = body
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    lines
+        .map(|line| serde_json::from_slice(line).expect("a line"))
+        .collect()
 }
 
 /// One UNNEST into the service's table; `first` is the series of `m0`.
@@ -83,11 +93,14 @@ async fn copy(State(pool): State<PgPool>, Path(first): Path<i32>, body: Bytes) -
     for line in lines(&body) {
         let at = line.at().format("%Y-%m-%d %H:%M:%S%.6f+00");
         for (place, value) in (0..).zip(line.values()) {
-            writeln!(text, "{}\t{}\t{at}\t{value}", first + place, line.step).expect("a string takes all");
+            writeln!(text, "{}\t{}\t{at}\t{value}", first + place, line.step)
+                .expect("a string takes all");
         }
     }
-    let mut copy =
-        pool.copy_in_raw("COPY samples (series_id, step, sampled_at, value) FROM STDIN").await.expect("a copy");
+    let mut copy = pool
+        .copy_in_raw("COPY samples (series_id, step, sampled_at, value) FROM STDIN")
+        .await
+        .expect("a copy");
     copy.send(text.as_bytes()).await.expect("its rows");
     axum::Json(copy.finish().await.expect("its end")).into_response()
 }
@@ -103,7 +116,11 @@ async fn trial(State(pool): State<PgPool>, Path(id): Path<Uuid>) -> Response {
     .fetch_one(&pool)
     .await
     .expect("a trial");
-    ([("content-type", "application/json")], row.get::<String, _>(0)).into_response()
+    (
+        [("content-type", "application/json")],
+        row.get::<String, _>(0),
+    )
+        .into_response()
 }
 
 #[derive(Serialize)]
@@ -121,8 +138,14 @@ async fn history(State(pool): State<PgPool>, Path(series): Path<i32>) -> Respons
             .fetch_all(&pool)
             .await
             .expect("points");
-    let points: Vec<Point> =
-        rows.iter().map(|row| Point { at: row.get(0), step: row.get(1), value: row.get(2) }).collect();
+    let points: Vec<Point> = rows
+        .iter()
+        .map(|row| Point {
+            at: row.get(0),
+            step: row.get(1),
+            value: row.get(2),
+        })
+        .collect();
     axum::Json(points).into_response()
 }
 
@@ -160,24 +183,41 @@ async fn size(State(pool): State<PgPool>) -> Response {
     .fetch_one(&pool)
     .await
     .expect("sizes");
-    let [samples, rollups, chunks, live, packed] = [0, 1, 2, 3, 4].map(|column| row.get::<i64, _>(column));
-    let sizes =
-        serde_json::json!({"samples": samples, "rollups": rollups, "chunks": chunks, "live": live, "packed": packed});
+    let [samples, rollups, chunks, live, packed] =
+        [0, 1, 2, 3, 4].map(|column| row.get::<i64, _>(column));
+    let sizes = serde_json::json!({"samples": samples, "rollups": rollups, "chunks": chunks, "live": live, "packed": packed});
     axum::Json(sizes).into_response()
 }
 
-async fn series_of(State(pool): State<PgPool>, Path((subject, name)): Path<(Uuid, String)>) -> Response {
-    let row = sqlx::query("SELECT id FROM series WHERE subject_id = $1 AND name = $2").bind(subject).bind(name);
-    axum::Json(row.fetch_one(&pool).await.expect("a series").get::<i32, _>(0)).into_response()
+async fn series_of(
+    State(pool): State<PgPool>,
+    Path((subject, name)): Path<(Uuid, String)>,
+) -> Response {
+    let row = sqlx::query("SELECT id FROM series WHERE subject_id = $1 AND name = $2")
+        .bind(subject)
+        .bind(name);
+    axum::Json(
+        row.fetch_one(&pool)
+            .await
+            .expect("a series")
+            .get::<i32, _>(0),
+    )
+    .into_response()
 }
 
 #[tokio::main]
 async fn main() {
-    let ready = std::env::args().nth(1).filter(|argument| !argument.starts_with("--"));
+    let ready = std::env::args()
+        .nth(1)
+        .filter(|argument| !argument.starts_with("--"));
     // `cargo bench` runs it without an argument: there is nothing to serve.
     let Some(ready) = ready else { return };
     let url = std::env::var("DATABASE_URL").expect("DATABASE_URL");
-    let pool = PgPoolOptions::new().max_connections(16).connect(&url).await.expect("a database");
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        .connect(&url)
+        .await
+        .expect("a database");
     let router = Router::new()
         .route("/points/{first}", post(insert))
         .route("/copy/{first}", post(copy))
@@ -188,7 +228,9 @@ async fn main() {
         .route("/series/{subject}/{name}", get(series_of))
         .layer(DefaultBodyLimit::max(16 << 20))
         .with_state(pool);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("its address"));
     std::fs::write(format!("{ready}.new"), address).expect("a ready file");
     std::fs::rename(format!("{ready}.new"), ready).expect("a ready file");

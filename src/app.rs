@@ -1,4 +1,5 @@
-//! What every task and handler holds: store, clock, ports, settings. Put together in one place, `cli::serve`.
+//! What every task and handler holds: store, clock, ports, settings. Put together in one place,
+//! `cli::serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +35,14 @@ pub struct Settings {
     pub policy: Policy,
     /// Real time.
     pub lease: Duration,
-    /// Between two listings of all jobs, on the domain clock: while they fit on one page, and at most.
+    /// Between two listings of all jobs, on the domain clock: while they fit on one page, and at
+    /// most.
     pub listing: (TimeDelta, TimeDelta),
-    /// Between two reads of a running job's metrics, on the domain clock; `None`: once, after its end.
+    /// Between two reads of a running job's metrics, on the domain clock; `None`: once, after its
+    /// end.
     pub metrics_interval: Option<TimeDelta>,
-    /// SageMaker's own series are read, once, when a job is over. What that costs is published nowhere.
+    /// SageMaker's own series are read, once, when a job is over. What that costs is published
+    /// nowhere.
     pub sagemaker_metrics: bool,
     /// How long points of what is over are kept; rollups and figures stay. `None`: for good.
     pub points_kept: Option<TimeDelta>,
@@ -49,11 +53,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The next moment on the grid on which metrics are read: reads that fall together share a call, and each falls where the last
-    /// bucket of five minutes has just become whole. That is as fine as any decision needs: they rest on whole buckets, and a
-    /// read in between would be paid for and change nothing.
+    /// The next moment on the grid on which metrics are read: reads that fall together share a
+    /// call, and each falls where the last bucket of five minutes has just become whole. That is as
+    /// fine as any decision needs: they rest on whole buckets, and a read in between would be paid
+    /// for and change nothing.
     pub fn metrics_slot(&self, after: DateTime<Utc>) -> DateTime<Utc> {
-        let step = self.metrics_interval.map_or(300, |interval| interval.num_seconds().max(60));
+        let step = self
+            .metrics_interval
+            .map_or(300, |interval| interval.num_seconds().max(60));
         let grid = (after.timestamp() - VISIBLE_AFTER_SECONDS).div_euclid(step) + 1;
         DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
     }

@@ -1,5 +1,6 @@
-//! The two clocks. The domain clock (virtual in simulation, stepped by hand in tests) times jobs, polls and prices; real
-//! time is for HTTP and SSE. Leases use the database's clock and are not here.
+//! The two clocks. The domain clock (virtual in simulation, stepped by hand in tests) times jobs,
+//! polls and prices; real time is for HTTP and SSE. Leases use the database's clock and are not
+//! here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -69,7 +70,10 @@ impl HighWater {
 
     /// Some moment was seen.
     pub fn is_known(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     pub fn reached(&self, now: DateTime<Utc>) {
@@ -77,8 +81,9 @@ impl HighWater {
     }
 }
 
-/// Real time that has passed, also while this machine slept (CLOCK_BOOTTIME where there is one): what a lease has left is not what
-/// a monotonic clock says that stands still with a suspended machine.
+/// Real time that has passed, also while this machine slept (CLOCK_BOOTTIME where there is one):
+/// what a lease has left is not what a monotonic clock says that stands still with a suspended
+/// machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Duration);
 

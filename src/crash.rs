@@ -1,6 +1,6 @@
-//! Named points at which a simulation may kill or freeze this process, or set its clock back. Disarmed everywhere else:
-//! `cli::serve` arms one only when the clock is simulated, and so AWS is too. Points `in_…` lie within a transaction, before its
-//! commit.
+//! Named points at which a simulation may kill or freeze this process, or set its clock back.
+//! Disarmed everywhere else: `cli::serve` arms one only when the clock is simulated, and so AWS is
+//! too. Points `in_…` lie within a transaction, before its commit.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -16,8 +16,8 @@ static IS_SET_BACK: AtomicBool = AtomicBool::new(false);
 /// How far the domain clock is set back: in simulation still longer than anybody waits there.
 const SET_BACK: TimeDelta = TimeDelta::hours(12);
 
-/// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is continued from outside, and
-/// `set-back` sets its domain clock back by twelve hours, for good.
+/// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is
+/// continued from outside, and `set-back` sets its domain clock back by twelve hours, for good.
 #[derive(Debug, Clone)]
 pub struct Armed {
     what: Blow,
@@ -45,9 +45,15 @@ impl FromStr for Armed {
                 "set-back" => Blow::SetBack,
                 _ => return None,
             };
-            Some(Self { what, point: point.to_owned(), nth: nth.parse().ok()? })
+            Some(Self {
+                what,
+                point: point.to_owned(),
+                nth: nth.parse().ok()?,
+            })
         };
-        parse().ok_or_else(|| format!("`{text}` is not kill@POINT:N, freeze@POINT:N or set-back@POINT:N"))
+        parse().ok_or_else(|| {
+            format!("`{text}` is not kill@POINT:N, freeze@POINT:N or set-back@POINT:N")
+        })
     }
 }
 
@@ -58,7 +64,9 @@ pub fn arm(armed: Armed) {
 
 /// A point that work passes.
 pub fn point(name: &str) {
-    let Some(armed) = ARMED.get().filter(|armed| armed.point == name) else { return };
+    let Some(armed) = ARMED.get().filter(|armed| armed.point == name) else {
+        return;
+    };
     if PASSED.fetch_add(1, Ordering::SeqCst) + 1 == armed.nth {
         // Nobody is left to hear of an error.
         match armed.what {
@@ -77,5 +85,9 @@ pub fn point(name: &str) {
 
 /// How far the domain clock has been set back.
 pub fn set_back() -> TimeDelta {
-    if IS_SET_BACK.load(Ordering::Relaxed) { SET_BACK } else { TimeDelta::zero() }
+    if IS_SET_BACK.load(Ordering::Relaxed) {
+        SET_BACK
+    } else {
+        TimeDelta::zero()
+    }
 }

@@ -1,5 +1,6 @@
-//! Reading documents: JSON into a type, with everything that does not fit as findings with pointers. Used by handlers and by the
-//! command line; what is wrong with the values themselves is the linter's business.
+//! Reading documents: JSON into a type, with everything that does not fit as findings with
+//! pointers. Used by handlers and by the command line; what is wrong with the values themselves is
+//! the linter's business.
 
 use std::sync::LazyLock;
 
@@ -17,7 +18,8 @@ const UNKNOWN_MAX: usize = 20;
 /// Missing fields that are named.
 const MISSING_MAX: usize = 50;
 
-/// The value, or what keeps it from being read; and what else does not fit: fields that there are not, further ones that are missing.
+/// The value, or what keeps it from being read; and what else does not fit: fields that there are
+/// not, further ones that are missing.
 pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -31,13 +33,20 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         }
     });
     if more > 0 {
-        unknown.push(found("unknown-field", "").says(format!("there are {more} more fields that nobody reads")));
+        unknown.push(
+            found("unknown-field", "")
+                .says(format!("there are {more} more fields that nobody reads")),
+        );
     }
     let parsed = parsed.map_err(|error: serde_json::Error| {
         let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
             let text = segment.to_string();
             let name = text.trim_start_matches('[').trim_end_matches(']');
-            if name == "?" { pointer } else { format!("{pointer}/{name}") }
+            if name == "?" {
+                pointer
+            } else {
+                format!("{pointer}/{name}")
+            }
         });
         found("type", pointer).says(error.to_string())
     });
@@ -47,8 +56,11 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
     {
         let mut missing = Vec::new();
         find_missing(&schema_of(&T::name()), json, String::new(), &mut missing);
-        unknown
-            .extend(missing.into_iter().filter(|one| (&one.pointer, &one.message) != (&first.pointer, &first.message)));
+        unknown.extend(
+            missing
+                .into_iter()
+                .filter(|one| (&one.pointer, &one.message) != (&first.pointer, &first.message)),
+        );
     }
     (parsed, unknown)
 }
@@ -59,29 +71,62 @@ fn find_missing(schema: &Value, json: &Value, pointer: String, missing: &mut Vec
         return;
     }
     if let Some(name) = schema["$ref"].as_str() {
-        return find_missing(&schema_of(name.rsplit('/').next().unwrap_or_default()), json, pointer, missing);
+        return find_missing(
+            &schema_of(name.rsplit('/').next().unwrap_or_default()),
+            json,
+            pointer,
+            missing,
+        );
     }
     if let Some(parts) = schema["allOf"].as_array() {
-        return parts.iter().for_each(|part| find_missing(part, json, pointer.clone(), missing));
+        return parts
+            .iter()
+            .for_each(|part| find_missing(part, json, pointer.clone(), missing));
     }
     // One of several is left to serde, unless the others are null: then it is optional, and here.
-    let choices = schema["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if let [one] = choices.iter().filter(|choice| choice["type"] != "null").collect::<Vec<_>>().as_slice() {
+    let choices = schema["oneOf"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if let [one] = choices
+        .iter()
+        .filter(|choice| choice["type"] != "null")
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
         return find_missing(one, json, pointer, missing);
     }
     match json {
         Value::Object(members) => {
-            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let required = schema["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
             let absent = required.filter(|name| !members.contains_key(*name));
-            missing.extend(absent.map(|name| found("type", pointer.clone()).says(format!("missing field `{name}`"))));
+            missing.extend(absent.map(|name| {
+                found("type", pointer.clone()).says(format!("missing field `{name}`"))
+            }));
             for (name, member) in members {
-                let below = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                find_missing(below, member, format!("{pointer}/{}", escaped(name)), missing);
+                let below = schema["properties"]
+                    .get(name)
+                    .unwrap_or(&schema["additionalProperties"]);
+                find_missing(
+                    below,
+                    member,
+                    format!("{pointer}/{}", escaped(name)),
+                    missing,
+                );
             }
         }
         Value::Array(items) => {
             for (place, item) in items.iter().enumerate() {
-                find_missing(&schema["items"], item, format!("{pointer}/{place}"), missing);
+                find_missing(
+                    &schema["items"],
+                    item,
+                    format!("{pointer}/{place}"),
+                    missing,
+                );
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -103,21 +148,28 @@ fn pointer(path: &Ignored<'_>) -> String {
         Ignored::Root => String::new(),
         Ignored::Seq { parent, index } => format!("{}/{index}", pointer(parent)),
         Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), escaped(key)),
-        Ignored::Some { parent } | Ignored::NewtypeStruct { parent } | Ignored::NewtypeVariant { parent } => {
-            pointer(parent)
-        }
+        Ignored::Some { parent }
+        | Ignored::NewtypeStruct { parent }
+        | Ignored::NewtypeVariant { parent } => pointer(parent),
     }
 }
 
 /// The schemas of all types that the API knows, by their names.
 static SCHEMAS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     let document = serde_json::json!(crate::http::openapi());
-    document.pointer("/components/schemas").and_then(Value::as_object).cloned().unwrap_or_default()
+    document
+        .pointer("/components/schemas")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default()
 });
 
 /// Every property name that the API knows: for "did you mean".
 static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let names = SCHEMAS.values().filter_map(|schema| schema.get("properties")?.as_object()).flatten();
+    let names = SCHEMAS
+        .values()
+        .filter_map(|schema| schema.get("properties")?.as_object())
+        .flatten();
     names.map(|(name, _)| name.clone()).collect()
 });
 
@@ -125,9 +177,22 @@ fn unknown_field(place: &Ignored<'_>) -> Finding {
     let pointer = pointer(place);
     let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
     // One that belongs elsewhere is no answer to itself.
-    let near = nearest(&name, FIELDS.iter().map(String::as_str).filter(|field| *field != name), 2);
-    let fix = if near.is_empty() { "remove it".to_owned() } else { format!("did you mean {}?", near.join(" or ")) };
-    found("unknown-field", pointer).says(format!("there is no field `{name}` here")).fix(fix)
+    let near = nearest(
+        &name,
+        FIELDS
+            .iter()
+            .map(String::as_str)
+            .filter(|field| *field != name),
+        2,
+    );
+    let fix = if near.is_empty() {
+        "remove it".to_owned()
+    } else {
+        format!("did you mean {}?", near.join(" or "))
+    };
+    found("unknown-field", pointer)
+        .says(format!("there is no field `{name}` here"))
+        .fix(fix)
 }
 
 /// A document of one of our own types, as far as it can be read.
@@ -145,7 +210,8 @@ fn typed<T: DeserializeOwned + ToSchema>(
     }
 }
 
-/// A document of any kind, checked: what it was taken for, and everything that is wrong with it. `None`: nobody can tell what it is.
+/// A document of any kind, checked: what it was taken for, and everything that is wrong with it.
+/// `None`: nobody can tell what it is.
 pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind, Vec<Finding>)> {
     let kind = kind.or_else(|| Kind::of(json))?;
     let (document, mut findings) = match kind {
@@ -155,10 +221,17 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
         Kind::TrainingJob => (Some(Document::TrainingJob(json.clone())), Vec::new()),
         Kind::Estimator => (Some(Document::Estimator(json.clone())), Vec::new()),
         Kind::InstanceProfile => {
-            let instance_type = json.get("instance_type").and_then(Value::as_str).map(str::to_owned);
+            let instance_type = json
+                .get("instance_type")
+                .and_then(Value::as_str)
+                .map(str::to_owned);
             let inner = json.get("spec");
             let at = if inner.is_some() { "/spec" } else { "" };
-            let wrap = |spec| Document::InstanceProfile { instance_type: instance_type.clone(), spec, at };
+            let wrap = |spec| Document::InstanceProfile {
+                instance_type: instance_type.clone(),
+                spec,
+                at,
+            };
             let (document, mut findings) = typed(inner.unwrap_or(json), wrap);
             for finding in &mut findings {
                 finding.pointer.insert_str(0, at);
@@ -176,23 +249,32 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
 const ROUNDS_MAX: usize = 200;
 const MENDED_BYTES_MAX: usize = 8 << 20;
 
-/// The document with every patch that was offered, again and again until none is left or nothing changes; of a large one, or
-/// one where a patch brings forth the next, the first of them.
+/// The document with every patch that was offered, again and again until none is left or nothing
+/// changes; of a large one, or one where a patch brings forth the next, the first of them.
 pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
-    let findings_of = |document: &Value| check(document, Some(kind), prices).map_or_else(Vec::new, |(_, found)| found);
+    let findings_of = |document: &Value| {
+        check(document, Some(kind), prices).map_or_else(Vec::new, |(_, found)| found)
+    };
     let mut document = json.clone();
     let mut findings = findings_of(&document);
     // A patch may be what another one needs: twice as many as there are at first.
-    let offered = findings.iter().filter(|finding| !finding.patch.is_empty()).count();
+    let offered = findings
+        .iter()
+        .filter(|finding| !finding.patch.is_empty())
+        .count();
     let affordable = MENDED_BYTES_MAX / json.to_string().len().max(1);
     for _ in 0..(offered * 2 + 8).min(affordable).clamp(1, ROUNDS_MAX) {
         // One at a time: a patch may move what the next one points at.
-        let applied = findings.iter().filter(|finding| !finding.patch.is_empty()).find_map(|finding| {
-            let patch: json_patch::Patch = serde_json::from_value(serde_json::to_value(&finding.patch).ok()?).ok()?;
-            let mut tried = document.clone();
-            json_patch::patch(&mut tried, &patch).ok()?;
-            (tried != document).then_some(tried)
-        });
+        let applied = findings
+            .iter()
+            .filter(|finding| !finding.patch.is_empty())
+            .find_map(|finding| {
+                let patch: json_patch::Patch =
+                    serde_json::from_value(serde_json::to_value(&finding.patch).ok()?).ok()?;
+                let mut tried = document.clone();
+                json_patch::patch(&mut tried, &patch).ok()?;
+                (tried != document).then_some(tried)
+            });
         let Some(next) = applied else { break };
         document = next;
         findings = findings_of(&document);
@@ -208,12 +290,17 @@ mod tests {
 
     #[test]
     fn only_so_many_patches_of_a_document_are_applied() {
-        let wrong: Vec<Value> =
-            (0..300).map(|_| json!({"instance_type": "ml.p5.48xlarge", "accelerators": 7})).collect();
+        let wrong: Vec<Value> = (0..300)
+            .map(|_| json!({"instance_type": "ml.p5.48xlarge", "accelerators": 7}))
+            .collect();
         let run = json!({"name": "x", "hardware": "none", "accelerator_count": 1, "claims": {"hardware": wrong}});
         let mended = mend(&run, Kind::Run, &[]);
-        let right =
-            mended["claims"]["hardware"].as_array().unwrap().iter().filter(|one| one["accelerators"] == 8).count();
+        let right = mended["claims"]["hardware"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one["accelerators"] == 8)
+            .count();
         assert_eq!(right, ROUNDS_MAX);
     }
 
@@ -221,13 +308,32 @@ mod tests {
     fn all_missing_fields_are_named_at_once() {
         let half = json!({"name": "x", "workload": {"name": "y", "model": {"layers": 2}}, "candidates": [{}]});
         let (parsed, others) = read::<bakeoff_domain::spec::ExperimentSpec>(&half);
-        let mut all: Vec<String> =
-            others.iter().chain([&parsed.unwrap_err()]).map(|one| format!("{} {}", one.pointer, one.message)).collect();
+        let mut all: Vec<String> = others
+            .iter()
+            .chain([&parsed.unwrap_err()])
+            .map(|one| format!("{} {}", one.pointer, one.message))
+            .collect();
         all.sort();
-        let expected = [" missing field `budget_usd`", "/candidates/0 missing field `instance_type`"];
-        assert!(expected.iter().all(|one| all.iter().any(|found| found == one)), "{all:#?}");
-        assert!(all.iter().any(|one| one == "/workload missing field `image`"), "{all:#?}");
-        assert!(all.iter().any(|one| one == "/workload/model missing field `hidden`"), "{all:#?}");
+        let expected = [
+            " missing field `budget_usd`",
+            "/candidates/0 missing field `instance_type`",
+        ];
+        assert!(
+            expected
+                .iter()
+                .all(|one| all.iter().any(|found| found == one)),
+            "{all:#?}"
+        );
+        assert!(
+            all.iter()
+                .any(|one| one == "/workload missing field `image`"),
+            "{all:#?}"
+        );
+        assert!(
+            all.iter()
+                .any(|one| one == "/workload/model missing field `hidden`"),
+            "{all:#?}"
+        );
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "{all:#?}");
     }
@@ -235,12 +341,21 @@ mod tests {
     #[test]
     fn twenty_unknown_fields_are_named_and_the_rest_counted() {
         let numbered = (0..49).map(|number| (format!("unread_{number:02}"), json!(1)));
-        let fields: serde_json::Map<String, Value> =
-            numbered.chain([("accelerator_cuont".to_owned(), json!(1))]).collect();
+        let fields: serde_json::Map<String, Value> = numbered
+            .chain([("accelerator_cuont".to_owned(), json!(1))])
+            .collect();
         let (_, mut unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
         unknown.retain(|finding| finding.rule == "unknown-field");
         assert_eq!(unknown.len(), UNKNOWN_MAX + 1);
-        assert!(unknown[0].fix.contains("accelerator_count"), "{}", unknown[0].fix);
-        assert!(unknown[UNKNOWN_MAX].message.contains("30 more"), "{}", unknown[UNKNOWN_MAX].message);
+        assert!(
+            unknown[0].fix.contains("accelerator_count"),
+            "{}",
+            unknown[0].fix
+        );
+        assert!(
+            unknown[UNKNOWN_MAX].message.contains("30 more"),
+            "{}",
+            unknown[UNKNOWN_MAX].message
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Who waits for events of which experiment: long polls and streams of this process. A wake carries nothing, and whoever is
-//! woken reads again.
+//! Who waits for events of which experiment: long polls and streams of this process. A wake carries
+//! nothing, and whoever is woken reads again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,17 @@ struct Entries {
 impl EventBoard {
     /// To be told of events of an experiment from now on.
     pub fn subscribe(&self, experiment: ExperimentId) -> Subscription {
-        let told = self.entries().waiting.entry(experiment).or_default().subscribe();
-        Subscription { told, experiment, board: self.clone() }
+        let told = self
+            .entries()
+            .waiting
+            .entry(experiment)
+            .or_default()
+            .subscribe();
+        Subscription {
+            told,
+            experiment,
+            board: self.clone(),
+        }
     }
 
     /// Something has happened in an experiment.
@@ -49,7 +58,10 @@ impl EventBoard {
             return None;
         }
         *open += 1;
-        Some(StreamPlace { key, board: self.clone() })
+        Some(StreamPlace {
+            key,
+            board: self.clone(),
+        })
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -84,7 +96,11 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let mut entries = self.board.entries();
         // This one still counts.
-        if entries.waiting.get(&self.experiment).is_some_and(|waiting| waiting.receiver_count() <= 1) {
+        if entries
+            .waiting
+            .get(&self.experiment)
+            .is_some_and(|waiting| waiting.receiver_count() <= 1)
+        {
             entries.waiting.remove(&self.experiment);
         }
     }
@@ -100,7 +116,11 @@ pub struct StreamPlace {
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         let mut entries = self.board.entries();
-        let open = entries.streams.remove(&self.key).unwrap_or_default().saturating_sub(1);
+        let open = entries
+            .streams
+            .remove(&self.key)
+            .unwrap_or_default()
+            .saturating_sub(1);
         if open > 0 {
             entries.streams.insert(self.key, open);
         }
@@ -118,13 +138,24 @@ mod tests {
     fn only_those_who_wait_for_an_experiment_are_woken() {
         let board = EventBoard::default();
         let [one, other] = [1, 2].map(|number| ExperimentId(Uuid::from_u128(number)));
-        let (mut first, mut second, mut third) = (board.subscribe(one), board.subscribe(one), board.subscribe(other));
+        let (mut first, mut second, mut third) = (
+            board.subscribe(one),
+            board.subscribe(one),
+            board.subscribe(other),
+        );
         board.wake(one);
-        assert!(first.changed().now_or_never().is_some() && second.changed().now_or_never().is_some());
+        assert!(
+            first.changed().now_or_never().is_some() && second.changed().now_or_never().is_some()
+        );
         assert!(first.changed().now_or_never().is_none(), "once");
-        assert!(third.changed().now_or_never().is_none(), "it waits for another");
+        assert!(
+            third.changed().now_or_never().is_none(),
+            "it waits for another"
+        );
         board.wake_all();
-        assert!(third.changed().now_or_never().is_some() && first.changed().now_or_never().is_some());
+        assert!(
+            third.changed().now_or_never().is_some() && first.changed().now_or_never().is_some()
+        );
     }
 
     #[test]
@@ -137,7 +168,9 @@ mod tests {
         drop(second);
         assert!(board.entries().waiting.is_empty());
         let key = ApiKeyId(Uuid::from_u128(1));
-        let places: Vec<_> = (0..STREAMS_OF_KEY_MAX).map(|_| board.open_stream(key).unwrap()).collect();
+        let places: Vec<_> = (0..STREAMS_OF_KEY_MAX)
+            .map(|_| board.open_stream(key).unwrap())
+            .collect();
         assert!(board.open_stream(key).is_none());
         drop(places);
         assert!(board.open_stream(key).is_some());

@@ -1,5 +1,5 @@
-//! Whether this process may act on AWS: the fence task's last result, which expires when it is not confirmed. The rules are in
-//! [`bakeoff_domain::fence`].
+//! Whether this process may act on AWS: the fence task's last result, which expires when it is not
+//! confirmed. The rules are in [`bakeoff_domain::fence`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,8 @@ pub enum Standing {
 pub struct Fence {
     /// `s3://bucket/key`.
     pub uri: Option<String>,
-    /// The operator asserts that no copy exists: jobs without a row are stopped even without a fence.
+    /// The operator asserts that no copy exists: jobs without a row are stopped even without a
+    /// fence.
     stop_unknown_jobs: bool,
     last: Mutex<(Standing, Option<DateTime<Utc>>)>,
     /// Since when it is a stranger without a break.
@@ -47,16 +48,24 @@ impl Fence {
 
     /// Takes down what was found out.
     pub fn set(&self, standing: Standing, now: DateTime<Utc>) {
-        self.was_ours.fetch_or(standing == Standing::Ours, Ordering::Relaxed);
+        self.was_ours
+            .fetch_or(standing == Standing::Ours, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (standing, Some(now));
-        let mut since = self.stranger_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self
+            .stranger_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *since = (standing == Standing::Stranger).then(|| since.unwrap_or(now));
     }
 
-    /// It has been a stranger for longer than a restored backup, or a server that has moved, waits before it takes over: that does not
-    /// come right by itself. Whoever only waits must not be restarted for it.
+    /// It has been a stranger for longer than a restored backup, or a server that has moved, waits
+    /// before it takes over: that does not come right by itself. Whoever only waits must not be
+    /// restarted for it.
     pub fn is_shut_out(&self, now: DateTime<Utc>) -> bool {
-        let since = *self.stranger_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self
+            .stranger_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| now - since > SILENCE * 2)
     }
 
@@ -66,11 +75,16 @@ impl Fence {
         }
         let (standing, at) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = at.is_some_and(|at| (now - at).abs() <= TRUSTED);
-        if is_fresh || standing == Standing::Stranger { standing } else { Standing::Unsure }
+        if is_fresh || standing == Standing::Stranger {
+            standing
+        } else {
+            Standing::Unsure
+        }
     }
 
-    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an owner that has lost sight of its
-    /// fence still may, and a database that never was seen to be the owner may not.
+    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an
+    /// owner that has lost sight of its fence still may, and a database that never was seen to be
+    /// the owner may not.
     pub fn may_stop(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {
             Standing::Unfenced | Standing::Ours => true,
@@ -84,8 +98,8 @@ impl Fence {
         matches!(self.standing(now), Standing::Unfenced | Standing::Ours)
     }
 
-    /// Whether a job with our marker that no row stands for may be stopped: it might be the work of another database of this
-    /// installation.
+    /// Whether a job with our marker that no row stands for may be stopped: it might be the work of
+    /// another database of this installation.
     pub fn may_stop_unknown(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {
             Standing::Ours => true,

@@ -1,5 +1,5 @@
-//! Figures of trials and runs: of each metric the series that is believed, its steady mean and its latest value. Two queries,
-//! however many subjects; points are never read.
+//! Figures of trials and runs: of each metric the series that is believed, its steady mean and its
+//! latest value. Two queries, however many subjects; points are never read.
 
 use std::collections::BTreeMap;
 
@@ -32,12 +32,15 @@ pub struct Figures {
     buckets: BTreeMap<i32, Vec<Bucket>>,
 }
 
-/// Of the series of one metric of a subject, the one that is believed: of the best source that has points. They come ordered
-/// by subject and metric, and stay so.
+/// Of the series of one metric of a subject, the one that is believed: of the best source that has
+/// points. They come ordered by subject and metric, and stay so.
 pub fn preferred(series: Vec<Series>) -> Vec<Series> {
     let mut best: Vec<Series> = Vec::with_capacity(series.len());
     for one in series.into_iter().filter(|one| one.points > 0) {
-        match best.last_mut().filter(|last| (last.subject_id, &last.metric) == (one.subject_id, &one.metric)) {
+        match best
+            .last_mut()
+            .filter(|last| (last.subject_id, &last.metric) == (one.subject_id, &one.metric))
+        {
             Some(last) if one.source < last.source => *last = one,
             Some(_) => {}
             None => best.push(one),
@@ -51,13 +54,22 @@ impl Figures {
         if subjects.is_empty() {
             return Ok(Self::default());
         }
-        let wanted: Vec<String> = STEADY.iter().chain(&LAST).map(|name| (*name).to_owned()).collect();
+        let wanted: Vec<String> = STEADY
+            .iter()
+            .chain(&LAST)
+            .map(|name| (*name).to_owned())
+            .collect();
         let series = preferred(store.series_of(subjects, Some(&wanted)).await?);
         let is_needed = |one: &Series| {
-            STEADY.contains(&one.metric.as_str()) || one.metric == metric::STEP || one.last_step.is_some()
+            STEADY.contains(&one.metric.as_str())
+                || one.metric == metric::STEP
+                || one.last_step.is_some()
         };
-        let unsettled: Vec<i32> =
-            series.iter().filter(|one| one.steady.is_none() && is_needed(one)).map(|one| one.id).collect();
+        let unsettled: Vec<i32> = series
+            .iter()
+            .filter(|one| one.steady.is_none() && is_needed(one))
+            .map(|one| one.id)
+            .collect();
         let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
         if !unsettled.is_empty() {
             for (id, bucket) in store.rollups(&unsettled).await? {
@@ -73,7 +85,11 @@ impl Figures {
         for one in series {
             by_subject.entry(one.subject_id).or_default().push(one);
         }
-        Ok(Self { series: by_subject, steady, buckets })
+        Ok(Self {
+            series: by_subject,
+            steady,
+            buckets,
+        })
     }
 
     fn series(&self, subject: Uuid, metric: &str) -> Option<&Series> {
@@ -89,7 +105,9 @@ impl Figures {
     }
 
     pub fn last(&self, subject: Uuid, metric: &str) -> Option<f64> {
-        self.series(subject, metric)?.last_value.filter(|value| value.is_finite())
+        self.series(subject, metric)?
+            .last_value
+            .filter(|value| value.is_finite())
     }
 
     pub fn source(&self, subject: Uuid, metric: &str) -> Option<Source> {
@@ -110,22 +128,42 @@ impl Figures {
 
     /// Steps done: as the points of the newest series carry them, else as a metric of its own.
     pub fn step(&self, subject: Uuid) -> Option<i64> {
-        let carried = self.of(subject).filter(|one| one.last_step.is_some()).max_by_key(|one| one.last_at);
+        let carried = self
+            .of(subject)
+            .filter(|one| one.last_step.is_some())
+            .max_by_key(|one| one.last_at);
         let carried = carried.and_then(|one| one.last_step).map(i64::from);
         carried.or_else(|| whole(self.last(subject, metric::STEP)?))
     }
 
     /// Steps over time, for an estimate; only of what may still run.
     pub fn progress(&self, subject: Uuid) -> Vec<Progress> {
-        let carrying = self.of(subject).filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
+        let carrying = self
+            .of(subject)
+            .filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
         if let Some(one) = carrying.max_by_key(|one| one.points) {
             let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
-            let report = |bucket: &Bucket| Some(Progress { at: bucket.last_at, step: bucket.last_step?.into() });
+            let report = |bucket: &Bucket| {
+                Some(Progress {
+                    at: bucket.last_at,
+                    step: bucket.last_step?.into(),
+                })
+            };
             return buckets.iter().filter_map(report).collect();
         }
-        let Some(one) = self.series(subject, metric::STEP) else { return Vec::new() };
+        let Some(one) = self.series(subject, metric::STEP) else {
+            return Vec::new();
+        };
         let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
-        buckets.iter().filter_map(|bucket| Some(Progress { at: bucket.last_at, step: whole(bucket.last)? })).collect()
+        buckets
+            .iter()
+            .filter_map(|bucket| {
+                Some(Progress {
+                    at: bucket.last_at,
+                    step: whole(bucket.last)?,
+                })
+            })
+            .collect()
     }
 }
 

@@ -12,7 +12,10 @@ pub fn fresh() -> Uuid {
 }
 
 /// 256 random bits.
-#[expect(clippy::disallowed_methods, reason = "the one place that makes secrets")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that makes secrets"
+)]
 pub fn secret() -> [u8; 32] {
     let mut bytes = [0; 32];
     rand::rng().fill(&mut bytes);

@@ -1,4 +1,5 @@
-//! From a spec to an experiment: fill in what it refers to, lint, plan, write. Used by `POST /v1/experiments` and by CI.
+//! From a spec to an experiment: fill in what it refers to, lint, plan, write. Used by `POST
+//! /v1/experiments` and by CI.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ pub struct Prepared {
     pub trials: Vec<(TrialId, TrialPlan)>,
 }
 
-/// A spec with what it refers to and everything that it is judged by. Nothing is written, and what is left is thinking, which
-/// takes a while: not to be done where requests are answered.
+/// A spec with what it refers to and everything that it is judged by. Nothing is written, and what
+/// is left is thinking, which takes a while: not to be done where requests are answered.
 #[derive(Debug)]
 pub struct Loaded {
     spec: ExperimentSpec,
@@ -59,73 +60,158 @@ struct Checked {
 }
 
 /// Fills in what a spec refers to, and reads what is needed to judge it.
-pub async fn load(app: &App, project: ProjectId, spec: ExperimentSpec) -> Result<Loaded, StoreError> {
+pub async fn load(
+    app: &App,
+    project: ProjectId,
+    spec: ExperimentSpec,
+) -> Result<Loaded, StoreError> {
     let now = app.clock.now();
     let (spec, misplaced) = fill(&app.store, project, spec).await?;
-    let tariffs = app.store.tariffs(project, &spec.region, &types(&spec)).await?;
+    let tariffs = app
+        .store
+        .tariffs(project, &spec.region, &types(&spec))
+        .await?;
     let measurements = measurements(&app.store, project, &spec).await?;
-    Ok(Loaded { spec, misplaced, measurements, tariffs, settings: Arc::clone(&app.settings), now })
+    Ok(Loaded {
+        spec,
+        misplaced,
+        measurements,
+        tariffs,
+        settings: Arc::clone(&app.settings),
+        now,
+    })
 }
 
 /// The instance types that a spec names, each once.
 fn types(spec: &ExperimentSpec) -> Vec<String> {
-    let claimed = spec.claims.iter().flat_map(|claims| &claims.hardware).map(|claim| &claim.instance_type);
-    let types = spec.candidates.iter().map(|candidate| &candidate.instance_type).chain(claimed);
-    types.collect::<BTreeSet<_>>().into_iter().cloned().collect()
+    let claimed = spec
+        .claims
+        .iter()
+        .flat_map(|claims| &claims.hardware)
+        .map(|claim| &claim.instance_type);
+    let types = spec
+        .candidates
+        .iter()
+        .map(|candidate| &candidate.instance_type)
+        .chain(claimed);
+    types
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .cloned()
+        .collect()
 }
 
 impl Loaded {
     fn check(self) -> Checked {
-        let Self { spec, misplaced, measurements, tariffs, settings, now } = self;
-        let in_force: Vec<Price> =
-            types(&spec).iter().filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now)).collect();
-        let informed = ExperimentSpec { measurements, ..spec.clone() };
+        let Self {
+            spec,
+            misplaced,
+            measurements,
+            tariffs,
+            settings,
+            now,
+        } = self;
+        let in_force: Vec<Price> = types(&spec)
+            .iter()
+            .filter_map(|kind| price::in_force(&tariffs.prices, kind, &spec.region, now))
+            .collect();
+        let informed = ExperimentSpec {
+            measurements,
+            ..spec.clone()
+        };
         let calibration = forecast::calibrated(&informed);
-        let mut findings = lint::lint_with(&spec, lint::Known { prices: &in_force, calibration: &calibration });
+        let mut findings = lint::lint_with(
+            &spec,
+            lint::Known {
+                prices: &in_force,
+                calibration: &calibration,
+            },
+        );
         findings.extend(misplaced);
         if spec.region != settings.region {
             findings.push(
                 found("region-not-allowed", "/region")
-                    .says(format!("this installation runs jobs in {} only", settings.region))
+                    .says(format!(
+                        "this installation runs jobs in {} only",
+                        settings.region
+                    ))
                     .fix(format!("use \"region\": \"{}\"", settings.region)),
             );
         }
-        let plans = plan(&informed, &findings, tariffs.as_ref(), settings.metrics_spacing(), now);
-        Checked { spec, informed, findings, plans }
+        let plans = plan(
+            &informed,
+            &findings,
+            tariffs.as_ref(),
+            settings.metrics_spacing(),
+            now,
+        );
+        Checked {
+            spec,
+            informed,
+            findings,
+            plans,
+        }
     }
 
     /// Lints and plans. `Err` holds every finding that stands in the way, all of them at once.
     pub fn prepare(self) -> Result<Prepared, Vec<Finding>> {
-        let Checked { spec, findings, plans, .. } = self.check();
+        let Checked {
+            spec,
+            findings,
+            plans,
+            ..
+        } = self.check();
         let stops = |finding: &&Finding| finding.severity == Severity::Error;
         if findings.iter().any(|finding| stops(&finding)) {
-            return Err(findings.into_iter().filter(|finding| stops(&finding)).collect());
+            return Err(findings
+                .into_iter()
+                .filter(|finding| stops(&finding))
+                .collect());
         }
         if plans.iter().all(|trial| trial.refused) {
-            return Err(findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect());
+            return Err(findings
+                .into_iter()
+                .filter(|finding| finding.severity >= Severity::Refused)
+                .collect());
         }
-        let trials = plans.into_iter().map(|plan| (TrialId(ids::fresh()), plan)).collect();
-        Ok(Prepared { id: ExperimentId(ids::fresh()), spec, findings, trials })
+        let trials = plans
+            .into_iter()
+            .map(|plan| (TrialId(ids::fresh()), plan))
+            .collect();
+        Ok(Prepared {
+            id: ExperimentId(ids::fresh()),
+            spec,
+            findings,
+            trials,
+        })
     }
 
     /// What would happen, with nothing written.
     pub fn preview(self) -> Preview {
         let settings = Arc::clone(&self.settings);
-        let Checked { informed, findings, plans, .. } = self.check();
+        let Checked {
+            informed,
+            findings,
+            plans,
+            ..
+        } = self.check();
         let mut preview = preview::preview(&informed, findings, plans, &settings.installation);
         preview.findings = capped(preview.findings);
         preview
     }
 }
 
-/// What is known of the workload's speed: what the spec names, and what trials of the same model and code have measured.
+/// What is known of the workload's speed: what the spec names, and what trials of the same model
+/// and code have measured.
 async fn measurements(
     store: &Store,
     project: ProjectId,
     spec: &ExperimentSpec,
 ) -> Result<Vec<Measurement>, StoreError> {
     let mut all = spec.measurements.clone();
-    let Some(workload) = &spec.workload else { return Ok(all) };
+    let Some(workload) = &spec.workload else {
+        return Ok(all);
+    };
     let trials = store.measured(project, &workload.name).await?;
     let ids: Vec<uuid::Uuid> = trials.iter().map(|trial| trial.trial_id).collect();
     let figures = Figures::load(store, &ids).await?;
@@ -134,10 +220,16 @@ async fn measurements(
             (&own.model, own.precision, &own.code_version)
                 == (&workload.model, workload.precision, &workload.code_version)
         });
-        let candidate = trial.spec.candidates.iter().find(|candidate| candidate.name == trial.candidate);
+        let candidate = trial
+            .spec
+            .candidates
+            .iter()
+            .find(|candidate| candidate.name == trial.candidate);
         let profile = candidate.and_then(|candidate| candidate.profile.as_ref());
         let speed = figures.mean(trial.trial_id, metric::TOKENS_PER_SECOND);
-        if let (Some(_), Some(candidate), Some(profile), Some(tokens_per_second)) = (own, candidate, profile, speed) {
+        if let (Some(_), Some(candidate), Some(profile), Some(tokens_per_second)) =
+            (own, candidate, profile, speed)
+        {
             all.push(Measurement {
                 instance_type: candidate.instance_type.clone(),
                 instance_count: candidate.instance_count,
@@ -150,8 +242,8 @@ async fn measurements(
     Ok(all)
 }
 
-/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and the linter says so; a profile that
-/// was stored for another type than it is used on is a finding.
+/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and
+/// the linter says so; a profile that was stored for another type than it is used on is a finding.
 async fn fill(
     store: &Store,
     project: ProjectId,
@@ -163,7 +255,11 @@ async fn fill(
             spec.workload_id = None;
         }
     }
-    let wanted: Vec<uuid::Uuid> = spec.candidates.iter().filter_map(|c| c.profile_id.map(|id| id.0)).collect();
+    let wanted: Vec<uuid::Uuid> = spec
+        .candidates
+        .iter()
+        .filter_map(|c| c.profile_id.map(|id| id.0))
+        .collect();
     let mut misplaced = Vec::new();
     if wanted.is_empty() {
         return Ok((spec, misplaced));
@@ -171,13 +267,23 @@ async fn fill(
     let profiles = store.profiles_by_id(project, &wanted).await?;
     for (index, candidate) in spec.candidates.iter_mut().enumerate() {
         let id = candidate.profile_id.filter(|_| candidate.profile.is_none());
-        let Some(stored) = profiles.iter().find(|stored| Some(stored.id) == id) else { continue };
+        let Some(stored) = profiles.iter().find(|stored| Some(stored.id) == id) else {
+            continue;
+        };
         if stored.instance_type != candidate.instance_type {
             let (own, used) = (&stored.instance_type, &candidate.instance_type);
             misplaced.push(
-                found("profile-of-another-type", format!("/candidates/{index}/profile_id"))
-                    .says(format!("the profile `{}` was stored for {own}, and is used on {used}", stored.name))
-                    .fix(format!("use \"instance_type\": \"{own}\", or store a profile for {used} and name that")),
+                found(
+                    "profile-of-another-type",
+                    format!("/candidates/{index}/profile_id"),
+                )
+                .says(format!(
+                    "the profile `{}` was stored for {own}, and is used on {used}",
+                    stored.name
+                ))
+                .fix(format!(
+                    "use \"instance_type\": \"{own}\", or store a profile for {used} and name that"
+                )),
             );
         }
         (candidate.profile, candidate.profile_id) = (Some(stored.spec.clone()), None);
@@ -188,19 +294,35 @@ async fn fill(
 impl Prepared {
     /// What the API answers.
     pub fn view(&self) -> CreatedExperiment {
-        let worst = self.trials.iter().filter(|(_, plan)| !plan.refused).filter_map(|(_, plan)| plan.worst_case);
+        let worst = self
+            .trials
+            .iter()
+            .filter(|(_, plan)| !plan.refused)
+            .filter_map(|(_, plan)| plan.worst_case);
         CreatedExperiment {
             id: self.id,
             name: self.spec.name.clone(),
             state: ExperimentState::Running,
             findings: self.findings.clone(),
             worst_case_usd: worst.map(|worst| worst.total_usd).sum::<Usd>(),
-            trials: self.trials.iter().map(|(id, plan)| PlannedTrial { id: *id, plan: plan.clone() }).collect(),
+            trials: self
+                .trials
+                .iter()
+                .map(|(id, plan)| PlannedTrial {
+                    id: *id,
+                    plan: plan.clone(),
+                })
+                .collect(),
         }
     }
 
     /// Writes it, with what makes it count once, and wakes the scheduler.
-    pub async fn start(&self, app: &App, project: ProjectId, once: &Once<'_>) -> Result<(), StoreError> {
+    pub async fn start(
+        &self,
+        app: &App,
+        project: ProjectId,
+        once: &Once<'_>,
+    ) -> Result<(), StoreError> {
         let new = NewExperiment {
             id: self.id,
             project_id: project,
@@ -209,7 +331,9 @@ impl Prepared {
             findings: &self.findings,
             trials: &self.trials,
         };
-        app.store.create_experiment(&new, once, app.clock.now()).await?;
+        app.store
+            .create_experiment(&new, once, app.clock.now())
+            .await?;
         app.wake.notify_one();
         Ok(())
     }

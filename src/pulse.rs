@@ -1,5 +1,5 @@
-//! Whether work goes on: a pulse that long work beats at each step, patience that counts beats and not seconds, and a board that
-//! says how each task fares.
+//! Whether work goes on: a pulse that long work beats at each step, patience that counts beats and
+//! not seconds, and a board that says how each task fares.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::clock::{Stopwatch, real_sleep};
 use crate::store;
 
-/// Patience is spent in so many parts: a process that was stopped for a while finds one of them gone, not all.
+/// Patience is spent in so many parts: a process that was stopped for a while finds one of them
+/// gone, not all.
 const PARTS: u32 = 8;
 
 /// Beaten at each step of long work.
@@ -22,9 +23,14 @@ impl Pulse {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Does some work, and gives it up when it has not taken a step for so long: a database or an AWS that never answers must not
-    /// keep a loop for ever. Work can be given up anywhere: it is as if the process had died there.
-    pub async fn patiently<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+    /// Does some work, and gives it up when it has not taken a step for so long: a database or an
+    /// AWS that never answers must not keep a loop for ever. Work can be given up anywhere: it is
+    /// as if the process had died there.
+    pub async fn patiently<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut work = pin!(work);
         let mut left = PARTS;
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -44,9 +50,13 @@ impl Pulse {
     }
 }
 
-/// Does some work, and something else every so often meanwhile, side by side. What was begun of it is finished: a statement is not
-/// dropped half-way.
-pub async fn meanwhile<T, A>(every: Duration, work: impl Future<Output = T>, act: impl Fn() -> A) -> T
+/// Does some work, and something else every so often meanwhile, side by side. What was begun of it
+/// is finished: a statement is not dropped half-way.
+pub async fn meanwhile<T, A>(
+    every: Duration,
+    work: impl Future<Output = T>,
+    act: impl Fn() -> A,
+) -> T
 where
     A: Future<Output = ()>,
 {
@@ -80,7 +90,10 @@ pub struct TaskBoard(Mutex<BTreeMap<&'static str, Health>>);
 
 impl TaskBoard {
     pub fn done(&self, task: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(task, Health::default());
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(task, Health::default());
     }
 
     pub fn failed(&self, task: &'static str, why: String) {
@@ -94,9 +107,16 @@ impl TaskBoard {
     pub fn failing_for(&self, longer_than: Duration) -> Vec<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let failing = all.iter().filter_map(|(task, health)| {
-            let seconds =
-                health.failing_since.as_ref().filter(|since| since.elapsed() > longer_than)?.elapsed().as_secs();
-            Some(format!("the {task} has failed for {seconds} s: {}", health.why))
+            let seconds = health
+                .failing_since
+                .as_ref()
+                .filter(|since| since.elapsed() > longer_than)?
+                .elapsed()
+                .as_secs();
+            Some(format!(
+                "the {task} has failed for {seconds} s: {}",
+                health.why
+            ))
         });
         failing.collect()
     }
@@ -111,7 +131,12 @@ mod tests {
     #[tokio::test]
     async fn work_that_takes_no_step_is_given_up_and_work_that_does_is_not() {
         let pulse = Pulse::default();
-        assert_eq!(pulse.patiently(PATIENCE, std::future::pending::<()>()).await, None);
+        assert_eq!(
+            pulse
+                .patiently(PATIENCE, std::future::pending::<()>())
+                .await,
+            None
+        );
         let steps = async {
             for _ in 0..20 {
                 real_sleep(PATIENCE / 3).await;
@@ -121,7 +146,8 @@ mod tests {
         assert_eq!(pulse.patiently(PATIENCE, steps).await, Some(()));
     }
 
-    /// SIGSTOP, a suspended machine, a host without processors: what came meanwhile is still to be read.
+    /// SIGSTOP, a suspended machine, a host without processors: what came meanwhile is still to be
+    /// read.
     #[tokio::test]
     async fn work_is_not_given_up_because_the_process_stood_still() {
         let stood_still = async {
@@ -129,7 +155,10 @@ mod tests {
             std::thread::sleep(PATIENCE * 3);
             real_sleep(PATIENCE / 3).await;
         };
-        assert_eq!(Pulse::default().patiently(PATIENCE, stood_still).await, Some(()));
+        assert_eq!(
+            Pulse::default().patiently(PATIENCE, stood_still).await,
+            Some(())
+        );
     }
 
     #[test]

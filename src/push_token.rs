@@ -1,6 +1,7 @@
-//! Push tokens: what a training job may send the metrics of its own trial with, and do nothing else. Derived from the installation's
-//! key and the trial's id, so nothing is stored and nothing has to be handed out. Whoever may describe the job can read its
-//! environment, and so can whoever receives the account's SageMaker events: that is all that such a token is worth.
+//! Push tokens: what a training job may send the metrics of its own trial with, and do nothing
+//! else. Derived from the installation's key and the trial's id, so nothing is stored and nothing
+//! has to be handed out. Whoever may describe the job can read its environment, and so can whoever
+//! receives the account's SageMaker events: that is all that such a token is worth.
 
 use bakeoff_domain::ids::TrialId;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -10,7 +11,8 @@ use subtle::ConstantTimeEq;
 use crate::ids::mac;
 
 const PREFIX: &str = "bkp_";
-/// After the trial's end what is still under way may arrive; later nobody may change what was decided on.
+/// After the trial's end what is still under way may arrive; later nobody may change what was
+/// decided on.
 const GRACE: TimeDelta = TimeDelta::hours(1);
 
 /// The token of a trial.

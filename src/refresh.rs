@@ -1,4 +1,5 @@
-//! Refreshing prices from AWS's list: fetch, read, write what is new. What follows from a new price is the repricer's work.
+//! Refreshing prices from AWS's list: fetch, read, write what is new. What follows from a new price
+//! is the repricer's work.
 
 use std::collections::BTreeMap;
 
@@ -34,22 +35,32 @@ pub enum RefreshError {
 }
 
 /// Reads the list of a region and writes what it says that was not known.
-pub async fn refresh(app: &App, project: ProjectId, region: &str) -> Result<Refreshed, RefreshError> {
+pub async fn refresh(
+    app: &App,
+    project: ProjectId,
+    region: &str,
+) -> Result<Refreshed, RefreshError> {
     let products = app.aws.list_prices(region).await?;
     let now = app.clock.now();
     let (listed, skipped) = listed(&products, region);
     if listed.is_empty() {
         return Err(RefreshError::Empty(products.len()));
     }
-    let types: Vec<String> = listed.iter().filter_map(|rate| rate.instance_type.clone()).collect();
+    let types: Vec<String> = listed
+        .iter()
+        .filter_map(|rate| rate.instance_type.clone())
+        .collect();
     let known = app.store.tariffs(project, region, &types).await?;
     let rows: Vec<NewPrice> = listed.iter().map(|rate| row(rate, now)).collect();
     let new = app.store.put_prices(&rows, ids::fresh, now).await?;
     let change = |row: &NewPrice| {
-        let before = match &row.instance_type {
-            Some(kind) => price::in_force(&known.prices, kind, region, now).map(|price| price.usd_per_hour),
-            None => price::rate_in_force(&known.rates, row.component, region, now).map(|rate| rate.usd),
-        };
+        let before =
+            match &row.instance_type {
+                Some(kind) => price::in_force(&known.prices, kind, region, now)
+                    .map(|price| price.usd_per_hour),
+                None => price::rate_in_force(&known.rates, row.component, region, now)
+                    .map(|rate| rate.usd),
+            };
         PriceChange {
             component: row.component,
             instance_type: row.instance_type.clone(),
@@ -58,30 +69,53 @@ pub async fn refresh(app: &App, project: ProjectId, region: &str) -> Result<Refr
             effective_from: row.effective_from,
         }
     };
-    let odd = skipped.into_iter().filter(|one| !one.is_expected).take(SKIPPED_MAX);
+    let odd = skipped
+        .into_iter()
+        .filter(|one| !one.is_expected)
+        .take(SKIPPED_MAX);
     Ok(Refreshed {
         region: region.to_owned(),
         read: products.len(),
         listed: rows.len(),
-        new: new.iter().filter_map(|place| rows.get(*place)).map(change).collect(),
-        skipped: odd.map(|Skipped { sku, reason, .. }| SkippedProduct { sku, reason }).collect(),
+        new: new
+            .iter()
+            .filter_map(|place| rows.get(*place))
+            .map(change)
+            .collect(),
+        skipped: odd
+            .map(|Skipped { sku, reason, .. }| SkippedProduct { sku, reason })
+            .collect(),
         as_of: now,
     })
 }
 
-/// Each rate once: of two products for the same thing and day the dearer, which is the one that bounds what may be spent.
+/// Each rate once: of two products for the same thing and day the dearer, which is the one that
+/// bounds what may be spent.
 fn listed(products: &[String], region: &str) -> (Vec<ListedRate>, Vec<Skipped>) {
     let mut rates: BTreeMap<(&str, Option<String>, DateTime<Utc>), ListedRate> = BTreeMap::new();
     let mut skipped = Vec::new();
     for product in products {
         match price_list::read(product, region) {
-            Ok(rate) if rate.instance_type.as_deref().is_some_and(|kind| catalog::find(kind).is_none()) => {
+            Ok(rate)
+                if rate
+                    .instance_type
+                    .as_deref()
+                    .is_some_and(|kind| catalog::find(kind).is_none()) =>
+            {
                 let kind = rate.instance_type.as_deref().unwrap_or_default();
                 let reason = format!("{kind} is not in the catalog of instance types");
-                skipped.push(Skipped { sku: rate.sku, reason, is_expected: false });
+                skipped.push(Skipped {
+                    sku: rate.sku,
+                    reason,
+                    is_expected: false,
+                });
             }
             Ok(rate) => {
-                let key = (rate.component.as_str(), rate.instance_type.clone(), rate.effective_from);
+                let key = (
+                    rate.component.as_str(),
+                    rate.instance_type.clone(),
+                    rate.effective_from,
+                );
                 match rates.get(&key) {
                     Some(other) if other.usd >= rate.usd => {}
                     _ => {

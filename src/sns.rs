@@ -1,7 +1,9 @@
-//! Amazon SNS as a way for events: a message counts when SNS signed it and it came through our topic. Nothing is stored.
+//! Amazon SNS as a way for events: a message counts when SNS signed it and it came through our
+//! topic. Nothing is stored.
 //!
-//! Source: SNS developer guide, "Verifying the signatures of Amazon SNS messages". Only signature version 2 (SHA-256) is
-//! taken; version 1 is SHA-1. Replays are not told apart: an event is a hint, and an old one changes nothing.
+//! Source: SNS developer guide, "Verifying the signatures of Amazon SNS messages". Only signature
+//! version 2 (SHA-256) is taken; version 1 is SHA-1. Replays are not told apart: an event is a
+//! hint, and an old one changes nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -108,19 +110,33 @@ struct Seen {
 
 impl Seen {
     /// The certificate of an address; an error when it is known to have none.
-    fn find(&mut self, url: &str, now: DateTime<Utc>) -> Result<Option<CertificateDer<'static>>, SnsError> {
-        self.bogus.retain(|(_, asked)| (*asked..*asked + BOGUS_FOR).contains(&now));
+    fn find(
+        &mut self,
+        url: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Option<CertificateDer<'static>>, SnsError> {
+        self.bogus
+            .retain(|(_, asked)| (*asked..*asked + BOGUS_FOR).contains(&now));
         if self.bogus.iter().any(|(known, _)| known == url) {
             return Err(SnsError::Certificate);
         }
-        let Some(place) = self.genuine.iter().position(|(known, _)| known == url) else { return Ok(None) };
-        let Some(found) = self.genuine.remove(place) else { return Ok(None) };
+        let Some(place) = self.genuine.iter().position(|(known, _)| known == url) else {
+            return Ok(None);
+        };
+        let Some(found) = self.genuine.remove(place) else {
+            return Ok(None);
+        };
         let certificate = found.1.clone();
         self.genuine.push_back(found);
         Ok(Some(certificate))
     }
 
-    fn keep(&mut self, url: &str, certificate: Option<CertificateDer<'static>>, now: DateTime<Utc>) {
+    fn keep(
+        &mut self,
+        url: &str,
+        certificate: Option<CertificateDer<'static>>,
+        now: DateTime<Utc>,
+    ) {
         match certificate {
             Some(certificate) => {
                 self.genuine.retain(|(known, _)| known != url);
@@ -141,12 +157,19 @@ impl Sns {
     /// For SNS itself, in the topic's region.
     pub fn of_topic(topic_arn: &str) -> Option<Self> {
         let mut parts = topic_arn.split(':');
-        let (Some("arn"), Some(partition), Some("sns"), Some(region), Some(_), Some(_)) =
-            (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
-        else {
+        let (Some("arn"), Some(partition), Some("sns"), Some(region), Some(_), Some(_)) = (
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+        ) else {
             return None;
         };
-        let is_plain = region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let is_plain = region
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let domain = match partition {
             "aws" | "aws-us-gov" => "amazonaws.com",
             "aws-cn" => "amazonaws.com.cn",
@@ -155,8 +178,8 @@ impl Sns {
         if !is_plain || region.is_empty() {
             return None;
         }
-        // As AWS's own validators have them (sns-message-manager of the Java SDK): regions that are opted into and the other
-        // partitions have names of their own.
+        // As AWS's own validators have them (sns-message-manager of the Java SDK): regions that are
+        // opted into and the other partitions have names of their own.
         let regional = [
             format!("sns.{region}.{domain}"),
             format!("sns-signing.{region}.{domain}"),
@@ -168,13 +191,18 @@ impl Sns {
             _ => None,
         };
         let mut sns = Self::at(topic_arn, format!("https://sns.{region}.{domain}/"));
-        sns.names = regional.into_iter().chain(shared.map(str::to_owned)).collect();
+        sns.names = regional
+            .into_iter()
+            .chain(shared.map(str::to_owned))
+            .collect();
         Some(sns)
     }
 
     /// For a simulated SNS at another origin.
     pub fn at(topic_arn: &str, origin: String) -> Self {
-        let http = reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none());
+        let http = reqwest::Client::builder()
+            .timeout(PATIENCE)
+            .redirect(reqwest::redirect::Policy::none());
         Self {
             topic_arn: topic_arn.to_owned(),
             origin,
@@ -207,10 +235,18 @@ impl Sns {
         if envelope.signature_version != "2" {
             return Err(SnsError::Version(envelope.signature_version));
         }
-        let signature = STANDARD.decode(&envelope.signature).map_err(|_| SnsError::Signature)?;
+        let signature = STANDARD
+            .decode(&envelope.signature)
+            .map_err(|_| SnsError::Signature)?;
         let certificate = self.certificate(&envelope.signing_cert_url).await?;
         EndEntityCert::try_from(&certificate)
-            .and_then(|end| end.verify_signature(RSA_PKCS1_2048_8192_SHA256, signed(&envelope).as_bytes(), &signature))
+            .and_then(|end| {
+                end.verify_signature(
+                    RSA_PKCS1_2048_8192_SHA256,
+                    signed(&envelope).as_bytes(),
+                    &signature,
+                )
+            })
             .map_err(|_| SnsError::Signature)?;
         match (envelope.kind.as_str(), envelope.subscribe_url) {
             ("Notification", _) => Ok(Opened::Notification(envelope.message)),
@@ -224,39 +260,64 @@ impl Sns {
     }
 
     async fn certificate(&self, url: &str) -> Result<CertificateDer<'static>, SnsError> {
-        let file = url.strip_prefix(&self.origin).and_then(|path| path.strip_prefix(FILE)?.strip_suffix(".pem"));
-        let is_digits = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let file = url
+            .strip_prefix(&self.origin)
+            .and_then(|path| path.strip_prefix(FILE)?.strip_suffix(".pem"));
+        let is_digits = |text: &str| {
+            text.bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
         if !file.is_some_and(|digits| digits.len() >= FILE_DIGITS_MIN && is_digits(digits)) {
             return Err(SnsError::Address(url.to_owned()));
         }
         let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen().find(url, real_now())? {
             // It may have expired since.
-            return if self.is_of_sns(&known, real_now()) { Ok(known) } else { Err(SnsError::Certificate) };
+            return if self.is_of_sns(&known, real_now()) {
+                Ok(known)
+            } else {
+                Err(SnsError::Certificate)
+            };
         }
-        let busy = || SnsError::Unreachable("too many certificates are asked for at once".to_owned());
+        let busy =
+            || SnsError::Unreachable("too many certificates are asked for at once".to_owned());
         let fetching = self.fetches.try_acquire().map_err(|_| busy())?;
         let body = self.get(url).await?;
         drop(fetching);
-        let certificate = only_certificate(&body).filter(|certificate| self.is_of_sns(certificate, real_now()));
+        let certificate =
+            only_certificate(&body).filter(|certificate| self.is_of_sns(certificate, real_now()));
         seen().keep(url, certificate.clone(), real_now());
         certificate.ok_or(SnsError::Certificate)
     }
 
-    /// Whether a certificate is SNS's by its name, its dates, and its issuer where the operator has named those that may be. SNS
-    /// publishes the lone certificate, without the intermediate that issued it, so that a chain needs somebody to bring that.
-    /// Otherwise, that it is SNS's file rests on where it was fetched from: HTTPS (which has a chain), the exact host of the
-    /// topic's region, and a path where only SNS puts files.
+    /// Whether a certificate is SNS's by its name, its dates, and its issuer where the operator has
+    /// named those that may be. SNS publishes the lone certificate, without the intermediate that
+    /// issued it, so that a chain needs somebody to bring that. Otherwise, that it is SNS's file
+    /// rests on where it was fetched from: HTTPS (which has a chain), the exact host of the topic's
+    /// region, and a path where only SNS puts files.
     fn is_of_sns(&self, certificate: &CertificateDer<'_>, now: DateTime<Utc>) -> bool {
-        let Ok(end) = EndEntityCert::try_from(certificate) else { return false };
+        let Ok(end) = EndEntityCert::try_from(certificate) else {
+            return false;
+        };
         let is_named = self.names.iter().any(|name| {
             let name = ServerName::try_from(name.as_str());
             name.is_ok_and(|name| end.verify_is_valid_for_subject_name(&name).is_ok())
         });
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.timestamp()).unwrap_or(0)));
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(
+            u64::try_from(now.timestamp()).unwrap_or(0),
+        ));
         let usage = KeyUsage::server_auth();
-        let issued = end.verify_for_usage(ALL_VERIFICATION_ALGS, &self.issuers, &[], now, usage, None, None);
-        // Without any issuer to believe in, an unknown issuer is the last that can be wrong: dates and usage come before.
+        let issued = end.verify_for_usage(
+            ALL_VERIFICATION_ALGS,
+            &self.issuers,
+            &[],
+            now,
+            usage,
+            None,
+            None,
+        );
+        // Without any issuer to believe in, an unknown issuer is the last that can be wrong: dates
+        // and usage come before.
         let is_sound = match issued {
             Ok(_) => true,
             Err(Error::UnknownIssuer) => self.issuers.is_empty(),
@@ -268,13 +329,20 @@ impl Sns {
     /// A confirmation is of our topic, and nothing else is asked of SNS's API.
     fn check_confirmation(&self, url: &str) -> Result<(), SnsError> {
         let refused = || SnsError::Address(url.to_owned());
-        let parsed = url.starts_with(&self.origin).then(|| reqwest::Url::parse(url).ok()).flatten();
+        let parsed = url
+            .starts_with(&self.origin)
+            .then(|| reqwest::Url::parse(url).ok())
+            .flatten();
         let parsed = parsed.filter(|url| url.path() == "/").ok_or_else(refused)?;
         let is_only = |key: &str, wanted: &str| {
-            let mut values = parsed.query_pairs().filter(|(name, _)| name == key).map(|(_, value)| value);
+            let mut values = parsed
+                .query_pairs()
+                .filter(|(name, _)| name == key)
+                .map(|(_, value)| value);
             values.next().is_some_and(|value| value == wanted) && values.next().is_none()
         };
-        let is_ours = is_only("Action", "ConfirmSubscription") && is_only("TopicArn", &self.topic_arn);
+        let is_ours =
+            is_only("Action", "ConfirmSubscription") && is_only("TopicArn", &self.topic_arn);
         if is_ours { Ok(()) } else { Err(refused()) }
     }
 
@@ -282,9 +350,15 @@ impl Sns {
         if !url.starts_with(&self.origin) {
             return Err(SnsError::Address(url.to_owned()));
         }
-        let unreachable = |error: reqwest::Error| SnsError::Unreachable(error.without_url().to_string());
-        let mut reply =
-            self.http.get(url).send().await.and_then(reqwest::Response::error_for_status).map_err(unreachable)?;
+        let unreachable =
+            |error: reqwest::Error| SnsError::Unreachable(error.without_url().to_string());
+        let mut reply = self
+            .http
+            .get(url)
+            .send()
+            .await
+            .and_then(reqwest::Response::error_for_status)
+            .map_err(unreachable)?;
         let mut body = Vec::new();
         while let Some(chunk) = reply.chunk().await.map_err(unreachable)? {
             body.extend_from_slice(&chunk);
@@ -299,14 +373,24 @@ impl Sns {
 /// The certificate of a file that holds one, and nothing else but white space.
 fn only_certificate(body: &[u8]) -> Option<CertificateDer<'static>> {
     let text = std::str::from_utf8(body).ok()?.trim();
-    let inner = text.strip_prefix("-----BEGIN CERTIFICATE-----")?.strip_suffix("-----END CERTIFICATE-----")?;
+    let inner = text
+        .strip_prefix("-----BEGIN CERTIFICATE-----")?
+        .strip_suffix("-----END CERTIFICATE-----")?;
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte);
-    inner.bytes().all(is_base64).then(|| CertificateDer::from_pem_slice(text.as_bytes()).ok()).flatten()
+    inner
+        .bytes()
+        .all(is_base64)
+        .then(|| CertificateDer::from_pem_slice(text.as_bytes()).ok())
+        .flatten()
 }
 
-/// The text that SNS signs: name and value of some fields, each on a line of its own, in this order.
+/// The text that SNS signs: name and value of some fields, each on a line of its own, in this
+/// order.
 fn signed(envelope: &Envelope) -> String {
-    let mut fields = vec![("Message", Some(&envelope.message)), ("MessageId", Some(&envelope.message_id))];
+    let mut fields = vec![
+        ("Message", Some(&envelope.message)),
+        ("MessageId", Some(&envelope.message_id)),
+    ];
     if envelope.kind == "Notification" {
         fields.push(("Subject", envelope.subject.as_ref()));
     } else {
@@ -318,7 +402,10 @@ fn signed(envelope: &Envelope) -> String {
     }
     fields.push(("TopicArn", Some(&envelope.topic_arn)));
     fields.push(("Type", Some(&envelope.kind)));
-    fields.into_iter().filter_map(|(name, value)| Some(format!("{name}\n{}\n", value?))).collect()
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}\n{}\n", value?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -328,7 +415,10 @@ mod tests {
     #[test]
     fn the_origin_is_sns_in_the_topics_region_and_nothing_else() {
         let origin = |arn: &str| Sns::of_topic(arn).map(|sns| sns.origin);
-        assert_eq!(origin("arn:aws:sns:eu-west-1:111122223333:jobs").unwrap(), "https://sns.eu-west-1.amazonaws.com/");
+        assert_eq!(
+            origin("arn:aws:sns:eu-west-1:111122223333:jobs").unwrap(),
+            "https://sns.eu-west-1.amazonaws.com/"
+        );
         assert_eq!(
             origin("arn:aws-cn:sns:cn-north-1:111122223333:jobs").unwrap(),
             "https://sns.cn-north-1.amazonaws.com.cn/"
@@ -343,23 +433,43 @@ mod tests {
         let now = real_now();
         for number in 0..1000 {
             seen.keep(&format!("bogus {number}"), None, now);
-            seen.keep(&format!("genuine {number}"), Some(CertificateDer::from(vec![1])), now);
+            seen.keep(
+                &format!("genuine {number}"),
+                Some(CertificateDer::from(vec![1])),
+                now,
+            );
             assert!(seen.find("genuine 0", now).is_ok());
         }
-        assert_eq!((seen.genuine.len(), seen.bogus.len()), (CERTIFICATES_MAX, BOGUS_MAX));
-        assert!(matches!(seen.find("genuine 0", now), Ok(Some(_))), "what is used is kept");
+        assert_eq!(
+            (seen.genuine.len(), seen.bogus.len()),
+            (CERTIFICATES_MAX, BOGUS_MAX)
+        );
+        assert!(
+            matches!(seen.find("genuine 0", now), Ok(Some(_))),
+            "what is used is kept"
+        );
         assert!(matches!(seen.find("genuine 5", now), Ok(None)));
-        assert!(matches!(seen.find("bogus 999", now), Err(SnsError::Certificate)));
-        assert!(matches!(seen.find("bogus 999", now + BOGUS_FOR), Ok(None)), "asked again after a while");
+        assert!(matches!(
+            seen.find("bogus 999", now),
+            Err(SnsError::Certificate)
+        ));
+        assert!(
+            matches!(seen.find("bogus 999", now + BOGUS_FOR), Ok(None)),
+            "asked again after a while"
+        );
     }
 
     #[tokio::test]
     async fn an_address_elsewhere_is_never_fetched() {
         let sns = Sns::of_topic("arn:aws:sns:us-east-1:111122223333:jobs").unwrap();
-        for url in
-            ["https://sns.us-east-1.amazonaws.com.evil.example/a.pem", "http://sns.us-east-1.amazonaws.com/a.pem"]
-        {
-            assert!(matches!(sns.get(url).await, Err(SnsError::Address(_))), "{url}");
+        for url in [
+            "https://sns.us-east-1.amazonaws.com.evil.example/a.pem",
+            "http://sns.us-east-1.amazonaws.com/a.pem",
+        ] {
+            assert!(
+                matches!(sns.get(url).await, Err(SnsError::Address(_))),
+                "{url}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What the API shows: the read model's types, with units in their names. Shared by handlers, tasks and the command line.
+//! What the API shows: the read model's types, with units in their names. Shared by handlers, tasks
+//! and the command line.
 
 use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::finding::Finding;
@@ -112,7 +113,8 @@ pub enum RowKind {
     Run,
 }
 
-/// One row of the comparison: what a trial or an external run did and cost. Flat: the same columns as JSON, CSV, NDJSON, Parquet.
+/// One row of the comparison: what a trial or an external run did and cost. Flat: the same columns
+/// as JSON, CSV, NDJSON, Parquet.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct ComparisonRow {
     pub candidate: String,
@@ -148,7 +150,8 @@ pub struct ComparisonRow {
     pub planned_steps: Option<i64>,
     /// Steps done over those planned, 0 to 1.
     pub progress: Option<f64>,
-    /// Estimated hours that are left, from the pace of the last reports; none without evidence, at a stall, and at the end.
+    /// Estimated hours that are left, from the pace of the last reports; none without evidence, at
+    /// a stall, and at the end.
     pub remaining_hours: Option<f64>,
     /// 95 % interval.
     pub remaining_hours_low: Option<f64>,
@@ -168,20 +171,22 @@ pub struct ComparisonRow {
     pub training_seconds: u64,
     /// From SageMaker, summed over attempts.
     pub billable_seconds: u64,
-    /// Of SageMaker's phases, summed over attempts: waiting for instances (not billed), downloading, uploading.
+    /// Of SageMaker's phases, summed over attempts: waiting for instances (not billed),
+    /// downloading, uploading.
     pub starting_seconds: u64,
     pub downloading_seconds: u64,
     pub uploading_seconds: u64,
-    /// Of the billed seconds of ended attempts, 0 to 1; with the next four together 1. Pulling the image, and what has no name.
+    /// Of the billed seconds of ended attempts, 0 to 1; with the next four together 1. Pulling the
+    /// image, and what has no name.
     pub setup_share: Option<f64>,
     pub downloading_share: Option<f64>,
     pub training_share: Option<f64>,
     pub uploading_share: Option<f64>,
     /// Attempts that did not complete.
     pub wasted_share: Option<f64>,
-    /// The job's own cost: settled; while it runs, what it has certainly cost so far, which never falls (of spot, a tenth of the
-    /// full price: SageMaker saves 90 % at most). Of a run: its rate × its time.
-    /// Empty when nobody has said at which rate.
+    /// The job's own cost: settled; while it runs, what it has certainly cost so far, which never
+    /// falls (of spot, a tenth of the full price: SageMaker saves 90 % at most). Of a run: its rate
+    /// × its time. Empty when nobody has said at which rate.
     pub cost_usd: Option<Usd>,
     /// The part of it that went to attempts that did not complete.
     pub wasted_usd: Usd,
@@ -241,7 +246,8 @@ pub struct ComparisonTable {
     pub as_of: DateTime<Utc>,
 }
 
-/// One point of a curve: a metric against steps, tokens, hours and dollars. Flat: the same columns in every format.
+/// One point of a curve: a metric against steps, tokens, hours and dollars. Flat: the same columns
+/// in every format.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CurvePoint {
     pub candidate: String,
@@ -322,7 +328,8 @@ pub struct Refreshed {
     pub read: usize,
     /// Of them rates of training.
     pub listed: usize,
-    /// Of those the ones that were not known; experiments that depend on them are worked out anew within a minute.
+    /// Of those the ones that were not known; experiments that depend on them are worked out anew
+    /// within a minute.
     pub new: Vec<PriceChange>,
     /// Products that could not be read as what they seem to be; at most 100.
     pub skipped: Vec<SkippedProduct>,
@@ -368,13 +375,15 @@ pub struct LedgerEntryView {
     pub id: i64,
     pub trial_id: TrialId,
     pub attempt_id: AttemptId,
-    /// `reserved`, `released`, `settled` or `adjusted` (a price became known later; it may be less than nothing).
+    /// `reserved`, `released`, `settled` or `adjusted` (a price became known later; it may be less
+    /// than nothing).
     pub kind: String,
     /// `training`, `cloudwatch`, `warm_pool`, `storage` or `stray`.
     pub component: String,
     pub usd: Usd,
     pub quantity: i64,
-    /// Unit of `quantity`: `instance_seconds`, `gb_seconds`, `metrics_requested`, or `worst_case` for a bound.
+    /// Unit of `quantity`: `instance_seconds`, `gb_seconds`, `metrics_requested`, or `worst_case`
+    /// for a bound.
     pub unit: String,
     pub price_id: Option<PriceId>,
     pub estimated: bool,

@@ -1,4 +1,5 @@
-//! The operations of AWS that are called: their names, and where their pace begins. Who calls them is [`super::Aws`].
+//! The operations of AWS that are called: their names, and where their pace begins. Who calls them
+//! is [`super::Aws`].
 
 use bakeoff_domain::limiter::Limiter;
 
@@ -58,8 +59,9 @@ impl Operation {
         }
     }
 
-    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, for others in the account), GetMetricData
-    /// 50/s. The others are learnt, from a modest beginning: CreateTrainingJob is throttled with five callers at once.
+    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, for others in
+    /// the account), GetMetricData 50/s. The others are learnt, from a modest beginning:
+    /// CreateTrainingJob is throttled with five callers at once.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
             Self::ListTrainingJobs => Limiter::at_most(start),

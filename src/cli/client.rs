@@ -1,4 +1,5 @@
-//! The command line's HTTP client: retries what is safe to repeat, shows problems as people read them.
+//! The command line's HTTP client: retries what is safe to repeat, shows problems as people read
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -32,12 +33,21 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).build()?;
-        Ok(Self { http, target: target.clone() })
+        let http = reqwest::Client::builder()
+            .timeout(REQUEST_TIMEOUT)
+            .build()?;
+        Ok(Self {
+            http,
+            target: target.clone(),
+        })
     }
 
     pub(super) async fn ready(&self) -> anyhow::Result<()> {
-        let answer = self.http.get(format!("{}/readyz", self.target.url)).send().await?;
+        let answer = self
+            .http
+            .get(format!("{}/readyz", self.target.url))
+            .send()
+            .await?;
         if !answer.status().is_success() {
             bail!("not ready: {}", answer.status());
         }
@@ -49,7 +59,12 @@ impl Client {
     }
 
     /// Safe to repeat: the idempotency key makes it count once.
-    pub(super) async fn post_once<T: DeserializeOwned>(&self, path: &str, body: &[u8], key: &str) -> anyhow::Result<T> {
+    pub(super) async fn post_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+        key: &str,
+    ) -> anyhow::Result<T> {
         self.send(Method::POST, path, Some(body), Some(key)).await
     }
 
@@ -63,7 +78,12 @@ impl Client {
         let started = Instant::now();
         loop {
             match self.try_once(method.clone(), path, body, key).await {
-                Ok(answer) => return answer.json().await.with_context(|| format!("{method} {path}")),
+                Ok(answer) => {
+                    return answer
+                        .json()
+                        .await
+                        .with_context(|| format!("{method} {path}"));
+                }
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing(error)) if started.elapsed() > PATIENCE => return Err(error),
                 Err(Failure::Passing(_)) => real_sleep(RETRY_EVERY).await,
@@ -78,7 +98,9 @@ impl Client {
         body: Option<&[u8]>,
         key: Option<&str>,
     ) -> Result<reqwest::Response, Failure> {
-        let mut request = self.http.request(method, format!("{}{path}", self.target.url));
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.target.url));
         if let Some(api_key) = &self.target.api_key {
             request = request.bearer_auth(api_key);
         }
@@ -86,9 +108,14 @@ impl Client {
             request = request.header("idempotency-key", key);
         }
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_vec());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_vec());
         }
-        let answer = request.send().await.map_err(|error| Failure::Passing(error.into()))?;
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| Failure::Passing(error.into()))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
@@ -96,7 +123,11 @@ impl Client {
         let text = answer.text().await.unwrap_or_default();
         let shown = anyhow::anyhow!(show(status, &text));
         let may_pass = status.is_server_error() && status != StatusCode::INTERNAL_SERVER_ERROR;
-        Err(if may_pass { Failure::Passing(shown) } else { Failure::Final(shown) })
+        Err(if may_pass {
+            Failure::Passing(shown)
+        } else {
+            Failure::Final(shown)
+        })
     }
 }
 
@@ -108,8 +139,13 @@ enum Failure {
 
 /// A problem, one line for each thing that is wrong.
 fn show(status: StatusCode, text: &str) -> String {
-    let Ok(problem) = serde_json::from_str::<Problem>(text) else { return format!("{status}: {text}") };
-    let mut lines = vec![format!("{}: {} ({})", problem.title, problem.detail, problem.status)];
+    let Ok(problem) = serde_json::from_str::<Problem>(text) else {
+        return format!("{status}: {text}");
+    };
+    let mut lines = vec![format!(
+        "{}: {} ({})",
+        problem.title, problem.detail, problem.status
+    )];
     for error in &problem.errors {
         lines.push(format!("  {}  {}", error.pointer, error.detail));
         if !error.fix.is_empty() {

@@ -31,12 +31,12 @@ pub(super) struct MigrateOptions {
     /// Make the database first, when there is none of that name.
     #[arg(long)]
     create: bool,
-    /// Turn a copy of another installation's database into a new installation: it gets its own name, and everything running in it is
-    /// closed. Jobs in AWS are left to the original.
+    /// Turn a copy of another installation's database into a new installation: it gets its own
+    /// name, and everything running in it is closed. Jobs in AWS are left to the original.
     #[arg(long)]
     pub(super) new_installation: bool,
-    /// Say that no other database of this installation lives: the next `serve --fence` may name another object, or take over the one
-    /// that there is. Stop all replicas first.
+    /// Say that no other database of this installation lives: the next `serve --fence` may name
+    /// another object, or take over the one that there is. Stop all replicas first.
     #[arg(long, conflicts_with = "new_installation")]
     pub(super) forget_fence: bool,
 }
@@ -51,7 +51,8 @@ impl MigrateOptions {
 }
 
 impl DatabaseOptions {
-    /// The database of a running installation: the URL given, or that of the cluster that runs in the data directory.
+    /// The database of a running installation: the URL given, or that of the cluster that runs in
+    /// the data directory.
     pub(super) fn open(&self) -> anyhow::Result<Store> {
         let saved = || bakeoff_postgres::saved_url(&self.data_dir);
         let Some(url) = self.database_url.clone().or_else(saved) else {
@@ -73,10 +74,19 @@ pub(super) struct Embedded {
 impl Embedded {
     /// Starts (or adopts) the cluster; returns its URL. Blocking work stays off the runtime.
     pub(super) async fn start(data_dir: PathBuf) -> anyhow::Result<(Self, String)> {
-        let cluster =
-            tokio::task::spawn_blocking(move || Cluster::start(&Config { data_dir, durable: true })).await??;
+        let cluster = tokio::task::spawn_blocking(move || {
+            Cluster::start(&Config {
+                data_dir,
+                durable: true,
+            })
+        })
+        .await??;
         let url = cluster.service_url();
-        tracing::info!(source = cluster.source(), pid = cluster.pid(), "the embedded PostgreSQL is up");
+        tracing::info!(
+            source = cluster.source(),
+            pid = cluster.pid(),
+            "the embedded PostgreSQL is up"
+        );
         let stop = CancellationToken::new();
         let supervisor = tokio::spawn(supervise(cluster, stop.clone()));
         Ok((Self { stop, supervisor }, url))
@@ -85,7 +95,9 @@ impl Embedded {
     /// Stops the cluster cleanly.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
-        self.supervisor.await.context("the supervisor of the embedded PostgreSQL")?
+        self.supervisor
+            .await
+            .context("the supervisor of the embedded PostgreSQL")?
     }
 }
 
@@ -108,7 +120,9 @@ async fn supervise(mut cluster: Cluster, stop: CancellationToken) -> anyhow::Res
         cluster = back;
         match outcome {
             Ok(()) => tracing::info!(pid = cluster.pid(), "the embedded PostgreSQL is up again"),
-            Err(error) => tracing::error!(%error, "the embedded PostgreSQL could not be started again; trying on"),
+            Err(error) => {
+                tracing::error!(%error, "the embedded PostgreSQL could not be started again; trying on")
+            }
         }
     }
     tokio::task::spawn_blocking(move || cluster.stop()).await??;

@@ -56,17 +56,25 @@ pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     };
     let store = create.database.open()?;
     let now = real_now();
-    let project = store.ensure_project(ProjectId(ids::fresh()), &create.project, now).await?;
+    let project = store
+        .ensure_project(ProjectId(ids::fresh()), &create.project, now)
+        .await?;
     let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
     let key = NewKey {
         id,
         name: &create.name,
         role: create.role.as_str(),
         secret_sha256: &hash(&secret),
-        expires_at: create.expires_in_days.map(|days| now + chrono::TimeDelta::days(days.into())),
+        expires_at: create
+            .expires_in_days
+            .map(|days| now + chrono::TimeDelta::days(days.into())),
     };
     store.insert_key(project, &key, now).await?;
-    eprintln!("{} key {id} for project {} ({project}); it is shown this once:", create.role.as_str(), create.project);
+    eprintln!(
+        "{} key {id} for project {} ({project}); it is shown this once:",
+        create.role.as_str(),
+        create.project
+    );
     println!("{}", format_key(id, &secret));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `bakeoff lint FILE…`: checks documents of any kind, without a service, at the shipped prices; `--fix` mends what can be mended.
+//! `bakeoff lint FILE…`: checks documents of any kind, without a service, at the shipped prices;
+//! `--fix` mends what can be mended.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,16 +18,19 @@ use crate::document;
 
 #[derive(Debug, Args)]
 pub(super) struct LintOptions {
-    /// Experiments, workloads, profiles, external runs, CreateTrainingJob bodies, or arguments of the SDK's estimators, as JSON.
+    /// Experiments, workloads, profiles, external runs, CreateTrainingJob bodies, or arguments of
+    /// the SDK's estimators, as JSON.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// What they are, where their members do not say: experiment, workload, instance_profile, training_job, estimator, run.
+    /// What they are, where their members do not say: experiment, workload, instance_profile,
+    /// training_job, estimator, run.
     #[arg(long, value_parser = kind)]
     kind: Option<Kind>,
     /// Write every file back with what can be mended by machine.
     #[arg(long)]
     fix: bool,
-    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, and check nothing.
+    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, and check
+    /// nothing.
     #[arg(long, conflicts_with = "fix")]
     request: bool,
     /// Print the findings as JSON.
@@ -36,7 +40,10 @@ pub(super) struct LintOptions {
 
 fn kind(text: &str) -> Result<Kind, String> {
     let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-    Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| format!("use one of {}", known.join(", ")))
+    Kind::ALL
+        .into_iter()
+        .find(|kind| kind.as_str() == text)
+        .ok_or_else(|| format!("use one of {}", known.join(", ")))
 }
 
 /// The shipped prices in force now, in a region.
@@ -55,14 +62,22 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
     for file in &options.files {
         let mut value = read(file)?;
         if options.request {
-            let request = estimator::request(&value).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+            let request = estimator::request(&value)
+                .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
             println!("{}", serde_json::to_string_pretty(&body::body(&request))?);
             continue;
         }
-        let region = value.get("region").and_then(Value::as_str).unwrap_or("us-east-1").to_owned();
+        let region = value
+            .get("region")
+            .and_then(Value::as_str)
+            .unwrap_or("us-east-1")
+            .to_owned();
         let prices = shipped_prices(&region);
         let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
-            bail!("{}: nothing says what this document is; name it with --kind", file.display());
+            bail!(
+                "{}: nothing says what this document is; name it with --kind",
+                file.display()
+            );
         };
         let before = findings.len();
         if options.fix {
@@ -70,10 +85,13 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
             if mended != value {
                 std::fs::write(file, serde_json::to_string_pretty(&mended)? + "\n")?;
                 value = mended;
-                findings = document::check(&value, Some(kind), &prices).map_or_else(Vec::new, |(_, left)| left);
+                findings = document::check(&value, Some(kind), &prices)
+                    .map_or_else(Vec::new, |(_, left)| left);
             }
         }
-        is_sound &= findings.iter().all(|finding| finding.severity < Severity::Refused);
+        is_sound &= findings
+            .iter()
+            .all(|finding| finding.severity < Severity::Refused);
         if options.json {
             reports.push(json!({"file": file, "kind": kind, "findings": findings}));
         } else {
@@ -83,17 +101,29 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
     if options.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
     }
-    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_sound {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn show(file: &Path, kind: Kind, findings: &[Finding], before: usize) {
     let kind = kind.as_str().replace('_', " ");
     let mended = before.saturating_sub(findings.len());
-    let mended = if mended > 0 { format!(", {mended} mended") } else { String::new() };
+    let mended = if mended > 0 {
+        format!(", {mended} mended")
+    } else {
+        String::new()
+    };
     if findings.is_empty() {
         println!("✔ {} ({kind}): nothing to say{mended}", file.display());
         return;
     }
-    println!("{} ({kind}): {}{mended}", file.display(), report::counted(findings));
+    println!(
+        "{} ({kind}): {}{mended}",
+        file.display(),
+        report::counted(findings)
+    );
     report::findings(findings);
 }

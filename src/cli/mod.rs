@@ -17,7 +17,8 @@ use clap::{Parser, Subcommand};
 use crate::clock::real_now;
 use crate::ids;
 
-/// Runs one training workload on several SageMaker instance types side by side and says which to buy.
+/// Runs one training workload on several SageMaker instance types side by side and says which to
+/// buy.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub struct Cli {
@@ -58,13 +59,23 @@ impl Cli {
                 let store = options.open().await?;
                 store.migrate().await?;
                 if options.new_installation {
-                    let id: String = ids::fresh().as_simple().to_string().chars().rev().take(8).collect();
+                    let id: String = ids::fresh()
+                        .as_simple()
+                        .to_string()
+                        .chars()
+                        .rev()
+                        .take(8)
+                        .collect();
                     store.make_new_installation(&id, real_now()).await?;
-                    println!("this database is installation {id} now; whatever lived in it has ended here");
+                    println!(
+                        "this database is installation {id} now; whatever lived in it has ended here"
+                    );
                 }
                 if options.forget_fence {
                     store.forget_fence().await?;
-                    println!("the fence is forgotten; `bakeoff serve --fence …` makes or takes over one");
+                    println!(
+                        "the fence is forgotten; `bakeoff serve --fence …` makes or takes over one"
+                    );
                 }
                 let (applied, _) = store.schema_versions().await?;
                 println!("the schema is at version {applied}");
@@ -84,7 +95,10 @@ impl Cli {
 fn end_quietly_with_the_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
+        let message = panic
+            .payload()
+            .downcast_ref::<String>()
+            .map_or("", String::as_str);
         if message.contains("Broken pipe") {
             std::process::exit(0);
         }
@@ -92,12 +106,16 @@ fn end_quietly_with_the_reader() {
     }));
 }
 
-/// Logs go to stderr: as JSON from the service unless somebody watches, `BAKEOFF_LOG` sets the level.
+/// Logs go to stderr: as JSON from the service unless somebody watches, `BAKEOFF_LOG` sets the
+/// level.
 fn init_logging(is_service: bool) {
     use std::io::IsTerminal;
     let level = if is_service { "info" } else { "warn" };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| level.into());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| level.into());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     if is_service && !std::io::stderr().is_terminal() {
         builder.json().init();
     } else {

@@ -1,4 +1,5 @@
-//! `bakeoff plan FILE…`: what an experiment would do and cost, without a service, at the shipped prices.
+//! `bakeoff plan FILE…`: what an experiment would do and cost, without a service, at the shipped
+//! prices.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,7 +38,11 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
         let spec = match spec {
             Ok(spec) if unknown.is_empty() => spec,
             Ok(_) => bail!("{}: {}", file.display(), lines(&unknown)),
-            Err(error) => bail!("{}: {}", file.display(), lines(&[unknown, vec![error]].concat())),
+            Err(error) => bail!(
+                "{}: {}",
+                file.display(),
+                lines(&[unknown, vec![error]].concat())
+            ),
         };
         let preview = planned(&spec);
         if !options.json {
@@ -49,18 +54,26 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&previews)?);
     }
     let all_would = previews.iter().all(|preview| preview.would_start);
-    Ok(if all_would { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_would {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn lines(findings: &[Finding]) -> String {
-    let one = |finding: &Finding| format!("{}: {} {}", finding.pointer, finding.message, finding.fix);
+    let one =
+        |finding: &Finding| format!("{}: {} {}", finding.pointer, finding.message, finding.fix);
     findings.iter().map(one).collect::<Vec<String>>().join("\n")
 }
 
 fn planned(spec: &ExperimentSpec) -> Preview {
     let (prices, rates) = price::shipped();
     let findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
-    let tariff = Tariff { prices: &prices, rates: &rates };
+    let tariff = Tariff {
+        prices: &prices,
+        rates: &rates,
+    };
     let plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now());
     preview(spec, findings, plans, INSTALLATION)
 }

@@ -1,4 +1,5 @@
-//! What the command line shows of an experiment: the plan, the table, the recommendation with its reasons.
+//! What the command line shows of an experiment: the plan, the table, the recommendation with its
+//! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::fit::Verdict;
@@ -21,7 +22,9 @@ fn purchase(option: PurchaseOption) -> &'static str {
 
 fn table(headers: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(headers.iter().copied());
     table
 }
@@ -51,12 +54,19 @@ pub(super) fn counted(findings: &[Finding]) -> String {
         (Severity::Warning, "warning", "warnings"),
         (Severity::Info, "note", "notes"),
     ];
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let words = kinds.into_iter().filter_map(|(severity, one, many)| match count(severity) {
-        0 => None,
-        1 => Some(format!("1 {one}")),
-        number => Some(format!("{number} {many}")),
-    });
+    let count = |severity| {
+        findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    let words = kinds
+        .into_iter()
+        .filter_map(|(severity, one, many)| match count(severity) {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            number => Some(format!("{number} {many}")),
+        });
     words.collect::<Vec<String>>().join(", ")
 }
 
@@ -70,10 +80,18 @@ pub(super) fn findings(findings: &[Finding]) {
             Severity::Warning => "!",
             Severity::Info => "·",
         };
-        let place = if finding.pointer.is_empty() { "the document" } else { &finding.pointer };
+        let place = if finding.pointer.is_empty() {
+            "the document"
+        } else {
+            &finding.pointer
+        };
         println!("  {mark} {place}  [{}]", finding.rule);
         println!("      {}", finding.message);
-        let machine = if finding.patch.is_empty() { "" } else { " (--fix does it)" };
+        let machine = if finding.patch.is_empty() {
+            ""
+        } else {
+            " (--fix does it)"
+        };
         println!("      to mend it: {}{machine}", finding.fix);
         println!("      source: {}", finding.source);
     }
@@ -82,7 +100,10 @@ pub(super) fn findings(findings: &[Finding]) {
 /// What an experiment would do and cost.
 pub(super) fn preview(preview: &Preview) {
     let mark = if preview.would_start { "✔" } else { "✘" };
-    println!("{mark} {} in {}: predicted, nothing is started\n", preview.name, preview.region);
+    println!(
+        "{mark} {} in {}: predicted, nothing is started\n",
+        preview.name, preview.region
+    );
     let mut rows = table(&[
         "candidate",
         "instance",
@@ -99,7 +120,10 @@ pub(super) fn preview(preview: &Preview) {
         rows.add_row(candidate_row(candidate));
     }
     println!("{rows}");
-    println!("all trials together reserve at most {} of a budget of {}", preview.worst_case_usd, preview.budget_usd);
+    println!(
+        "all trials together reserve at most {} of a budget of {}",
+        preview.worst_case_usd, preview.budget_usd
+    );
     for candidate in &preview.candidates {
         if let Some(reason) = &candidate.cannot_win {
             println!(
@@ -114,8 +138,12 @@ pub(super) fn preview(preview: &Preview) {
         println!("\n{}", counted(&preview.findings));
         findings(&preview.findings);
     }
-    let basis: std::collections::BTreeSet<&String> =
-        preview.candidates.iter().filter_map(|one| one.plan.forecast.as_ref()).flat_map(|one| &one.basis).collect();
+    let basis: std::collections::BTreeSet<&String> = preview
+        .candidates
+        .iter()
+        .filter_map(|one| one.plan.forecast.as_ref())
+        .flat_map(|one| &one.basis)
+        .collect();
     println!("\nwhat this rests on:");
     for line in basis {
         println!("  {line}");
@@ -125,33 +153,55 @@ pub(super) fn preview(preview: &Preview) {
 
 fn candidate_row(candidate: &CandidatePreview) -> Vec<Cell> {
     let plan = &candidate.plan;
-    let count = if plan.instance_count > 1 { format!("{} × ", plan.instance_count) } else { String::new() };
-    let verdict = plan.fit.as_ref().map_or(("unknown", Color::Reset), |fit| match fit.verdict {
-        Verdict::Fits => ("fits", Color::Green),
-        Verdict::Uncertain => ("uncertain", Color::Yellow),
-        Verdict::DoesNotFit => ("does not fit", Color::Red),
-        Verdict::Unknown => ("unknown", Color::Reset),
-    });
+    let count = if plan.instance_count > 1 {
+        format!("{} × ", plan.instance_count)
+    } else {
+        String::new()
+    };
+    let verdict = plan
+        .fit
+        .as_ref()
+        .map_or(("unknown", Color::Reset), |fit| match fit.verdict {
+            Verdict::Fits => ("fits", Color::Green),
+            Verdict::Uncertain => ("uncertain", Color::Yellow),
+            Verdict::DoesNotFit => ("does not fit", Color::Red),
+            Verdict::Unknown => ("unknown", Color::Reset),
+        });
     let memory = plan.fit.as_ref().map_or_else(unknown, |fit| {
-        let capacity = fit.accelerator_capacity_gib.map_or_else(unknown, |gib| format!("{gib:.0}"));
+        let capacity = fit
+            .accelerator_capacity_gib
+            .map_or_else(unknown, |gib| format!("{gib:.0}"));
         format!("{:.0} of {capacity}", fit.accelerator_gib)
     });
     let forecast = plan.forecast.as_ref();
     let speed = forecast.map_or_else(unknown, |one| {
-        let Interval { low, expected, high } = one.tokens_per_second;
+        let Interval {
+            low,
+            expected,
+            high,
+        } = one.tokens_per_second;
         format!("{expected:.0} ({low:.0}–{high:.0})")
     });
     let hours = forecast.map_or_else(unknown, |one| {
-        let Interval { low, expected, high } = one.full_run_hours;
+        let Interval {
+            low,
+            expected,
+            high,
+        } = one.full_run_hours;
         format!("{expected:.1} ({low:.1}–{high:.1})")
     });
-    let dollars = forecast.and_then(|one| one.full_run_usd).map_or_else(unknown, |usd| match usd.expected {
-        Some(expected) => format!("{:.0} ({:.0}–{:.0})", expected.0, usd.low.0, usd.high.0),
-        None => format!("{:.0}–{:.0}", usd.low.0, usd.high.0),
+    let dollars = forecast
+        .and_then(|one| one.full_run_usd)
+        .map_or_else(unknown, |usd| match usd.expected {
+            Some(expected) => format!("{:.0} ({:.0}–{:.0})", expected.0, usd.low.0, usd.high.0),
+            None => format!("{:.0}–{:.0}", usd.low.0, usd.high.0),
+        });
+    let worst = plan
+        .worst_case
+        .map_or_else(unknown, |worst| format!("{:.2}", worst.total_usd.0));
+    let price = plan.price.as_ref().map_or_else(unknown, |price| {
+        price.usd_per_hour.0.round_dp(4).normalize().to_string()
     });
-    let worst = plan.worst_case.map_or_else(unknown, |worst| format!("{:.2}", worst.total_usd.0));
-    let price =
-        plan.price.as_ref().map_or_else(unknown, |price| price.usd_per_hour.0.round_dp(4).normalize().to_string());
     vec![
         Cell::new(if candidate.repeats > 1 {
             format!("{} × {}", plan.candidate, candidate.repeats)
@@ -178,7 +228,10 @@ fn unknown() -> String {
 fn advice(preview: &Preview) {
     let mut seen: Vec<(&str, u32)> = Vec::new();
     for candidate in &preview.candidates {
-        let kind = (candidate.plan.instance_type.as_str(), candidate.plan.instance_count);
+        let kind = (
+            candidate.plan.instance_type.as_str(),
+            candidate.plan.instance_count,
+        );
         if seen.contains(&kind) {
             continue;
         }
@@ -193,10 +246,17 @@ fn advice(preview: &Preview) {
                     .tokens_per_second
                     .map(|speed| format!(", {speed:.0} tokens/s predicted"))
                     .unwrap_or_default();
-                let recomputes = if profile.activation_checkpointing { ", recomputing activations" } else { "" };
+                let recomputes = if profile.activation_checkpointing {
+                    ", recomputing activations"
+                } else {
+                    ""
+                };
                 println!(
                     "  {}: ZeRO {}, micro-batch {} × accumulation {}{recomputes}{speed}",
-                    kind.0, profile.zero_stage, profile.micro_batch_per_gpu, profile.gradient_accumulation_steps
+                    kind.0,
+                    profile.zero_stage,
+                    profile.micro_batch_per_gpu,
+                    profile.gradient_accumulation_steps
                 );
                 for reason in &advice.reasons {
                     println!("      · {reason}");
@@ -244,22 +304,51 @@ pub(super) fn ended(ended: &Ended) {
 
 fn measured(row: &ComparisonRow) -> Vec<Cell> {
     let speed = row.tokens_per_second.zip(row.tokens_per_second_half_width);
-    let status = row.price_status.map(|status| format!(" ({})", status.as_str())).unwrap_or_default();
-    let day = row.price_effective_from.map(|at| at.format(" %Y-%m-%d").to_string()).unwrap_or_default();
-    let retried = if row.attempts > 1 { format!(", attempt {}", row.attempts) } else { String::new() };
-    let interrupted =
-        if row.interruptions > 0 { format!(", {} interruptions", row.interruptions) } else { String::new() };
+    let status = row
+        .price_status
+        .map(|status| format!(" ({})", status.as_str()))
+        .unwrap_or_default();
+    let day = row
+        .price_effective_from
+        .map(|at| at.format(" %Y-%m-%d").to_string())
+        .unwrap_or_default();
+    let retried = if row.attempts > 1 {
+        format!(", attempt {}", row.attempts)
+    } else {
+        String::new()
+    };
+    let interrupted = if row.interruptions > 0 {
+        format!(", {} interruptions", row.interruptions)
+    } else {
+        String::new()
+    };
     vec![
         Cell::new(&row.candidate),
         Cell::new(&row.instance_type),
         Cell::new(row.purchase_option.map_or("", purchase)),
         Cell::new(format!("{}{retried}{interrupted}", row.state.as_str())),
-        right(speed.map_or_else(|| "–".to_owned(), |(mean, half)| format!("{mean:.0} ± {half:.0}"))),
-        right(row.gpu_utilization_percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent:.0}"))),
+        right(speed.map_or_else(
+            || "–".to_owned(),
+            |(mean, half)| format!("{mean:.0} ± {half:.0}"),
+        )),
+        right(
+            row.gpu_utilization_percent
+                .map_or_else(|| "–".to_owned(), |percent| format!("{percent:.0}")),
+        ),
         right(row.billable_seconds),
-        right(row.cost_usd.map_or_else(|| "unknown".to_owned(), |usd| usd.to_string())),
-        right(row.usd_per_hour.map_or_else(|| "unknown".to_owned(), |usd| usd.0.round_dp(4).normalize().to_string())),
-        Cell::new(row.price_source.as_ref().map_or_else(String::new, |source| format!("{source}{day}{status}"))),
+        right(
+            row.cost_usd
+                .map_or_else(|| "unknown".to_owned(), |usd| usd.to_string()),
+        ),
+        right(row.usd_per_hour.map_or_else(
+            || "unknown".to_owned(),
+            |usd| usd.0.round_dp(4).normalize().to_string(),
+        )),
+        Cell::new(
+            row.price_source
+                .as_ref()
+                .map_or_else(String::new, |source| format!("{source}{day}{status}")),
+        ),
     ]
 }
 
@@ -267,8 +356,17 @@ fn recommendation(ended: &Ended) {
     let view = &ended.recommendation.recommendation;
     if !view.ranked.is_empty() {
         println!("{} — the full run, projected", ended.comparison.name);
-        let mut ranked =
-            table(&["rank", "candidate", "instance", "bought", "$/M tokens", "hours", "cost", "at most", ""]);
+        let mut ranked = table(&[
+            "rank",
+            "candidate",
+            "instance",
+            "bought",
+            "$/M tokens",
+            "hours",
+            "cost",
+            "at most",
+            "",
+        ]);
         for row in &view.ranked {
             ranked.add_row(projected(row));
         }
@@ -287,7 +385,13 @@ fn recommendation(ended: &Ended) {
         println!("  not ranked:");
     }
     for row in &view.not_ranked {
-        println!("  ✘ {} {} ({}): {}", row.instance_type, purchase(row.purchase_option), row.candidate, row.reason);
+        println!(
+            "  ✘ {} {} ({}): {}",
+            row.instance_type,
+            purchase(row.purchase_option),
+            row.candidate,
+            row.reason
+        );
         if let Some(fix) = &row.fix {
             println!("      to mend it: {fix}");
         }
@@ -305,7 +409,11 @@ fn projected(row: &Ranked) -> Vec<Cell> {
         (true, true) => "Pareto",
         (true, false) => "",
     };
-    let color = if row.rank == 1 { Color::Green } else { Color::Reset };
+    let color = if row.rank == 1 {
+        Color::Green
+    } else {
+        Color::Reset
+    };
     vec![
         right(row.rank).fg(color),
         Cell::new(&row.candidate).fg(color),

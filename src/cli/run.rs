@@ -1,4 +1,5 @@
-//! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost, ends on the tables.
+//! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost,
+//! ends on the tables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,8 +49,10 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     for file in &options.files {
         let body = std::fs::read(file).with_context(|| file.display().to_string())?;
         let key = ids::fresh().to_string();
-        let experiment: CreatedExperiment =
-            client.post_once("/v1/experiments", &body, &key).await.with_context(|| file.display().to_string())?;
+        let experiment: CreatedExperiment = client
+            .post_once("/v1/experiments", &body, &key)
+            .await
+            .with_context(|| file.display().to_string())?;
         if !options.json {
             report::created(&experiment);
         }
@@ -62,21 +65,38 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let mut ended = Vec::new();
     for id in created {
         ended.push(Ended {
-            comparison: client.get(&format!("/v1/experiments/{id}/comparison")).await?,
-            recommendation: client.get(&format!("/v1/experiments/{id}/recommendation")).await?,
+            comparison: client
+                .get(&format!("/v1/experiments/{id}/comparison"))
+                .await?,
+            recommendation: client
+                .get(&format!("/v1/experiments/{id}/recommendation"))
+                .await?,
         });
     }
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "experiments": ended }))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "experiments": ended }))?
+        );
     } else {
         ended.iter().for_each(report::ended);
     }
-    let all_completed = ended.iter().all(|one| one.comparison.state == ExperimentState::Completed);
-    Ok(if all_completed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let all_completed = ended
+        .iter()
+        .all(|one| one.comparison.state == ExperimentState::Completed);
+    Ok(if all_completed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// One bar a trial, one line an experiment, until all have ended.
-async fn follow(client: &Client, experiments: &[ExperimentId], is_shown: bool) -> anyhow::Result<()> {
+async fn follow(
+    client: &Client,
+    experiments: &[ExperimentId],
+    is_shown: bool,
+) -> anyhow::Result<()> {
     let bars = MultiProgress::new();
     if !is_shown {
         bars.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -85,7 +105,9 @@ async fn follow(client: &Client, experiments: &[ExperimentId], is_shown: bool) -
     loop {
         let mut running = 0;
         for (id, board) in experiments.iter().zip(&mut boards) {
-            let table: Comparison = client.get(&format!("/v1/experiments/{id}/comparison")).await?;
+            let table: Comparison = client
+                .get(&format!("/v1/experiments/{id}/comparison"))
+                .await?;
             running += usize::from(!table.state.is_over());
             board.show(&bars, &table);
         }
@@ -105,43 +127,72 @@ struct Board {
 
 impl Board {
     fn show(&mut self, bars: &MultiProgress, table: &Comparison) {
-        let line = || ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let line = || {
+            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+        };
         let bar = || {
             ProgressStyle::with_template("  {prefix:<34} {bar:24.green} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
         };
-        let head = self.head.get_or_insert_with(|| bars.add(ProgressBar::new(1).with_style(line())));
-        let spent: bakeoff_domain::money::Usd = table.rows.iter().filter_map(|row| row.cost_usd).sum();
+        let head = self
+            .head
+            .get_or_insert_with(|| bars.add(ProgressBar::new(1).with_style(line())));
+        let spent: bakeoff_domain::money::Usd =
+            table.rows.iter().filter_map(|row| row.cost_usd).sum();
         head.set_message(format!(
             "{} — {} so far, {} held, budget {}",
             table.name, spent, table.reserved_usd, table.budget_usd
         ));
         while self.trials.len() < table.rows.len() {
-            self.trials.push(bars.add(ProgressBar::new(BAR_LENGTH).with_style(bar())));
+            self.trials
+                .push(bars.add(ProgressBar::new(BAR_LENGTH).with_style(bar())));
         }
         for (bar, row) in self.trials.iter().zip(&table.rows) {
-            bar.set_prefix(format!("{} {}", row.candidate, row.purchase_option.map_or("", |option| option.as_str())));
+            bar.set_prefix(format!(
+                "{} {}",
+                row.candidate,
+                row.purchase_option.map_or("", |option| option.as_str())
+            ));
             bar.set_position(position(row));
             bar.set_message(message(row));
         }
     }
 
     fn finish(&self) {
-        self.head.iter().chain(&self.trials).for_each(ProgressBar::abandon);
+        self.head
+            .iter()
+            .chain(&self.trials)
+            .for_each(ProgressBar::abandon);
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "progress is clamped to 0..=1")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "progress is clamped to 0..=1"
+)]
 fn position(row: &ComparisonRow) -> u64 {
     (row.progress.unwrap_or(0.0).clamp(0.0, 1.0) * 1000.0) as u64
 }
 
 fn message(row: &ComparisonRow) -> String {
     let status = match row.state {
-        TrialState::Running | TrialState::Stopping => row.secondary_status.as_deref().unwrap_or("Submitted"),
+        TrialState::Running | TrialState::Stopping => {
+            row.secondary_status.as_deref().unwrap_or("Submitted")
+        }
         state => state.as_str(),
     };
-    let speed = row.tokens_per_second.map(|mean| format!(" {mean:.0} tokens/s")).unwrap_or_default();
-    let approximately = if row.cost_estimated && !row.state.is_terminal() { "≥" } else { "" };
-    format!("{status:<12} {approximately}{}{speed}", row.cost_usd.unwrap_or_default())
+    let speed = row
+        .tokens_per_second
+        .map(|mean| format!(" {mean:.0} tokens/s"))
+        .unwrap_or_default();
+    let approximately = if row.cost_estimated && !row.state.is_terminal() {
+        "≥"
+    } else {
+        ""
+    };
+    format!(
+        "{status:<12} {approximately}{}{speed}",
+        row.cost_usd.unwrap_or_default()
+    )
 }

@@ -1,4 +1,5 @@
-//! The installation's secret key: 64 hexadecimal digits, given, or made and kept in the data directory with `--embedded`.
+//! The installation's secret key: 64 hexadecimal digits, given, or made and kept in the data
+//! directory with `--embedded`.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,9 @@ impl SecretOptions {
             (Some(text), _) => parse(text),
             (None, true) => parse(&std::fs::read_to_string(path)?),
             (None, false) => {
-                bail!("set BAKEOFF_SECRET_KEY as the service has it, or name its data directory (--secret-dir)")
+                bail!(
+                    "set BAKEOFF_SECRET_KEY as the service has it, or name its data directory (--secret-dir)"
+                )
             }
         }
     }
@@ -36,7 +39,10 @@ fn kept(data_dir: &Path) -> PathBuf {
 }
 
 /// The key of a service: given, or kept in its data directory when it has a private database there.
-pub(super) fn of_service(given: Option<&String>, data_dir: Option<&Path>) -> anyhow::Result<[u8; 32]> {
+pub(super) fn of_service(
+    given: Option<&String>,
+    data_dir: Option<&Path>,
+) -> anyhow::Result<[u8; 32]> {
     match (given, data_dir.map(kept)) {
         (Some(text), _) => parse(text),
         (None, Some(path)) if path.exists() => parse(&std::fs::read_to_string(path)?),
@@ -45,12 +51,17 @@ pub(super) fn of_service(given: Option<&String>, data_dir: Option<&Path>) -> any
             super::serve::write_whole(&path, &fresh)?;
             parse(&fresh)
         }
-        // Webhooks made now would not verify after a restart: nobody can rely on them, so nobody may.
-        (None, None) => bail!("set BAKEOFF_SECRET_KEY to 64 hexadecimal digits (openssl rand -hex 32)"),
+        // Webhooks made now would not verify after a restart: nobody can rely on them, so nobody
+        // may.
+        (None, None) => {
+            bail!("set BAKEOFF_SECRET_KEY to 64 hexadecimal digits (openssl rand -hex 32)")
+        }
     }
 }
 
 fn parse(text: &str) -> anyhow::Result<[u8; 32]> {
-    let bytes = hex::decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let bytes = hex::decode(text.trim())
+        .ok()
+        .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     bytes.context("the secret key is not 64 hexadecimal digits")
 }

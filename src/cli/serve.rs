@@ -1,4 +1,5 @@
-//! `bakeoff serve`: the composition root. The only place that puts store, clock, AWS and tasks together.
+//! `bakeoff serve`: the composition root. The only place that puts store, clock, AWS and tasks
+//! together.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -58,46 +59,60 @@ pub(super) struct ServeOptions {
     /// For simulation only: `<virtual origin>,<real origin>,<factor>`, the same as the region's.
     #[arg(long, env = "BAKEOFF_CLOCK")]
     clock: Option<Timescale>,
-    /// Seconds between two listings of all jobs while they fit on one page, on the domain clock; more pages are spread out,
-    /// up to five minutes.
+    /// Seconds between two listings of all jobs while they fit on one page, on the domain clock;
+    /// more pages are spread out, up to five minutes.
     #[arg(long, default_value_t = 30)]
     poll_seconds: u32,
-    /// AWS pushes state changes to /v1/aws-events: jobs are listed every ten minutes only, for what was lost.
+    /// AWS pushes state changes to /v1/aws-events: jobs are listed every ten minutes only, for what
+    /// was lost.
     #[arg(long)]
     aws_push: bool,
-    /// The SNS topic through which such state changes may come instead; its SignatureVersion must be 2.
+    /// The SNS topic through which such state changes may come instead; its SignatureVersion must
+    /// be 2.
     #[arg(long, env = "BAKEOFF_SNS_TOPIC", value_name = "ARN")]
     sns_topic: Option<String>,
-    /// Who may issue SNS's signing certificates, PEM: then a certificate of anybody else is not believed. SNS does not send its
-    /// issuers along; Amazon's are at https://www.amazontrust.com/repository/.
-    #[arg(long, env = "BAKEOFF_SNS_ISSUERS", value_name = "FILE", requires = "sns_topic")]
+    /// Who may issue SNS's signing certificates, PEM: then a certificate of anybody else is not
+    /// believed. SNS does not send its issuers along; Amazon's are at
+    /// https://www.amazontrust.com/repository/.
+    #[arg(
+        long,
+        env = "BAKEOFF_SNS_ISSUERS",
+        value_name = "FILE",
+        requires = "sns_topic"
+    )]
     sns_issuers: Option<PathBuf>,
-    /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after its end.
+    /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after
+    /// its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
-    /// Also read SageMaker's own time series of the script's metrics (BatchGetMetrics), once, when a job is over: every
-    /// iteration instead of every minute. Off, since AWS publishes no price for it.
+    /// Also read SageMaker's own time series of the script's metrics (BatchGetMetrics), once, when
+    /// a job is over: every iteration instead of every minute. Off, since AWS publishes no price
+    /// for it.
     #[arg(long, env = "BAKEOFF_SAGEMAKER_METRICS")]
     sagemaker_metrics: bool,
-    /// Days that points are kept after their trial or run has ended; for good when absent. Five-minute rollups always stay.
+    /// Days that points are kept after their trial or run has ended; for good when absent.
+    /// Five-minute rollups always stay.
     #[arg(long)]
     keep_points_days: Option<u32>,
     /// Seconds that a scheduler holds a trial, in real time.
     #[arg(long, default_value_t = 30)]
     lease_seconds: u32,
-    /// Where training jobs reach this service (https://…). Each job then finds BAKEOFF_URL and BAKEOFF_PUSH_TOKEN in its environment, and
-    /// may send the metrics of its own trial with them, and nothing else.
+    /// Where training jobs reach this service (https://…). Each job then finds BAKEOFF_URL and
+    /// BAKEOFF_PUSH_TOKEN in its environment, and may send the metrics of its own trial with them,
+    /// and nothing else.
     #[arg(long, env = "BAKEOFF_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     public_url: Option<String>,
-    /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data directory with --embedded.
+    /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data
+    /// directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
-    /// S3 object (s3://bucket/key) that tells this database from a copy of it; remembered. Read every 30 seconds and rewritten every
-    /// minute; a copy cannot keep up, and stops acting.
+    /// S3 object (s3://bucket/key) that tells this database from a copy of it; remembered. Read
+    /// every 30 seconds and rewritten every minute; a copy cannot keep up, and stops acting.
     #[arg(long, env = "BAKEOFF_FENCE", value_name = "S3_URI", value_parser = s3_object)]
     fence: Option<String>,
-    /// Without a fence: stop jobs that carry this installation's marker and are not in the database, as after a restore from a
-    /// backup. Only where no other database of this installation lives.
+    /// Without a fence: stop jobs that carry this installation's marker and are not in the
+    /// database, as after a restore from a backup. Only where no other database of this
+    /// installation lives.
     #[arg(long, env = "BAKEOFF_STOP_UNKNOWN_JOBS")]
     stop_unknown_jobs: bool,
     /// Seconds that a call to AWS may take, in real time.
@@ -117,7 +132,10 @@ pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
     let clock = options.clock.unwrap_or(Timescale::REAL);
     refuse_to_simulate_on_aws(clock)?;
     if let Some(fault) = options.fault.take() {
-        ensure!(options.clock.is_some(), "--fault is for simulation: it needs BAKEOFF_CLOCK");
+        ensure!(
+            options.clock.is_some(),
+            "--fault is for simulation: it needs BAKEOFF_CLOCK"
+        );
         crash::arm(fault);
     }
     let mut opening = std::pin::pin!(open_database(&options));
@@ -166,9 +184,16 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     if clock.is_real() && clock == Timescale::REAL {
         return Ok(());
     }
-    let is_loopback =
-        |url: &str| ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|p| url.starts_with(p));
-    let endpoint = |name: &str| std::env::var(name).or_else(|_| std::env::var("AWS_ENDPOINT_URL")).unwrap_or_default();
+    let is_loopback = |url: &str| {
+        ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"]
+            .iter()
+            .any(|p| url.starts_with(p))
+    };
+    let endpoint = |name: &str| {
+        std::env::var(name)
+            .or_else(|_| std::env::var("AWS_ENDPOINT_URL"))
+            .unwrap_or_default()
+    };
     for name in [
         "AWS_ENDPOINT_URL_SAGEMAKER",
         "AWS_ENDPOINT_URL_CLOUDWATCH",
@@ -204,7 +229,10 @@ async fn serve(
         options.region
     );
     let clock = Clock::Running(clock);
-    let added = store.put_prices(price::catalog(), ids::fresh, clock.now()).await?.len();
+    let added = store
+        .put_prices(price::catalog(), ids::fresh, clock.now())
+        .await?
+        .len();
     tracing::info!(added, "catalog prices are in the store");
     let region = bakeoff_aws::connect(options.region.clone(), aws_timeout(options)).await;
     let settings = Arc::new(settings(options, store.installation().await?)?);
@@ -217,9 +245,17 @@ async fn serve(
         newest: Arc::default(),
         tasks: Arc::default(),
         pulse: Pulse::default(),
-        watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+        watcher: Arc::new(Leader::new(
+            "watcher",
+            settings.owner.clone(),
+            settings.lease,
+        )),
         sns: sns(options)?.map(Arc::new),
-        metrics: Some(PrometheusBuilder::new().install_recorder().context("metrics")?),
+        metrics: Some(
+            PrometheusBuilder::new()
+                .install_recorder()
+                .context("metrics")?,
+        ),
         settings,
         store,
         clock,
@@ -229,17 +265,31 @@ async fn serve(
     under_way.cancel();
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
-    let beside = App { store: app.store.apart(tasks_share, lease), ..app.clone() };
+    let beside = App {
+        store: app.store.apart(tasks_share, lease),
+        ..app.clone()
+    };
     let migrated = upgraded(app.store.clone(), lease);
     tasks::spawn(&beside, &tracker, &stop);
-    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("{}", options.listen))?;
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("{}", options.listen))?;
     let address = format!("http://{}", listener.local_addr()?);
     if let Some(path) = &options.ready_file {
         write_whole(path, &address)?;
     }
-    tracing::info!(address, region = options.region, "Bakeoff listens; /docs documents the API");
+    tracing::info!(
+        address,
+        region = options.region,
+        "Bakeoff listens; /docs documents the API"
+    );
     let limits = http::Limits::of_process();
-    let server = tokio::spawn(http::serve(listener, http::router(app), limits, stop.clone()));
+    let server = tokio::spawn(http::serve(
+        listener,
+        http::router(app),
+        limits,
+        stop.clone(),
+    ));
     let outcome = tokio::select! {
         () = asked.cancelled() => Ok(()),
         error = migrated => Err(error),
@@ -258,14 +308,18 @@ async fn serve(
 /// How long the database may take to say which version its schema has.
 const SCHEMA_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends when the schema is newer than this program: somebody has migrated the database under it, and what it would write from now on
-/// might mean something else there.
+/// Ends when the schema is newer than this program: somebody has migrated the database under it,
+/// and what it would write from now on might mean something else there.
 async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
     loop {
         real_sleep(look_every).await;
         // A database that is away, or does not answer, says nothing of its schema.
-        let versions = Pulse::default().patiently(SCHEMA_PATIENCE, store.schema_versions()).await;
-        let Some(Ok((applied, known))) = versions else { continue };
+        let versions = Pulse::default()
+            .patiently(SCHEMA_PATIENCE, store.schema_versions())
+            .await;
+        let Some(Ok((applied, known))) = versions else {
+            continue;
+        };
         if applied > known {
             return anyhow!(
                 "the schema is now at version {applied}, newer than this program's {known}: the database was migrated under it, \
@@ -276,17 +330,31 @@ async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
 }
 
 fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
-    let Some(topic) = &options.sns_topic else { return Ok(None) };
-    let genuine =
-        Sns::of_topic(topic).with_context(|| format!("--sns-topic: `{topic}` is not the ARN of an SNS topic"))?;
+    let Some(topic) = &options.sns_topic else {
+        return Ok(None);
+    };
+    let genuine = Sns::of_topic(topic)
+        .with_context(|| format!("--sns-topic: `{topic}` is not the ARN of an SNS topic"))?;
     // A simulated region, which is on loopback, signs by itself.
-    let simulated = options.clock.and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok());
-    let sns = simulated.map_or(genuine, |url| Sns::at(topic, format!("{}/", url.trim_end_matches('/'))));
-    let Some(file) = &options.sns_issuers else { return Ok(Some(sns)) };
+    let simulated = options
+        .clock
+        .and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok());
+    let sns = simulated.map_or(genuine, |url| {
+        Sns::at(topic, format!("{}/", url.trim_end_matches('/')))
+    });
+    let Some(file) = &options.sns_issuers else {
+        return Ok(Some(sns));
+    };
     let said = || format!("--sns-issuers {}", file.display());
-    let issuers: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).with_context(said)?.collect();
+    let issuers: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file)
+        .with_context(said)?
+        .collect();
     let issuers = issuers.with_context(said)?;
-    ensure!(!issuers.is_empty(), "{}: there is no certificate in it", said());
+    ensure!(
+        !issuers.is_empty(),
+        "{}: there is no certificate in it",
+        said()
+    );
     Ok(Some(sns.trusting(&issuers).with_context(said)?))
 }
 
@@ -313,13 +381,16 @@ async fn open_fence(store: &Store, options: &ServeOptions) -> anyhow::Result<Fen
     );
     let fence = Fence::new(fence, options.stop_unknown_jobs);
     if fence.uri.is_none() {
-        tracing::warn!("no --fence: a copy of this database would act as if it were this installation; see the README");
+        tracing::warn!(
+            "no --fence: a copy of this database would act as if it were this installation; see the README"
+        );
     }
     Ok(fence)
 }
 
-/// Pins the account that the jobs are in: the first one seen stays, and credentials of another are refused at start. If STS does not
-/// answer, the service starts, and asks again before it believes that a job is missing or creates one.
+/// Pins the account that the jobs are in: the first one seen stays, and credentials of another are
+/// refused at start. If STS does not answer, the service starts, and asks again before it believes
+/// that a job is missing or creates one.
 async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     let seen = match aws.caller_account().await {
         Ok(account) => Some(account),
@@ -344,8 +415,13 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
 
 /// Without a slash at its end: paths are appended.
 fn public_url(text: &str) -> Result<String, String> {
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
-    let is_whole = !rest.trim_matches('/').is_empty() && !text.contains(char::is_whitespace) && text.len() <= 400;
+    let rest = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"))
+        .unwrap_or_default();
+    let is_whole = !rest.trim_matches('/').is_empty()
+        && !text.contains(char::is_whitespace)
+        && text.len() <= 400;
     if is_whole {
         Ok(text.trim_end_matches('/').to_owned())
     } else {
@@ -355,9 +431,12 @@ fn public_url(text: &str) -> Result<String, String> {
 
 /// `s3://bucket/key`, whole.
 fn s3_object(text: &str) -> Result<String, String> {
-    let parts = text.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
-    let is_whole =
-        parts.is_some_and(|(bucket, key)| (3..=63).contains(&bucket.len()) && !key.is_empty() && !key.ends_with('/'));
+    let parts = text
+        .strip_prefix("s3://")
+        .and_then(|rest| rest.split_once('/'));
+    let is_whole = parts.is_some_and(|(bucket, key)| {
+        (3..=63).contains(&bucket.len()) && !key.is_empty() && !key.ends_with('/')
+    });
     if is_whole {
         Ok(text.to_owned())
     } else {
@@ -384,7 +463,10 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
         return Ok(store.migrate().await?);
     }
     let (applied, known) = store.schema_versions().await?;
-    ensure!(applied >= known, "the schema is at version {applied}, this program needs {known}: run `bakeoff migrate`");
+    ensure!(
+        applied >= known,
+        "the schema is at version {applied}, this program needs {known}: run `bakeoff migrate`"
+    );
     ensure!(
         applied <= known,
         "the schema is at version {applied}, newer than this program's {known}: upgrade the program"
@@ -398,26 +480,44 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
     let poll = TimeDelta::seconds(options.poll_seconds.max(1).into());
     let policy = Policy {
         poll,
-        // A create can be under way for as long as a lease is trusted and a call may take: real time, on the domain clock.
-        quarantine: options.clock.unwrap_or(Timescale::REAL).virtual_duration(lease + aws_timeout(options) * 2),
+        // A create can be under way for as long as a lease is trusted and a call may take: real
+        // time, on the domain clock.
+        quarantine: options
+            .clock
+            .unwrap_or(Timescale::REAL)
+            .virtual_duration(lease + aws_timeout(options) * 2),
         ..Policy::default()
     };
     Ok(Settings {
         region: options.region.clone(),
-        // Unique even on hosts of the same name, and for a process that comes back with the same pid.
-        owner: format!("{}/{}/{}", host.trim(), std::process::id(), ids::fresh().as_simple()),
+        // Unique even on hosts of the same name, and for a process that comes back with the same
+        // pid.
+        owner: format!(
+            "{}/{}/{}",
+            host.trim(),
+            std::process::id(),
+            ids::fresh().as_simple()
+        ),
         installation,
         policy,
         lease,
-        listing: if options.aws_push { (LISTING_WITH_PUSH, LISTING_WITH_PUSH) } else { (poll, LISTING_LONGEST) },
+        listing: if options.aws_push {
+            (LISTING_WITH_PUSH, LISTING_WITH_PUSH)
+        } else {
+            (poll, LISTING_LONGEST)
+        },
         sagemaker_metrics: options.sagemaker_metrics,
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
         public_url: options.public_url.clone(),
-        points_kept: options.keep_points_days.map(|days| TimeDelta::days(days.into())),
+        points_kept: options
+            .keep_points_days
+            .map(|days| TimeDelta::days(days.into())),
         secret_key: secret::of_service(
             options.secret_key.as_ref(),
-            options.embedded.then_some(options.database.data_dir.as_path()),
+            options
+                .embedded
+                .then_some(options.database.data_dir.as_path()),
         )?,
     })
 }
@@ -426,7 +526,12 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
 pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = path.with_extension("new");
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&scratch)?;
     std::io::Write::write_all(&mut file, text.as_bytes())?;
     Ok(std::fs::rename(&scratch, path)?)
 }
@@ -434,7 +539,10 @@ pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
 /// Cancelled at the first SIGTERM or Ctrl-C from now on.
 fn stop_asked() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let asked = CancellationToken::new();
     let token = asked.clone();
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Who is asking: bearer API keys, `bk_<key id>_<secret>`. Only a hash of the secret is stored; it is compared in constant
-//! time. A key belongs to a project and has a role.
+//! Who is asking: bearer API keys, `bk_<key id>_<secret>`. Only a hash of the secret is stored; it
+//! is compared in constant time. A key belongs to a project and has a role.
 
 use axum::extract::FromRequestParts;
 use axum::http::header;
@@ -35,7 +35,9 @@ impl Role {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Self::Viewer, Self::Editor, Self::Admin].into_iter().find(|role| role.as_str() == text)
+        [Self::Viewer, Self::Editor, Self::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == text)
     }
 }
 
@@ -47,8 +49,8 @@ pub(super) struct Caller {
     role: Role,
 }
 
-/// A caller who may start and change things. An extractor, so that it stands before the body's: who may not do it is told so
-/// before anything is read.
+/// A caller who may start and change things. An extractor, so that it stands before the body's: who
+/// may not do it is told so before anything is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Editor(pub(super) Caller);
 
@@ -56,7 +58,8 @@ pub(super) struct Editor(pub(super) Caller);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin(pub(super) Caller);
 
-/// Whoever may send metrics: an editor, or a training job with the token of its trial, which is still to be compared.
+/// Whoever may send metrics: an editor, or a training job with the token of its trial, which is
+/// still to be compared.
 #[derive(Debug, Clone)]
 pub(super) enum Pusher {
     Editor(Caller),
@@ -69,13 +72,18 @@ impl FromRequestParts<App> for Pusher {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         match bearer(parts).filter(|text| push_token::is_one(text)) {
             Some(token) => Ok(Self::Token(token.to_owned())),
-            None => Editor::from_request_parts(parts, app).await.map(|Editor(caller)| Self::Editor(caller)),
+            None => Editor::from_request_parts(parts, app)
+                .await
+                .map(|Editor(caller)| Self::Editor(caller)),
         }
     }
 }
 
 fn bearer(parts: &Parts) -> Option<&str> {
-    let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok())?;
+    let value = parts
+        .headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())?;
     value.strip_prefix("Bearer ").map(str::trim)
 }
 
@@ -101,7 +109,10 @@ impl FromRequestParts<App> for Editor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        Caller::from_request_parts(parts, app).await?.needs(Role::Editor).map(Self)
+        Caller::from_request_parts(parts, app)
+            .await?
+            .needs(Role::Editor)
+            .map(Self)
     }
 }
 
@@ -109,7 +120,10 @@ impl FromRequestParts<App> for Admin {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        Caller::from_request_parts(parts, app).await?.needs(Role::Admin).map(Self)
+        Caller::from_request_parts(parts, app)
+            .await?
+            .needs(Role::Admin)
+            .map(Self)
     }
 }
 
@@ -138,14 +152,23 @@ impl FromRequestParts<App> for Caller {
             ));
         };
         // One answer for every kind of wrong key: it must not tell which ids exist.
-        let refused = || Problem::unauthenticated("the key is malformed, unknown, revoked or expired");
+        let refused =
+            || Problem::unauthenticated("the key is malformed, unknown, revoked or expired");
         let (id, secret) = parse_key(text).ok_or_else(refused)?;
-        let stored = app.store.live_key(id, real_now()).await?.ok_or_else(refused)?;
+        let stored = app
+            .store
+            .live_key(id, real_now())
+            .await?
+            .ok_or_else(refused)?;
         let role = Role::parse(&stored.role).ok_or_else(refused)?;
         if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
             return Err(refused());
         }
-        Ok(Self { project: stored.project_id, key: id, role })
+        Ok(Self {
+            project: stored.project_id,
+            key: id,
+            role,
+        })
     }
 }
 

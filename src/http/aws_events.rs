@@ -1,9 +1,10 @@
-//! What EventBridge pushes: "SageMaker Training Job State Change". A hint to look now, never the truth: nothing is settled by
-//! it, and a lost, repeated or late one changes nothing but when we look.
+//! What EventBridge pushes: "SageMaker Training Job State Change". A hint to look now, never the
+//! truth: nothing is settled by it, and a lost, repeated or late one changes nothing but when we
+//! look.
 //!
-//! It comes through an API destination, with a key, or through an SNS topic, with a signature ([`crate::sns`]).
-//! The key is one of the installation, not of a project: events are of the whole account. It is derived, so nothing secret is
-//! stored, and opens nothing but this door.
+//! It comes through an API destination, with a key, or through an SNS topic, with a signature
+//! ([`crate::sns`]). The key is one of the installation, not of a project: events are of the whole
+//! account. It is derived, so nothing secret is stored, and opens nothing but this door.
 
 use std::collections::BTreeMap;
 
@@ -24,13 +25,20 @@ use crate::app::App;
 use crate::ids::mac;
 use crate::sns::{Opened, SnsError};
 
-/// The key of an installation's events, as an API destination sends it: `Authorization: Bearer bke_…`.
+/// The key of an installation's events, as an API destination sends it: `Authorization: Bearer
+/// bke_…`.
 pub fn events_key(secret_key: &[u8; 32]) -> String {
-    format!("bke_{}", hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes()))
+    format!(
+        "bke_{}",
+        hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes())
+    )
 }
 
 fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let value = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let given = value.strip_prefix("Bearer ").unwrap_or(value).trim();
     let own = events_key(&app.settings.secret_key);
     if bool::from(given.as_bytes().ct_eq(own.as_bytes())) {
@@ -44,7 +52,9 @@ fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
 /// The event inside a message of SNS's; none when it is about the subscription.
 async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
     let Some(sns) = &app.sns else {
-        return Err(Problem::unauthenticated("this service takes no messages of SNS: start it with --sns-topic ARN"));
+        return Err(Problem::unauthenticated(
+            "this service takes no messages of SNS: start it with --sns-topic ARN",
+        ));
     };
     match sns.open(body).await {
         Ok(Opened::Notification(message)) => Ok(Some(message.into_bytes())),
@@ -125,20 +135,28 @@ fn moment(value: Option<&serde_json::Value>) -> Option<DateTime<Utc>> {
 
 /// A state change that EventBridge pushed
 ///
-/// For an EventBridge API destination (with its key), or an HTTPS subscription of the SNS topic that the service was started
-/// with (signed by SNS). Whatever cannot be of use is taken and dropped, so that it is not sent again.
+/// For an EventBridge API destination (with its key), or an HTTPS subscription of the SNS topic
+/// that the service was started with (signed by SNS). Whatever cannot be of use is taken and
+/// dropped, so that it is not sent again.
 #[utoipa::path(post, path = "/v1/aws-events", operation_id = "pushAwsEvent", tag = "webhooks", security(()),
     request_body = AwsEvent,
     responses((status = 202, description = "Taken as a hint"), Problems))]
-pub(super) async fn push(State(app): State<App>, headers: HeaderMap, Raw(body): Raw) -> Result<StatusCode, Problem> {
+pub(super) async fn push(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<StatusCode, Problem> {
     let event = if headers.contains_key("x-amz-sns-message-type") {
-        let Some(event) = open_sns(&app, &body).await? else { return Ok(StatusCode::ACCEPTED) };
+        let Some(event) = open_sns(&app, &body).await? else {
+            return Ok(StatusCode::ACCEPTED);
+        };
         event
     } else {
         is_event_bridge(&app, &headers)?;
         body.to_vec()
     };
-    let event: AwsEvent = serde_json::from_slice(&event).map_err(|error| Problem::malformed(error.to_string()))?;
+    let event: AwsEvent =
+        serde_json::from_slice(&event).map_err(|error| Problem::malformed(error.to_string()))?;
     let is_ours = event.source == "aws.sagemaker"
         && event.detail_type == "SageMaker Training Job State Change"
         && (event.region.is_empty() || event.region == app.settings.region);
@@ -150,8 +168,11 @@ pub(super) async fn push(State(app): State<App>, headers: HeaderMap, Raw(body): 
 
 async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     let names = [detail.training_job_name.clone()];
-    let Some(known) = app.store.running_attempts(Some(&names)).await?.pop() else { return Ok(()) };
-    // A job that somebody made under our name tells us nothing. (A truncated event may have no environment at all.)
+    let Some(known) = app.store.running_attempts(Some(&names)).await?.pop() else {
+        return Ok(());
+    };
+    // A job that somebody made under our name tells us nothing. (A truncated event may have no
+    // environment at all.)
     let marker = detail.environment.get(MARKER);
     if marker.is_some_and(|marker| *marker != known.attempt.to_string()) {
         return Ok(());
@@ -159,10 +180,18 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     let status = JobStatus::parse(&detail.training_job_status);
     let modified_at = moment(detail.last_modified_time.as_ref());
     let started_at = moment(detail.training_start_time.as_ref()).filter(|_| marker.is_some());
-    let is_old = known.modified_at.zip(modified_at).is_some_and(|(ours, theirs)| theirs < ours);
+    let is_old = known
+        .modified_at
+        .zip(modified_at)
+        .is_some_and(|(ours, theirs)| theirs < ours);
     let is_new = known.secondary_status.as_deref() != Some(detail.secondary_status.as_str());
-    let started = started_at.filter(|_| !known.has_started).map(|at| (known.attempt, at));
-    let known = Known { has_started: known.has_started || started_at.is_some(), ..known };
+    let started = started_at
+        .filter(|_| !known.has_started)
+        .map(|at| (known.attempt, at));
+    let known = Known {
+        has_started: known.has_started || started_at.is_some(),
+        ..known
+    };
     let look = !is_old && deserves_a_look(&known, &status, &detail.secondary_status);
     let change = Change {
         attempt: known.attempt,
@@ -173,23 +202,33 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     };
     let now = app.clock.now();
     let looks: &[_] = if look { &[known.trial] } else { &[] };
-    app.store.notice_event((is_new && !is_old).then_some(&change), started, looks, now).await?;
+    app.store
+        .notice_event((is_new && !is_old).then_some(&change), started, looks, now)
+        .await?;
     // With the settings in the event, no Describe is needed to compare them.
     if marker.is_some() && detail.resource_config.is_some() && !known.is_compared {
-        app.store.compare_settings(known.attempt, &actual(detail), now).await?;
+        app.store
+            .compare_settings(known.attempt, &actual(detail), now)
+            .await?;
     }
     Ok(())
 }
 
 fn actual(detail: Detail) -> Actual {
     let resources = detail.resource_config.unwrap_or_default();
-    let definitions = detail.algorithm_specification.unwrap_or_default().metric_definitions;
+    let definitions = detail
+        .algorithm_specification
+        .unwrap_or_default()
+        .metric_definitions;
     Actual {
         instance_type: resources.instance_type,
         instance_count: resources.instance_count,
         spot: detail.enable_managed_spot_training,
         keep_alive_seconds: resources.keep_alive_period_in_seconds,
         checkpoint_s3_uri: detail.checkpoint_config.and_then(|config| config.s3_uri),
-        metric_names: definitions.into_iter().map(|definition| definition.name).collect(),
+        metric_names: definitions
+            .into_iter()
+            .map(|definition| definition.name)
+            .collect(),
     }
 }

@@ -39,25 +39,44 @@ pub(super) async fn instance_types(
     Params(params): Params<TypeParams>,
 ) -> Result<Json<Page<InstanceType>>, Problem> {
     let wanted = |kind: &&InstanceType| {
-        params.family.as_deref().is_none_or(|family| kind.family() == family)
-            && params.accelerators_min.is_none_or(|least| kind.accelerator_count >= least)
+        params
+            .family
+            .as_deref()
+            .is_none_or(|family| kind.family() == family)
+            && params
+                .accelerators_min
+                .is_none_or(|least| kind.accelerator_count >= least)
     };
-    Ok(Json(Page { items: catalog::all().iter().filter(wanted).cloned().collect(), next_page_token: None }))
+    Ok(Json(Page {
+        items: catalog::all().iter().filter(wanted).cloned().collect(),
+        next_page_token: None,
+    }))
 }
 
 /// Get an instance type
 #[utoipa::path(get, path = "/v1/instance-types/{instance_type}", operation_id = "getInstanceType", tag = "catalog",
     params(("instance_type" = String, Path, description = "ml.p5.48xlarge")),
     responses((status = 200, description = "Its hardware", body = InstanceType), Problems))]
-pub(super) async fn instance_type(_caller: Caller, Path(name): Path<String>) -> Result<Json<InstanceType>, Problem> {
-    catalog::find(&name).cloned().map(Json).ok_or_else(|| unknown(&name))
+pub(super) async fn instance_type(
+    _caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<InstanceType>, Problem> {
+    catalog::find(&name)
+        .cloned()
+        .map(Json)
+        .ok_or_else(|| unknown(&name))
 }
 
 fn unknown(name: &str) -> Problem {
     let near = catalog::nearest(name).join(", ");
-    let hint =
-        if near.is_empty() { "GET /v1/instance-types lists them".to_owned() } else { format!("did you mean {near}?") };
-    Problem::not_found(format!("`{name}` is not a SageMaker training instance type; {hint}"))
+    let hint = if near.is_empty() {
+        "GET /v1/instance-types lists them".to_owned()
+    } else {
+        format!("did you mean {near}?")
+    };
+    Problem::not_found(format!(
+        "`{name}` is not a SageMaker training instance type; {hint}"
+    ))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -81,17 +100,24 @@ pub(super) async fn prices(
     Params(params): Params<PriceParams>,
 ) -> Result<Json<Page<Price>>, Problem> {
     let types = (!params.instance_type.is_empty()).then_some(params.instance_type.as_slice());
-    let mut items = app.store.prices_of(caller.project, params.region.as_deref(), types).await?;
+    let mut items = app
+        .store
+        .prices_of(caller.project, params.region.as_deref(), types)
+        .await?;
     if let Some(at) = params.as_of {
         // They come by type and region.
-        let of_one = |a: &Price, b: &Price| (&a.instance_type, &a.region) == (&b.instance_type, &b.region);
+        let of_one =
+            |a: &Price, b: &Price| (&a.instance_type, &a.region) == (&b.instance_type, &b.region);
         let chosen = items.chunk_by(of_one).filter_map(|prices| {
             let one = prices.first()?;
             price::in_force(prices, &one.instance_type, &one.region, at)
         });
         items = chosen.collect();
     }
-    Ok(Json(Page { items, next_page_token: None }))
+    Ok(Json(Page {
+        items,
+        next_page_token: None,
+    }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -111,8 +137,14 @@ pub(super) async fn rates(
     caller: Caller,
     Params(params): Params<RateParams>,
 ) -> Result<Json<Page<Rate>>, Problem> {
-    let items = app.store.rates(caller.project, params.region.as_deref()).await?;
-    Ok(Json(Page { items, next_page_token: None }))
+    let items = app
+        .store
+        .rates(caller.project, params.region.as_deref())
+        .await?;
+    Ok(Json(Page {
+        items,
+        next_page_token: None,
+    }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -125,8 +157,9 @@ pub(super) struct RefreshParams {
 
 /// Refresh prices
 ///
-/// Reads AWS's price list for the training component and writes what is new, with the day that AWS names. Experiments that depend
-/// on a new price are worked out anew and say so. Twice changes nothing. Needs the role admin.
+/// Reads AWS's price list for the training component and writes what is new, with the day that AWS
+/// names. Experiments that depend on a new price are worked out anew and say so. Twice changes
+/// nothing. Needs the role admin.
 #[utoipa::path(post, path = "/v1/prices/refresh", operation_id = "refreshPrices", tag = "catalog", params(RefreshParams),
     responses((status = 200, description = "What was new", body = Refreshed), Problems))]
 pub(super) async fn refresh_prices(
@@ -136,7 +169,10 @@ pub(super) async fn refresh_prices(
 ) -> Result<Json<Refreshed>, Problem> {
     let region = params.region.unwrap_or_else(|| app.settings.region.clone());
     if !is_region(&region) {
-        return Err(page::parameter("region", "it is not a region, for example us-east-1"));
+        return Err(page::parameter(
+            "region",
+            "it is not a region, for example us-east-1",
+        ));
     }
     let refreshed = refresh(&app, caller.project, &region).await.map_err(|error| match error {
         RefreshError::Store(error) => error.into(),
@@ -159,7 +195,10 @@ const FIRST_YEAR: i32 = 2017;
 const AHEAD_MAX: TimeDelta = TimeDelta::days(3 * 366);
 
 fn is_region(text: &str) -> bool {
-    (5..=40).contains(&text.len()) && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    (5..=40).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// A project's own rate for an instance type.
@@ -170,8 +209,8 @@ pub(super) struct NewPrice {
     usd_per_hour: Usd,
     /// From when it holds; now when absent. From 2017 to three years ahead.
     effective_from: Option<DateTime<Utc>>,
-    /// Why it holds for the past, 1 to 500 characters: needed when `effective_from` lies there, since it changes what has been
-    /// settled. Kept in the price's note.
+    /// Why it holds for the past, 1 to 500 characters: needed when `effective_from` lies there,
+    /// since it changes what has been settled. Kept in the price's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Where it comes from: a contract, a quote, a bill.
@@ -198,20 +237,33 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
             rule: "price".to_owned(),
         });
     };
-    let floor = standard.highest.map(|usd| Usd(usd.0 * Decimal::new(FLOOR_PERCENT, 2)).rounded());
+    let floor = standard
+        .highest
+        .map(|usd| Usd(usd.0 * Decimal::new(FLOOR_PERCENT, 2)).rounded());
     if new.usd_per_hour.0 <= Decimal::ZERO || new.usd_per_hour.0 > Decimal::from(100_000u32) {
-        push("/usd_per_hour", "it is not a rate between 0 and 100000 USD an hour", "give the rate of one instance");
+        push(
+            "/usd_per_hour",
+            "it is not a rate between 0 and 100000 USD an hour",
+            "give the rate of one instance",
+        );
     } else if let Some(floor) = floor.filter(|floor| new.usd_per_hour < *floor) {
         push(
             "/usd_per_hour",
             &format!(
                 "it is less than {FLOOR_PERCENT} % of the highest price that AWS lists for it, and budgets are counted in it"
             ),
-            &format!("give the rate of a whole instance an hour, at least {}", floor.0.normalize()),
+            &format!(
+                "give the rate of a whole instance an hour, at least {}",
+                floor.0.normalize()
+            ),
         );
     }
     if !(1..=200).contains(&new.source.chars().count()) {
-        push("/source", "it is empty or longer than 200 characters", "say where the rate comes from");
+        push(
+            "/source",
+            "it is empty or longer than 200 characters",
+            "say where the rate comes from",
+        );
     }
     if new.note.chars().count() > 1000 {
         push("/note", "it is longer than 1000 characters", "shorten it");
@@ -221,10 +273,20 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     }
     let is_reason = |reason: &String| (1..=500).contains(&reason.chars().count());
     let is_past = standard.effective_from < standard.now - CLOCK_SLACK;
-    if standard.effective_from.year() < FIRST_YEAR || standard.effective_from > standard.now + AHEAD_MAX {
-        push("/effective_from", "it lies before 2017 or more than three years ahead", "give the day of the contract");
+    if standard.effective_from.year() < FIRST_YEAR
+        || standard.effective_from > standard.now + AHEAD_MAX
+    {
+        push(
+            "/effective_from",
+            "it lies before 2017 or more than three years ahead",
+            "give the day of the contract",
+        );
     } else if is_past && new.reason.is_none() {
-        push("/reason", "the rate would hold for the past, and change what is settled", "say why, in `reason`");
+        push(
+            "/reason",
+            "the rate would hold for the past, and change what is settled",
+            "say why, in `reason`",
+        );
     } else if !new.reason.as_ref().is_none_or(is_reason) {
         push(
             "/reason",
@@ -237,8 +299,9 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
 
 /// Set a negotiated rate
 ///
-/// It goes before the catalog's price from its day on, for this project only. Earlier prices are kept. Budgets are counted in it:
-/// it needs the role admin, and may not be less than 30 % of the highest price that AWS lists from that day on.
+/// It goes before the catalog's price from its day on, for this project only. Earlier prices are
+/// kept. Budgets are counted in it: it needs the role admin, and may not be less than 30 % of the
+/// highest price that AWS lists from that day on.
 #[utoipa::path(put, path = "/v1/prices/{instance_type}", operation_id = "putPrice", tag = "catalog", request_body = NewPrice,
     params(("instance_type" = String, Path, description = "ml.p5e.48xlarge")),
     responses((status = 200, description = "The new price", body = Price), Problems))]
@@ -253,14 +316,32 @@ pub(super) async fn put_price(
     }
     let now = app.clock.now();
     let effective_from = new.effective_from.unwrap_or(now);
-    let known = app.store.prices_of(caller.project, Some(&new.region), Some(std::slice::from_ref(&name))).await?;
+    let known = app
+        .store
+        .prices_of(
+            caller.project,
+            Some(&new.region),
+            Some(std::slice::from_ref(&name)),
+        )
+        .await?;
     let highest = price::highest_list_price(&known, &name, &new.region, effective_from);
-    let errors = price_errors(&new, &Standard { now, effective_from, highest });
+    let errors = price_errors(
+        &new,
+        &Standard {
+            now,
+            effective_from,
+            highest,
+        },
+    );
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
     let reason = new.reason.map(|reason| format!("back-dated: {reason}"));
-    let note: Vec<String> = [Some(new.note), reason].into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    let note: Vec<String> = [Some(new.note), reason]
+        .into_iter()
+        .flatten()
+        .filter(|part| !part.is_empty())
+        .collect();
     let price = Price {
         id: PriceId(ids::fresh()),
         instance_type: name,

@@ -1,5 +1,5 @@
-//! CI: stored experiment templates, and the signed webhook that starts one. The signature is HMAC-SHA256 over the raw
-//! body; a delivery id counts once, so a redelivery starts nothing.
+//! CI: stored experiment templates, and the signed webhook that starts one. The signature is
+//! HMAC-SHA256 over the raw body; a delivery id counts once, so a redelivery starts nothing.
 
 use axum::Json;
 use axum::extract::State;
@@ -40,8 +40,8 @@ pub(super) struct CreatedTemplate {
 /// What CI sends.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct CiTrigger {
-    /// Unique for each delivery, 1 to 255 characters. In the body, and so under the signature: nobody can replay it under
-    /// another one.
+    /// Unique for each delivery, 1 to 255 characters. In the body, and so under the signature:
+    /// nobody can replay it under another one.
     delivery_id: String,
     /// Becomes the workload's code version.
     commit: String,
@@ -58,7 +58,10 @@ pub(super) struct CiStarted {
 }
 
 fn secret(app: &App, id: TemplateId) -> String {
-    let derived = mac(&app.settings.secret_key, format!("ci-template/{id}").as_bytes());
+    let derived = mac(
+        &app.settings.secret_key,
+        format!("ci-template/{id}").as_bytes(),
+    );
     hex::encode(derived.finalize().into_bytes())
 }
 
@@ -82,37 +85,59 @@ pub(super) async fn create_template(
         Err(findings) => {
             let errors = findings.iter().map(|finding| {
                 let error = FieldError::from(finding);
-                FieldError { pointer: format!("/spec{}", error.pointer), ..error }
+                FieldError {
+                    pointer: format!("/spec{}", error.pointer),
+                    ..error
+                }
             });
             return Err(Problem::invalid(errors.collect()));
         }
     };
     let id = TemplateId(ids::fresh());
-    app.store.insert_template(caller.project, (id, &new.name), &spec, app.clock.now()).await?;
-    let created = CreatedTemplate { id, name: new.name, secret: secret(&app, id) };
+    app.store
+        .insert_template(caller.project, (id, &new.name), &spec, app.clock.now())
+        .await?;
+    let created = CreatedTemplate {
+        id,
+        name: new.name,
+        secret: secret(&app, id),
+    };
     Ok((StatusCode::CREATED, Json(created)))
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
-    let value = headers.get(name).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
+    let value = headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .filter(|value| !value.is_empty());
     value.ok_or_else(|| Problem::unauthenticated(&format!("the header {name} is missing")))
 }
 
 /// Verifies before it reads: an unsigned body is not even parsed.
 async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Template, Problem> {
-    let refused = || Problem::unauthenticated("no such template, or the signature does not match the body");
-    let id: TemplateId = header(headers, "x-bakeoff-template")?.parse().map_err(|_| refused())?;
+    let refused =
+        || Problem::unauthenticated("no such template, or the signature does not match the body");
+    let id: TemplateId = header(headers, "x-bakeoff-template")?
+        .parse()
+        .map_err(|_| refused())?;
     let signature = header(headers, "x-bakeoff-signature-256")?;
-    let given = signature.strip_prefix("sha256=").and_then(|digits| hex::decode(digits).ok()).ok_or_else(refused)?;
-    // The secret can be derived for any id, so a stranger learns nothing from the order of these checks.
-    mac(secret(app, id).as_bytes(), body).verify_slice(&given).map_err(|_| refused())?;
+    let given = signature
+        .strip_prefix("sha256=")
+        .and_then(|digits| hex::decode(digits).ok())
+        .ok_or_else(refused)?;
+    // The secret can be derived for any id, so a stranger learns nothing from the order of these
+    // checks.
+    mac(secret(app, id).as_bytes(), body)
+        .verify_slice(&given)
+        .map_err(|_| refused())?;
     app.store.template(id).await?.ok_or_else(refused)
 }
 
 /// Start an experiment from CI
 ///
-/// Headers: `X-Bakeoff-Template` (its id) and `X-Bakeoff-Signature-256` (`sha256=` and the HMAC-SHA256 of the raw body under
-/// the template's secret). The body's `delivery_id` counts once: a repetition starts nothing.
+/// Headers: `X-Bakeoff-Template` (its id) and `X-Bakeoff-Signature-256` (`sha256=` and the
+/// HMAC-SHA256 of the raw body under the template's secret). The body's `delivery_id` counts once:
+/// a repetition starts nothing.
 #[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
     params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
     request_body = CiTrigger,
@@ -136,20 +161,35 @@ pub(super) async fn trigger(
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let started = |experiment_id, duplicate| Ok((StatusCode::ACCEPTED, Json(CiStarted { experiment_id, duplicate })));
+    let started = |experiment_id, duplicate| {
+        Ok((
+            StatusCode::ACCEPTED,
+            Json(CiStarted {
+                experiment_id,
+                duplicate,
+            }),
+        ))
+    };
     if let Some(id) = app.store.delivered(template.id, delivery).await? {
         return started(id, true);
     }
     let spec = with_commit(template.spec, &trigger);
     let loaded = intake::load(&app, template.project_id, spec).await?;
     let prepared = aside(move || loaded.prepare()).await?;
-    let prepared = prepared.map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
-    let once = Once::Delivery { template: template.id, delivery };
+    let prepared = prepared
+        .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
+    let once = Once::Delivery {
+        template: template.id,
+        delivery,
+    };
     match prepared.start(&app, template.project_id, &once).await {
         Ok(()) => started(prepared.id, false),
         Err(StoreError::Conflict { constraint }) if constraint == "ci_deliveries_pkey" => {
             let id = app.store.delivered(template.id, delivery).await?;
-            id.map_or_else(|| Err(Problem::unavailable("try again")), |id| started(id, true))
+            id.map_or_else(
+                || Err(Problem::unavailable("try again")),
+                |id| started(id, true),
+            )
         }
         Err(error) => Err(error.into()),
     }

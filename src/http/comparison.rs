@@ -102,8 +102,9 @@ pub(super) struct FormatParams {
 
 /// Compare the trials of an experiment
 ///
-/// Speed, cost and price source of every trial; rows that may not be ranked are in the table too. JSON has the expectations
-/// beside the rows; CSV, NDJSON and Parquet have the rows, with the same columns.
+/// Speed, cost and price source of every trial; rows that may not be ranked are in the table too.
+/// JSON has the expectations beside the rows; CSV, NDJSON and Parquet have the rows, with the same
+/// columns.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/comparison", operation_id = "getComparison", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), FormatParams),
     responses((status = 200, description = "The table",
@@ -178,7 +179,8 @@ const CURVE_COLUMNS: &[(&str, Kind)] = &[
 
 /// Compare convergence
 ///
-/// A loss of trials and runs against steps, tokens, hours and dollars: which gets furthest for its money, not only for its time.
+/// A loss of trials and runs against steps, tokens, hours and dollars: which gets furthest for its
+/// money, not only for its time.
 #[utoipa::path(get, path = "/v1/convergence", operation_id = "compareConvergence", tag = "experiments", params(CurveParams),
     responses((status = 200, description = "The curves, five minutes a point",
         content((Convergence = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -191,12 +193,27 @@ pub(super) async fn convergence(
 ) -> Result<Response, Problem> {
     let asked = params.experiment_id.len() + params.trial_id.len() + params.run_id.len();
     check_count(asked)?;
-    let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
+    let selection = selected(
+        &app,
+        caller,
+        params.experiment_id,
+        params.trial_id,
+        &params.run_id,
+    )
+    .await?;
     let name = params.metric.as_deref().unwrap_or(metric::TRAIN_LOSS);
     let name = metric::standard(name).map_or(name, |standard| standard.name);
-    let curves = read::curves(&app.store, &selection, (name, params.target), app.clock.now()).await?;
+    let curves = read::curves(
+        &app.store,
+        &selection,
+        (name, params.target),
+        app.clock.now(),
+    )
+    .await?;
     match Format::chosen(params.format, &headers) {
-        Format::Json => Ok(([(header::VARY, "Accept")], heavy::json(curves).await?).into_response()),
+        Format::Json => {
+            Ok(([(header::VARY, "Accept")], heavy::json(curves).await?).into_response())
+        }
         format => table::rows(format, CURVE_COLUMNS, curves.rows).await,
     }
 }
@@ -205,13 +222,15 @@ fn check_count(asked: usize) -> Result<(), Problem> {
     if (1..=SIDE_BY_SIDE_MAX).contains(&asked) {
         return Ok(());
     }
-    let detail = format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
+    let detail =
+        format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
     Err(page::parameter("experiment_id", detail))
 }
 
 /// Compare experiments, trials and runs
 ///
-/// All their rows in one table. Nothing is ranked here: rows of different workloads are not comparable.
+/// All their rows in one table. Nothing is ranked here: rows of different workloads are not
+/// comparable.
 #[utoipa::path(get, path = "/v1/comparison", operation_id = "compareSideBySide", tag = "experiments", params(SideBySideParams),
     responses((status = 200, description = "The table",
         content((ComparisonTable = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -224,7 +243,14 @@ pub(super) async fn side_by_side(
 ) -> Result<Response, Problem> {
     let asked = params.experiment_id.len() + params.trial_id.len() + params.run_id.len();
     check_count(asked)?;
-    let selection = selected(&app, caller, params.experiment_id, params.trial_id, &params.run_id).await?;
+    let selection = selected(
+        &app,
+        caller,
+        params.experiment_id,
+        params.trial_id,
+        &params.run_id,
+    )
+    .await?;
     let table = read::comparison_of(&app.store, &selection, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
         Format::Json => Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response()),
@@ -239,23 +265,38 @@ async fn selected(
     only: Vec<TrialId>,
     runs: &[RunId],
 ) -> Result<Selection, Problem> {
-    let absent =
-        |what: &str, id: &dyn std::fmt::Display| Problem::not_found(format!("there is no {what} {id} in this project"));
-    let owners = app.store.experiments_of_trials(caller.project, &only).await?;
+    let absent = |what: &str, id: &dyn std::fmt::Display| {
+        Problem::not_found(format!("there is no {what} {id} in this project"))
+    };
+    let owners = app
+        .store
+        .experiments_of_trials(caller.project, &only)
+        .await?;
     if let Some(missing) = only.iter().find(|id| !owners.contains_key(id)) {
         return Err(absent("trial", missing));
     }
     let ids: Vec<Uuid> = whole.iter().chain(owners.values()).map(|id| id.0).collect();
     let mut experiments = app.store.experiments_by_id(caller.project, &ids).await?;
     experiments.sort_by_key(|experiment| ids.iter().position(|id| *id == experiment.id.0));
-    if let Some(missing) = whole.iter().find(|id| experiments.iter().all(|one| one.id != **id)) {
+    if let Some(missing) = whole
+        .iter()
+        .find(|id| experiments.iter().all(|one| one.id != **id))
+    {
         return Err(absent("experiment", missing));
     }
     let found = app.store.runs_by_id(caller.project, runs).await?;
-    if let Some(missing) = runs.iter().find(|id| found.iter().all(|run| run.id != **id)) {
+    if let Some(missing) = runs
+        .iter()
+        .find(|id| found.iter().all(|run| run.id != **id))
+    {
         return Err(absent("run", missing));
     }
-    Ok(Selection { experiments, only, whole, runs: found })
+    Ok(Selection {
+        experiments,
+        only,
+        whole,
+        runs: found,
+    })
 }
 
 #[cfg(test)]
@@ -266,6 +307,9 @@ mod tests {
     /// The table's columns are the fields of a row, in their order.
     #[test]
     fn the_columns_are_the_fields() {
-        assert_eq!(table::fields(&ComparisonRow::default()), COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        assert_eq!(
+            table::fields(&ComparisonRow::default()),
+            COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Corrections of an attempt's bill by hand: where SageMaker told nothing, an estimate is booked until somebody knows better.
+//! Corrections of an attempt's bill by hand: where SageMaker told nothing, an estimate is booked
+//! until somebody knows better.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +14,8 @@ use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
 use crate::store::corrections::{BilledByHand, Corrected};
 
-/// No job is billed for longer than its 28 days, the stop and the transfers; beyond, somebody has given milliseconds.
+/// No job is billed for longer than its 28 days, the stop and the transfers; beyond, somebody has
+/// given milliseconds.
 const SECONDS_MAX: u64 = 30 * 86_400;
 
 /// What AWS's bill says of an attempt.
@@ -49,15 +51,20 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
         ));
     }
     if !(1..=500).contains(&new.reason.chars().count()) {
-        errors.push(error("/reason", "it is empty or longer than 500 characters", "say where the figure is from"));
+        errors.push(error(
+            "/reason",
+            "it is empty or longer than 500 characters",
+            "say where the figure is from",
+        ));
     }
     errors
 }
 
 /// Correct an attempt's bill
 ///
-/// Bills a settled attempt for the seconds that AWS's bill has, in the place of what was booked: an estimate, where the job had
-/// vanished or SageMaker gave no figure. The difference is a row of the ledger, and an event says why.
+/// Bills a settled attempt for the seconds that AWS's bill has, in the place of what was booked: an
+/// estimate, where the job had vanished or SageMaker gave no figure. The difference is a row of the
+/// ledger, and an event says why.
 #[utoipa::path(post, path = "/v1/attempts/{attempt_id}/corrections", operation_id = "correctAttempt", tag = "trials",
     params(("attempt_id" = AttemptId, Path)), request_body = NewCorrection,
     responses((status = 200, description = "What it changed", body = CorrectionView), Problems))]
@@ -71,11 +78,20 @@ pub(super) async fn correct(
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let said =
-        BilledByHand { project: caller.project, attempt, billable_seconds: new.billable_seconds, reason: &new.reason };
+    let said = BilledByHand {
+        project: caller.project,
+        attempt,
+        billable_seconds: new.billable_seconds,
+        reason: &new.reason,
+    };
     match app.store.correct_billing(said, app.clock.now()).await? {
-        Corrected::By(adjusted_usd) => Ok(Json(CorrectionView { attempt_id: attempt, adjusted_usd })),
-        Corrected::Unknown => Err(Problem::not_found(format!("there is no attempt {attempt} in this project"))),
+        Corrected::By(adjusted_usd) => Ok(Json(CorrectionView {
+            attempt_id: attempt,
+            adjusted_usd,
+        })),
+        Corrected::Unknown => Err(Problem::not_found(format!(
+            "there is no attempt {attempt} in this project"
+        ))),
         Corrected::Followed => Err(Problem::conflict(
             "followed",
             "the job was found to run on after its attempt was over, and has been billed to its end as SageMaker told",

@@ -1,5 +1,6 @@
-//! ETag and 304: a GET answers with a tag of its body, and with nothing when the client has that body already. The work of reading
-//! is done either way; what is saved is the transfer, and the client's parsing.
+//! ETag and 304: a GET answers with a tag of its body, and with nothing when the client has that
+//! body already. The work of reading is done either way; what is saved is the transfer, and the
+//! client's parsing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -22,8 +23,15 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
     }
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();
     let response = next.run(request).await;
-    let is_whole = response.body().size_hint().exact().is_some_and(|size| size <= BODY_MAX);
-    if response.status() != StatusCode::OK || !is_whole || response.headers().contains_key(header::ETAG) {
+    let is_whole = response
+        .body()
+        .size_hint()
+        .exact()
+        .is_some_and(|size| size <= BODY_MAX);
+    if response.status() != StatusCode::OK
+        || !is_whole
+        || response.headers().contains_key(header::ETAG)
+    {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -35,7 +43,10 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
         parts.headers.insert(header::ETAG, value);
     }
     // A private figure: a shared cache must not keep it, and the client asks each time.
-    parts.headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("private, no-cache"));
+    parts
+        .headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("private, no-cache"));
     if known.is_some_and(|known| matches(&known, &tag)) {
         let kept: HeaderMap = [header::ETAG, header::CACHE_CONTROL, header::VARY]
             .into_iter()
@@ -50,11 +61,17 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
 fn tag(body: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     let (head, tail) = body.split_at(body.len().saturating_sub(READ_AT_WITHIN));
-    match tail.windows(READ_AT.len()).rposition(|window| window == READ_AT) {
+    match tail
+        .windows(READ_AT.len())
+        .rposition(|window| window == READ_AT)
+    {
         Some(at) => {
             let (before, from) = body.split_at(head.len() + at);
             let value = from.get(READ_AT.len()..).unwrap_or_default();
-            let end = value.iter().position(|byte| *byte == b'"').unwrap_or(value.len());
+            let end = value
+                .iter()
+                .position(|byte| *byte == b'"')
+                .unwrap_or(value.len());
             (before, value.get(end..)).hash(&mut hasher);
         }
         None => body.hash(&mut hasher),
@@ -64,7 +81,8 @@ fn tag(body: &[u8]) -> String {
 
 fn matches(known: &HeaderValue, tag: &str) -> bool {
     let text = known.to_str().unwrap_or_default();
-    text.split(',').any(|one| one.trim() == tag || one.trim() == "*")
+    text.split(',')
+        .any(|one| one.trim() == tag || one.trim() == "*")
 }
 
 #[cfg(test)]
@@ -73,9 +91,17 @@ mod tests {
 
     #[test]
     fn when_it_was_read_is_not_in_the_tag() {
-        let body = |value: u32, at: &str| format!("{{\"rows\":[{value}],\"as_of\":\"{at}\"}}").into_bytes();
-        assert_eq!(tag(&body(1, "2026-11-20T00:00:00Z")), tag(&body(1, "2026-11-20T00:00:00.25Z")));
-        assert_ne!(tag(&body(1, "2026-11-20T00:00:00Z")), tag(&body(2, "2026-11-20T00:00:00Z")));
+        let body = |value: u32, at: &str| {
+            format!("{{\"rows\":[{value}],\"as_of\":\"{at}\"}}").into_bytes()
+        };
+        assert_eq!(
+            tag(&body(1, "2026-11-20T00:00:00Z")),
+            tag(&body(1, "2026-11-20T00:00:00.25Z"))
+        );
+        assert_ne!(
+            tag(&body(1, "2026-11-20T00:00:00Z")),
+            tag(&body(2, "2026-11-20T00:00:00Z"))
+        );
         assert_ne!(tag(b"{}"), tag(b"{ }"));
     }
 

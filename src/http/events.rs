@@ -29,7 +29,8 @@ const BATCH: i64 = 200;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A stream ends after so long.
 const STREAM_FOR: Duration = Duration::from_mins(15);
-/// Its key may have been revoked: it is looked up before events are read, and so often when there are none.
+/// Its key may have been revoked: it is looked up before events are read, and so often when there
+/// are none.
 const CHECK_KEY_EVERY: Duration = Duration::from_secs(45);
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -44,7 +45,8 @@ pub(super) struct EventParams {
 
 /// Events of an experiment
 ///
-/// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`, and ends after 15 minutes; else a page, oldest first.
+/// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`, and ends after 15
+/// minutes; else a page, oldest first.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
@@ -75,7 +77,13 @@ pub(super) async fn of_trial(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let trial = super::trials::find(&app, caller, id).await?;
-    answer((app, caller), (trial.experiment_id, Some(id)), &params, &headers).await
+    answer(
+        (app, caller),
+        (trial.experiment_id, Some(id)),
+        &params,
+        &headers,
+    )
+    .await
 }
 
 async fn answer(
@@ -84,14 +92,21 @@ async fn answer(
     params: &EventParams,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let resumed = headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
     let after = resumed.or(params.page_token).unwrap_or(0);
     if accept.contains("text/event-stream") {
         let place = app.events.open_stream(caller.key);
         let place = place.ok_or_else(|| Problem::too_many_streams(STREAMS_OF_KEY_MAX))?;
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-        return Ok(Sse::new(stream(app, (caller, place), of, after)).keep_alive(keep_alive).into_response());
+        return Ok(Sse::new(stream(app, (caller, place), of, after))
+            .keep_alive(keep_alive)
+            .into_response());
     }
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
@@ -111,8 +126,9 @@ struct Streaming {
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Reads what is there, then waits to be told that there is more; always by id, so nothing is missed or told twice. It ends
-/// after a while, and with its key; the client resumes at `Last-Event-ID`.
+/// Reads what is there, then waits to be told that there is more; always by id, so nothing is
+/// missed or told twice. It ends after a while, and with its key; the client resumes at
+/// `Last-Event-ID`.
 fn stream(
     app: App,
     (caller, place): (Caller, StreamPlace),
@@ -122,12 +138,22 @@ fn stream(
     let told = app.events.subscribe(of.0);
     let batch = Vec::new().into_iter();
     let end = Box::pin(real_sleep(STREAM_FOR));
-    let start = Streaming { app, caller, _place: place, told, after, batch, end };
+    let start = Streaming {
+        app,
+        caller,
+        _place: place,
+        told,
+        after,
+        batch,
+        end,
+    };
     futures::stream::unfold(start, move |mut on| async move {
         loop {
             if let Some(event) = on.batch.next() {
                 on.after = event.id;
-                let sse = SseEvent::default().id(event.id.to_string()).event(event.kind.clone());
+                let sse = SseEvent::default()
+                    .id(event.id.to_string())
+                    .event(event.kind.clone());
                 let sse = sse.json_data(event).unwrap_or_default();
                 return Some((Ok(sse), on));
             }
@@ -136,7 +162,12 @@ fn stream(
             }
             on.told.mark_unchanged();
             // A database that is away for a moment is asked again when it is told of something.
-            let more = on.app.store.events_after(of.0, of.1, on.after, BATCH).await.unwrap_or_default();
+            let more = on
+                .app
+                .store
+                .events_after(of.0, of.1, on.after, BATCH)
+                .await
+                .unwrap_or_default();
             if more.is_empty() {
                 tokio::select! {
                     () = on.told.changed() => {}

@@ -1,4 +1,5 @@
-//! Experiments: create, list, get, cancel; trials, recommendation, ledger. Their comparison is in [`super::comparison`].
+//! Experiments: create, list, get, cancel; trials, recommendation, ledger. Their comparison is in
+//! [`super::comparison`].
 
 use axum::Json;
 use axum::extract::State;
@@ -25,19 +26,25 @@ use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::lifecycle::Wish;
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
-use crate::view::{CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView};
+use crate::view::{
+    CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
+};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 
-pub(super) async fn find(app: &App, caller: Caller, id: ExperimentId) -> Result<Experiment, Problem> {
+pub(super) async fn find(
+    app: &App,
+    caller: Caller,
+    id: ExperimentId,
+) -> Result<Experiment, Problem> {
     let found = app.store.experiment(caller.project, id).await?;
     found.ok_or_else(|| Problem::not_found(format!("there is no experiment {id} in this project")))
 }
 
 /// Start an experiment
 ///
-/// Checks, plans and starts it. Findings that make no sense of the request come back as 422, all of them at once;
-/// findings that refuse one candidate go with its trials, and the others run.
+/// Checks, plans and starts it. Findings that make no sense of the request come back as 422, all of
+/// them at once; findings that refuse one candidate go with its trials, and the others run.
 #[utoipa::path(post, path = "/v1/experiments", operation_id = "createExperiment", tag = "experiments",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body counts once, for good")),
     request_body = ExperimentSpec,
@@ -50,7 +57,8 @@ pub(super) async fn create(
     Raw(body): Raw,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    let fingerprint: [u8; 32] = Sha256::digest([b"POST /v1/experiments\n", body.as_ref()].concat()).into();
+    let fingerprint: [u8; 32] =
+        Sha256::digest([b"POST /v1/experiments\n", body.as_ref()].concat()).into();
     if let Some(key) = key
         && let Some(reply) = app.store.stored_reply(caller.project, key).await?
     {
@@ -67,28 +75,57 @@ pub(super) async fn create(
         }
     };
     let reply = to_json(&prepared.view())?;
-    let once = key.map_or(Once::No, |key| Once::Key { key, fingerprint: &fingerprint, status: 201, body: &reply });
+    let once = key.map_or(Once::No, |key| Once::Key {
+        key,
+        fingerprint: &fingerprint,
+        status: 201,
+        body: &reply,
+    });
     match (prepared.start(&app, caller.project, &once).await, key) {
         (Ok(()), _) => Ok(created(reply)),
         // An equal request was faster by a moment: its answer is ours.
-        (Err(StoreError::Conflict { constraint }), Some(key)) if constraint == "idempotency_keys_pkey" => {
+        (Err(StoreError::Conflict { constraint }), Some(key))
+            if constraint == "idempotency_keys_pkey" =>
+        {
             let stored = app.store.stored_reply(caller.project, key).await?;
-            stored.map_or_else(|| Err(Problem::unavailable("try again")), |reply| replay(reply, &fingerprint))
+            stored.map_or_else(
+                || Err(Problem::unavailable("try again")),
+                |reply| replay(reply, &fingerprint),
+            )
         }
         (Err(error), _) => Err(error.into()),
     }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
-    key.map(Some).ok_or_else(|| page::parameter("Idempotency-Key", "it must have 1 to 255 visible ASCII characters"))
+    let Some(value) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let key = value
+        .to_str()
+        .ok()
+        .filter(|key| (1..=255).contains(&key.len()));
+    key.map(Some).ok_or_else(|| {
+        page::parameter(
+            "Idempotency-Key",
+            "it must have 1 to 255 visible ASCII characters",
+        )
+    })
 }
 
 fn created(body: serde_json::Value) -> Response {
-    let location =
-        format!("/v1/experiments/{}", body.get("id").and_then(serde_json::Value::as_str).unwrap_or_default());
-    (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
+    let location = format!(
+        "/v1/experiments/{}",
+        body.get("id")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default()
+    );
+    (
+        StatusCode::CREATED,
+        [(header::LOCATION, location)],
+        Json(body),
+    )
+        .into_response()
 }
 
 fn replay(reply: StoredReply, fingerprint: &[u8]) -> Result<Response, Problem> {
@@ -96,7 +133,10 @@ fn replay(reply: StoredReply, fingerprint: &[u8]) -> Result<Response, Problem> {
         return Err(Problem::key_reused());
     }
     let mut response = created(reply.body);
-    response.headers_mut().insert("idempotent-replayed", header::HeaderValue::from_static("true"));
+    response.headers_mut().insert(
+        "idempotent-replayed",
+        header::HeaderValue::from_static("true"),
+    );
     Ok(response)
 }
 
@@ -131,7 +171,11 @@ pub(super) async fn list(
         Some("created_at") => false,
         Some(_) => return Err(page::parameter("sort", "it is created_at or -created_at")),
     };
-    let states: Vec<String> = params.state.iter().map(|state| state.as_str().to_owned()).collect();
+    let states: Vec<String> = params
+        .state
+        .iter()
+        .map(|state| state.as_str().to_owned())
+        .collect();
     let filter = ExperimentFilter {
         states: (!states.is_empty()).then_some(states),
         name_contains: params.name_contains,
@@ -142,8 +186,18 @@ pub(super) async fn list(
     let size = page::size(params.page_size)?;
     let from = page::read_token(params.page_token.as_deref(), &tag)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app.store.experiments(caller.project, &filter, newest_first, from, limit).await?;
-    heavy::json(page::cut(rows, size, &tag, |row| row.id.0, read::experiment_view)).await
+    let rows = app
+        .store
+        .experiments(caller.project, &filter, newest_first, from, limit)
+        .await?;
+    heavy::json(page::cut(
+        rows,
+        size,
+        &tag,
+        |row| row.id.0,
+        read::experiment_view,
+    ))
+    .await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -166,7 +220,10 @@ pub(super) async fn get(
 ) -> Result<Json<ExperimentView>, Problem> {
     let wait = params.wait_seconds.unwrap_or(0);
     if wait > WAIT_SECONDS_MAX {
-        return Err(page::parameter("wait_seconds", format!("at most {WAIT_SECONDS_MAX}")));
+        return Err(page::parameter(
+            "wait_seconds",
+            format!("at most {WAIT_SECONDS_MAX}"),
+        ));
     }
     // Subscribed before the first look: an event in between is not missed.
     let mut events = app.events.subscribe(id);
@@ -184,7 +241,8 @@ pub(super) async fn get(
 
 /// Cancel an experiment
 ///
-/// Running jobs are stopped (SageMaker gives them 120 seconds); what they cost is settled. Cancelling twice is the same as once.
+/// Running jobs are stopped (SageMaker gives them 120 seconds); what they cost is settled.
+/// Cancelling twice is the same as once.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/cancel", operation_id = "cancelExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 202, description = "Being cancelled, or over already", body = ExperimentView), Problems))]
@@ -197,9 +255,16 @@ pub(super) async fn cancel(
     Ok((StatusCode::ACCEPTED, view).into_response())
 }
 
-async fn wish(app: &App, caller: Caller, id: ExperimentId, wish: Wish) -> Result<Json<ExperimentView>, Problem> {
+async fn wish(
+    app: &App,
+    caller: Caller,
+    id: ExperimentId,
+    wish: Wish,
+) -> Result<Json<ExperimentView>, Problem> {
     find(app, caller, id).await?;
-    app.store.wish((caller.project, id), wish, app.clock.now()).await?;
+    app.store
+        .wish((caller.project, id), wish, app.clock.now())
+        .await?;
     app.wake.notify_one();
     Ok(Json(read::experiment_view(find(app, caller, id).await?)))
 }
@@ -220,7 +285,8 @@ pub(super) async fn pause(
 
 /// Resume an experiment
 ///
-/// Lifts a pause, whoever set it, and queues its parked trials again: do it when what their reasons ask for is done.
+/// Lifts a pause, whoever set it, and queues its parked trials again: do it when what their reasons
+/// ask for is done.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/resume", operation_id = "resumeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "Going on, or over already", body = ExperimentView), Problems))]
@@ -243,7 +309,11 @@ pub(super) async fn trials(
 ) -> Result<Response, Problem> {
     find(&app, caller, id).await?;
     let items = read::trial_views(&app.store, (caller.project, id), app.clock.now()).await?;
-    heavy::json(Page { items, next_page_token: None }).await
+    heavy::json(Page {
+        items,
+        next_page_token: None,
+    })
+    .await
 }
 
 /// Which instance to buy, and why
@@ -261,7 +331,13 @@ pub(super) async fn recommendation(
     let recommendation = read::recommendation(&app.store, &experiment, app.clock.now()).await?;
     let repricings = app.store.repricings(id).await?;
     let (name, state) = (experiment.name, experiment.state);
-    Ok(Json(RecommendationView { experiment_id: id, name, state, recommendation, repricings }))
+    Ok(Json(RecommendationView {
+        experiment_id: id,
+        name,
+        state,
+        recommendation,
+        repricings,
+    }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -276,8 +352,8 @@ pub(super) struct LedgerParams {
 
 /// The ledger of an experiment
 ///
-/// Every reservation, release and settlement, oldest first. What runs is settled at its end; the comparison shows what it
-/// has cost so far.
+/// Every reservation, release and settlement, oldest first. What runs is settled at its end; the
+/// comparison shows what it has cost so far.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/ledger", operation_id = "getLedger", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), LedgerParams),
     responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]
@@ -290,6 +366,9 @@ pub(super) async fn ledger(
     find(&app, caller, id).await?;
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app.store.ledger(id, params.page_token.unwrap_or(0), limit).await?;
+    let rows = app
+        .store
+        .ledger(id, params.page_token.unwrap_or(0), limit)
+        .await?;
     Ok(Json(page::cut_by_number(rows, size, |row| row.id)))
 }

@@ -1,4 +1,5 @@
-//! Extractors that answer with problems: strict query parameters, strict JSON bodies, typed ids in paths.
+//! Extractors that answer with problems: strict query parameters, strict JSON bodies, typed ids in
+//! paths.
 
 use std::str::FromStr;
 
@@ -32,7 +33,9 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 pub(super) async fn whole(request: Request, limit: usize) -> Result<Bytes, Problem> {
     let body = to_bytes(request.into_body(), limit).await;
     body.map_err(|error| {
-        let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |cause| cause.source());
+        let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |cause| {
+            cause.source()
+        });
         if causes.any(<dyn std::error::Error>::is::<TimeoutError>) {
             Problem::stalled()
         } else {
@@ -50,7 +53,11 @@ impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromReques
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
         let (value, unknown) = parse(bytes).await?;
-        if unknown.is_empty() { Ok(Self(value)) } else { Err(Problem::invalid(unknown)) }
+        if unknown.is_empty() {
+            Ok(Self(value))
+        } else {
+            Err(Problem::invalid(unknown))
+        }
     }
 }
 
@@ -58,12 +65,15 @@ impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromReques
 pub(super) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
     // Postgres keeps no NUL, neither in text nor in JSON.
     if bytes.windows(6).any(|window| window == b"\\u0000") {
-        return Err(Problem::malformed("a string contains the character NUL (\\u0000)"));
+        return Err(Problem::malformed(
+            "a string contains the character NUL (\\u0000)",
+        ));
     }
     serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))
 }
 
-/// Reads JSON; unknown fields are returned beside the value, so that they can be reported together with the linter's findings.
+/// Reads JSON; unknown fields are returned beside the value, so that they can be reported together
+/// with the linter's findings.
 pub(super) async fn parse<T>(bytes: Bytes) -> Result<(T, Vec<FieldError>), Problem>
 where
     T: DeserializeOwned + ToSchema + Send + 'static,
@@ -74,9 +84,16 @@ where
     aside(move || parse_here(&bytes)).await?
 }
 
-fn parse_here<T: DeserializeOwned + ToSchema>(bytes: &[u8]) -> Result<(T, Vec<FieldError>), Problem> {
+fn parse_here<T: DeserializeOwned + ToSchema>(
+    bytes: &[u8],
+) -> Result<(T, Vec<FieldError>), Problem> {
     let (value, unknown) = document::read(&json(bytes)?);
-    let errors = |findings: &[Finding]| findings.iter().map(FieldError::from).collect::<Vec<FieldError>>();
+    let errors = |findings: &[Finding]| {
+        findings
+            .iter()
+            .map(FieldError::from)
+            .collect::<Vec<FieldError>>()
+    };
     match value {
         Ok(value) => Ok((value, errors(&unknown))),
         Err(error) => Err(Problem::invalid(errors(&[unknown, vec![error]].concat()))),
@@ -92,7 +109,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let query = parts.uri.query().unwrap_or_default();
         if query.contains("%00") {
-            return Err(Problem::bad_parameter("a parameter contains the character NUL", Vec::new()));
+            return Err(Problem::bad_parameter(
+                "a parameter contains the character NUL",
+                Vec::new(),
+            ));
         }
         serde_html_form::from_str(query)
             .map(Self)
@@ -115,6 +135,8 @@ where
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|error| Problem::not_found(error.to_string()))?;
-        text.parse().map(Self).map_err(|error: T::Err| Problem::not_found(error.to_string()))
+        text.parse()
+            .map(Self)
+            .map_err(|error: T::Err| Problem::not_found(error.to_string()))
     }
 }

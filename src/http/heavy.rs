@@ -1,5 +1,5 @@
-//! Work that takes longer than a moment: lint, plan, big bodies, tables. It runs beside the workers that answer requests, on
-//! all cores but one at once, so that a health check is always answered.
+//! Work that takes longer than a moment: lint, plan, big bodies, tables. It runs beside the workers
+//! that answer requests, on all cores but one at once, so that a health check is always answered.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -20,20 +20,28 @@ pub(super) const BODY_ASIDE_FROM: usize = 16 * 1024;
 
 static CORES: LazyLock<Cores> = LazyLock::new(|| {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
-    Cores { free: Semaphore::new((all - 1).max(1)), places: Semaphore::new(WAITING_MAX), patience: PATIENCE }
+    Cores {
+        free: Semaphore::new((all - 1).max(1)),
+        places: Semaphore::new(WAITING_MAX),
+        patience: PATIENCE,
+    }
 });
 
 /// Does it aside, or says that there is too much to do.
-pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     CORES.run(work).await
 }
 
 /// A reply whose size depends on what is stored.
 pub(super) async fn json<T: Serialize + Send + 'static>(value: T) -> Result<Response, Problem> {
-    let body = aside(move || serde_json::to_vec(&value)).await?.map_err(|error| {
-        tracing::error!(%error, "a reply could not be written");
-        Problem::internal()
-    })?;
+    let body = aside(move || serde_json::to_vec(&value))
+        .await?
+        .map_err(|error| {
+            tracing::error!(%error, "a reply could not be written");
+            Problem::internal()
+        })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -45,8 +53,12 @@ struct Cores {
 }
 
 impl Cores {
-    async fn run<T: Send + 'static>(&'static self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-        let busy = || Problem::unavailable("the service has too much to compute; try again in a moment");
+    async fn run<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let busy =
+            || Problem::unavailable("the service has too much to compute; try again in a moment");
         let place = self.places.try_acquire().map_err(|_| busy())?;
         let core = tokio::time::timeout(self.patience, self.free.acquire()).await;
         let core = core.map_err(|_| busy())?.map_err(|_| busy())?;
@@ -73,7 +85,11 @@ mod tests {
     use super::*;
 
     fn cores(free: usize, places: usize, patience: Duration) -> &'static Cores {
-        Box::leak(Box::new(Cores { free: Semaphore::new(free), places: Semaphore::new(places), patience }))
+        Box::leak(Box::new(Cores {
+            free: Semaphore::new(free),
+            places: Semaphore::new(places),
+            patience,
+        }))
     }
 
     #[tokio::test]

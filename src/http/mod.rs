@@ -1,5 +1,6 @@
-//! HTTP: the route table, which is the OpenAPI document. A handler parses, calls the store or the read model, and shows;
-//! it never changes AWS and decides nothing. Statuses are named in `problem`.
+//! HTTP: the route table, which is the OpenAPI document. A handler parses, calls the store or the
+//! read model, and shows; it never changes AWS and decides nothing. Statuses are named in
+//! `problem`.
 
 mod auth;
 mod aws_events;
@@ -144,7 +145,9 @@ pub fn router(app: App) -> Router {
     router
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .route("/", get(|| async { Redirect::temporary("/docs") }))
-        .fallback(|| async { Problem::not_found("there is nothing at this path; /docs lists what there is") })
+        .fallback(|| async {
+            Problem::not_found("there is nothing at this path; /docs lists what there is")
+        })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))
         .layer(CatchPanicLayer::custom(request_id::panicked))

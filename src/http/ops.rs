@@ -16,7 +16,10 @@ pub(super) struct Health {
 }
 
 fn healthy() -> Json<Health> {
-    Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
+    Json(Health {
+        status: "ok".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
 }
 
 /// Whether the process is alive
@@ -30,13 +33,18 @@ pub(super) async fn livez() -> Json<Health> {
 #[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()),
     responses((status = 200, description = "Ready", body = Health), Problems))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
-    app.store.ping().await.map_err(|_| Problem::unavailable("the database does not answer"))?;
+    app.store
+        .ping()
+        .await
+        .map_err(|_| Problem::unavailable("the database does not answer"))?;
     let failing = app.tasks.failing_for(app.settings.patience() * 2);
     if !failing.is_empty() {
         return Err(Problem::unavailable(&failing.join("; ")));
     }
     if app.fence.is_shut_out(app.clock.now()) {
-        return Err(Problem::unavailable("another database holds this installation's fence: this one is a copy"));
+        return Err(Problem::unavailable(
+            "another database holds this installation's fence: this one is a copy",
+        ));
     }
     Ok(healthy())
 }

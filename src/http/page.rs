@@ -1,5 +1,5 @@
-//! Keyset pages: `{items, next_page_token}`. A token names the last id and the filter it belongs to, so that it cannot be
-//! used with another one.
+//! Keyset pages: `{items, next_page_token}`. A token names the last id and the filter it belongs
+//! to, so that it cannot be used with another one.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -27,7 +27,10 @@ pub(super) fn size(asked: Option<u32>) -> Result<usize, Problem> {
     if (1..=PAGE_SIZE_MAX).contains(&size) {
         return Ok(usize::try_from(size).unwrap_or_default());
     }
-    Err(parameter("page_size", format!("{size} is not from 1 to {PAGE_SIZE_MAX}")))
+    Err(parameter(
+        "page_size",
+        format!("{size} is not from 1 to {PAGE_SIZE_MAX}"),
+    ))
 }
 
 pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Problem {
@@ -60,7 +63,10 @@ pub(super) fn read_token(text: Option<&str>, filter: &str) -> Result<Option<Uuid
     let id = bytes.get(..16).and_then(|id| Uuid::from_slice(id).ok());
     match (id, bytes.get(16..)) {
         (Some(id), Some(own)) if own == tag(filter) => Ok(Some(id)),
-        _ => Err(parameter("page_token", "it is malformed, or belongs to a list with other filters")),
+        _ => Err(parameter(
+            "page_token",
+            "it is malformed, or belongs to a list with other filters",
+        )),
     }
 }
 
@@ -74,16 +80,32 @@ pub(super) fn cut<T: ToSchema, R>(
 ) -> Page<T> {
     let has_more = rows.len() > size;
     rows.truncate(size);
-    let next_page_token = rows.last().filter(|_| has_more).map(|last| token(id(last), filter));
-    Page { items: rows.into_iter().map(show).collect(), next_page_token }
+    let next_page_token = rows
+        .last()
+        .filter(|_| has_more)
+        .map(|last| token(id(last), filter));
+    Page {
+        items: rows.into_iter().map(show).collect(),
+        next_page_token,
+    }
 }
 
 /// The same for rows that are numbered: the token is the last number.
-pub(super) fn cut_by_number<T: ToSchema>(mut rows: Vec<T>, size: usize, number: impl Fn(&T) -> i64) -> Page<T> {
+pub(super) fn cut_by_number<T: ToSchema>(
+    mut rows: Vec<T>,
+    size: usize,
+    number: impl Fn(&T) -> i64,
+) -> Page<T> {
     let has_more = rows.len() > size;
     rows.truncate(size);
-    let next_page_token = rows.last().filter(|_| has_more).map(|last| number(last).to_string());
-    Page { items: rows, next_page_token }
+    let next_page_token = rows
+        .last()
+        .filter(|_| has_more)
+        .map(|last| number(last).to_string());
+    Page {
+        items: rows,
+        next_page_token,
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Before a dollar is spent: plans of experiments, and the linter for documents of every kind. Nothing is written.
+//! Before a dollar is spent: plans of experiments, and the linter for documents of every kind.
+//! Nothing is written.
 
 use axum::Json;
 use axum::extract::State;
@@ -23,11 +24,16 @@ use crate::intake;
 
 /// Plan an experiment
 ///
-/// What would happen, with nothing written: findings, fit, advice, the exact CreateTrainingJob body, predicted speed, hours and
-/// dollars with 90 % intervals, the worst case, and who cannot win. What the linter finds is in the answer, not an error.
+/// What would happen, with nothing written: findings, fit, advice, the exact CreateTrainingJob
+/// body, predicted speed, hours and dollars with 90 % intervals, the worst case, and who cannot
+/// win. What the linter finds is in the answer, not an error.
 #[utoipa::path(post, path = "/v1/plans", operation_id = "createPlan", tag = "plans", request_body = ExperimentSpec,
     responses((status = 200, description = "The plan", body = Preview), Problems))]
-pub(super) async fn plan(State(app): State<App>, caller: Caller, Raw(body): Raw) -> Result<Response, Problem> {
+pub(super) async fn plan(
+    State(app): State<App>,
+    caller: Caller,
+    Raw(body): Raw,
+) -> Result<Response, Problem> {
     let (spec, unknown) = parse::<ExperimentSpec>(body).await?;
     if !unknown.is_empty() {
         return Err(Problem::invalid(unknown));
@@ -62,8 +68,8 @@ pub(super) struct LintView {
 
 /// Lint a document
 ///
-/// An experiment, a workload, an instance profile, an external run, a raw CreateTrainingJob body, or the arguments of the SageMaker
-/// SDK's estimators.
+/// An experiment, a workload, an instance profile, an external run, a raw CreateTrainingJob body,
+/// or the arguments of the SageMaker SDK's estimators.
 #[utoipa::path(post, path = "/v1/lint", operation_id = "lint", tag = "plans", params(LintParams),
     request_body(content = serde_json::Value, description = "The document"),
     responses((status = 200, description = "Its findings", body = LintView), Problems))]
@@ -73,23 +79,42 @@ pub(super) async fn lint(
     Params(params): Params<LintParams>,
     Raw(body): Raw,
 ) -> Result<Response, Problem> {
-    let json = if body.len() < BODY_ASIDE_FROM { json(&body)? } else { aside(move || json(&body)).await?? };
-    let region = json.get("region").and_then(serde_json::Value::as_str).unwrap_or(&app.settings.region).to_owned();
-    let types: Vec<String> = catalog::all().iter().map(|kind| kind.instance_type.clone()).collect();
+    let json = if body.len() < BODY_ASIDE_FROM {
+        json(&body)?
+    } else {
+        aside(move || json(&body)).await??
+    };
+    let region = json
+        .get("region")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or(&app.settings.region)
+        .to_owned();
+    let types: Vec<String> = catalog::all()
+        .iter()
+        .map(|kind| kind.instance_type.clone())
+        .collect();
     let tariffs = app.store.tariffs(caller.project, &region, &types).await?;
     let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
     let view = aside(move || {
         let (kind, findings) = document::check(&json, params.kind, &prices)?;
         Some(LintView {
             kind,
-            passed: findings.iter().all(|finding| finding.severity < Severity::Refused),
+            passed: findings
+                .iter()
+                .all(|finding| finding.severity < Severity::Refused),
             mended: params.fix.then(|| document::mend(&json, kind, &prices)),
             findings,
         })
     });
     let view = view.await?.ok_or_else(|| {
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-        page::parameter("kind", format!("nothing says what this document is; name it: {}", kinds.join(", ")))
+        page::parameter(
+            "kind",
+            format!(
+                "nothing says what this document is; name it: {}",
+                kinds.join(", ")
+            ),
+        )
     })?;
     heavy::json(view).await
 }
@@ -98,5 +123,8 @@ pub(super) async fn lint(
 #[utoipa::path(get, path = "/v1/lint/rules", operation_id = "listLintRules", tag = "plans",
     responses((status = 200, description = "All of them", body = Page<rules::Rule>), Problems))]
 pub(super) async fn rules(_caller: Caller) -> Json<Page<rules::Rule>> {
-    Json(Page { items: rules::all().to_vec(), next_page_token: None })
+    Json(Page {
+        items: rules::all().to_vec(),
+        next_page_token: None,
+    })
 }

@@ -1,5 +1,5 @@
-//! problem+json (RFC 9457): the only place that names a 4xx or 5xx status. A 5xx says nothing to the client and
-//! everything to the log.
+//! problem+json (RFC 9457): the only place that names a 4xx or 5xx status. A 5xx says nothing to
+//! the client and everything to the log.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -59,11 +59,21 @@ impl Problem {
     }
 
     pub fn unauthenticated(detail: &str) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", "No valid API key", detail)
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthenticated",
+            "No valid API key",
+            detail,
+        )
     }
 
     pub fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "This key may not do that", detail)
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "This key may not do that",
+            detail,
+        )
     }
 
     pub fn not_found(what: impl Into<String>) -> Self {
@@ -72,33 +82,68 @@ impl Problem {
 
     pub fn method_not_allowed() -> Self {
         let detail = "this path exists, but not with this method; /docs lists what it takes";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "Method not allowed",
+            detail,
+        )
     }
 
     pub fn bad_parameter(detail: impl Into<String>, errors: Vec<FieldError>) -> Self {
-        let problem = Self::new(StatusCode::BAD_REQUEST, "bad_parameter", "A parameter is not understood", detail);
+        let problem = Self::new(
+            StatusCode::BAD_REQUEST,
+            "bad_parameter",
+            "A parameter is not understood",
+            detail,
+        );
         Self { errors, ..problem }
     }
 
     pub fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "malformed", "The body is not JSON", detail)
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "malformed",
+            "The body is not JSON",
+            detail,
+        )
     }
 
     pub fn too_large(limit: usize) -> Self {
         let detail = format!("a body may have {limit} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            "The body is too large",
+            detail,
+        )
     }
 
     /// The client stopped sending.
     pub fn stalled() -> Self {
         let detail = "the rest of the body did not come in time";
-        let problem = Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long", detail);
-        Self { retryable: true, ..problem }
+        let problem = Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            "The request took too long",
+            detail,
+        );
+        Self {
+            retryable: true,
+            ..problem
+        }
     }
 
     pub fn too_many_streams(most: u32) -> Self {
-        let detail = format!("{most} event streams are open with this key; close one, or wait with wait_seconds");
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", "Too many streams", detail)
+        let detail = format!(
+            "{most} event streams are open with this key; close one, or wait with wait_seconds"
+        );
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_streams",
+            "Too many streams",
+            detail,
+        )
     }
 
     pub fn invalid(mut errors: Vec<FieldError>) -> Self {
@@ -115,32 +160,66 @@ impl Problem {
             [one] => format!("{}: {}", one.pointer, one.detail),
             many => format!("{} things are wrong; `errors` lists them all", many.len()),
         };
-        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The request makes no sense", detail);
+        let problem = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid",
+            "The request makes no sense",
+            detail,
+        );
         Self { errors, ..problem }
     }
 
     pub fn conflict(code: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, code, "It conflicts with what is there", detail)
+        Self::new(
+            StatusCode::CONFLICT,
+            code,
+            "It conflicts with what is there",
+            detail,
+        )
     }
 
     pub fn key_reused() -> Self {
-        let detail = "this Idempotency-Key came with another body before; use a new key for a new request";
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused", "Idempotency-Key was reused", detail)
+        let detail =
+            "this Idempotency-Key came with another body before; use a new key for a new request";
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "idempotency_key_reused",
+            "Idempotency-Key was reused",
+            detail,
+        )
     }
 
     pub fn unavailable(detail: &str) -> Self {
-        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not available right now", detail);
-        Self { retryable: true, ..problem }
+        let problem = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "Not available right now",
+            detail,
+        );
+        Self {
+            retryable: true,
+            ..problem
+        }
     }
 
     /// AWS said no, and asking again will not help.
     pub fn upstream(code: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, code, "AWS did not give what was asked for", detail)
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            code,
+            "AWS did not give what was asked for",
+            detail,
+        )
     }
 
     pub fn internal() -> Self {
         let detail = "the fault is ours; the request id finds it in the log";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "Internal error",
+            detail,
+        )
     }
 }
 
@@ -179,7 +258,9 @@ fn conflict(constraint: &str) -> &'static str {
         "prices_natural_key" | "prices_listed_key" => {
             "there is a price of this type, region, source and day already; give another effective_from or source"
         }
-        "idempotency_keys_pkey" => "a request with this Idempotency-Key is under way; send it again",
+        "idempotency_keys_pkey" => {
+            "a request with this Idempotency-Key is under way; send it again"
+        }
         "ci_deliveries_pkey" => "this delivery is under way; send it again",
         "ci_templates_name_key" => "there is a template of this name already; give another name",
         "workloads_version_key" | "instance_profiles_version_key" => {
@@ -201,12 +282,16 @@ impl From<&Finding> for FieldError {
 }
 
 impl IntoResponse for Problem {
-    /// The middleware fills in `instance` and `request_id`: it takes the problem out of the response's extensions.
+    /// The middleware fills in `instance` and `request_id`: it takes the problem out of the
+    /// response's extensions.
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.to_json()).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

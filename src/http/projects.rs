@@ -60,7 +60,10 @@ async fn view(app: &App, id: ProjectId) -> Result<Json<ProjectView>, Problem> {
 /// The key's own project
 #[utoipa::path(get, path = "/v1/projects/current", operation_id = "getCurrentProject", tag = "projects",
     responses((status = 200, description = "With what is reserved and spent", body = ProjectView), Problems))]
-pub(super) async fn current(State(app): State<App>, caller: Caller) -> Result<Json<ProjectView>, Problem> {
+pub(super) async fn current(
+    State(app): State<App>,
+    caller: Caller,
+) -> Result<Json<ProjectView>, Problem> {
     view(&app, caller.project).await
 }
 
@@ -84,7 +87,9 @@ pub(super) async fn put_budget(
             rule: "budget".to_owned(),
         }]));
     }
-    app.store.set_project_budget(caller.project, new.budget_usd).await?;
+    app.store
+        .set_project_budget(caller.project, new.budget_usd)
+        .await?;
     view(&app, caller.project).await
 }
 
@@ -99,7 +104,10 @@ pub(super) async fn put_limits(
     Admin(caller): Admin,
     Strict(new): Strict<NewLimits>,
 ) -> Result<Json<ProjectView>, Problem> {
-    if new.concurrent_trials_max.is_some_and(|most| !(1..=CONCURRENT_TRIALS_MAX).contains(&most)) {
+    if new
+        .concurrent_trials_max
+        .is_some_and(|most| !(1..=CONCURRENT_TRIALS_MAX).contains(&most))
+    {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/concurrent_trials_max".to_owned(),
             detail: "it is not a number of trials that may run at once".to_owned(),
@@ -109,6 +117,8 @@ pub(super) async fn put_limits(
             rule: "concurrent-trials".to_owned(),
         }]));
     }
-    app.store.set_project_limits(caller.project, new.concurrent_trials_max).await?;
+    app.store
+        .set_project_limits(caller.project, new.concurrent_trials_max)
+        .await?;
     view(&app, caller.project).await
 }

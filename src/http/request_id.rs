@@ -1,4 +1,5 @@
-//! `X-Request-Id`: taken from the caller when it is sane, else made; on every response, in every problem, in the log.
+//! `X-Request-Id`: taken from the caller when it is sane, else made; on every response, in every
+//! problem, in the log.
 
 use std::any::Any;
 
@@ -15,18 +16,28 @@ const HEADER: &str = "x-request-id";
 const LENGTH_MAX: usize = 128;
 
 pub(super) async fn attach(request: Request, next: Next) -> Response {
-    let given = request.headers().get(HEADER).and_then(|value| value.to_str().ok());
+    let given = request
+        .headers()
+        .get(HEADER)
+        .and_then(|value| value.to_str().ok());
     let is_sane = |id: &&str| {
-        (1..=LENGTH_MAX).contains(&id.len()) && id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        (1..=LENGTH_MAX).contains(&id.len())
+            && id
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
-    let id = given.filter(is_sane).map_or_else(|| crate::ids::fresh().to_string(), str::to_owned);
+    let id = given
+        .filter(is_sane)
+        .map_or_else(|| crate::ids::fresh().to_string(), str::to_owned);
     let path = request.uri().path().to_owned();
     let span = tracing::info_span!("request", id, method = %request.method(), path);
     let mut response = next.run(request).instrument(span).await;
     if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
         problem.request_id.clone_from(&id);
         problem.instance = path;
-        response.headers_mut().remove(axum::http::header::CONTENT_LENGTH);
+        response
+            .headers_mut()
+            .remove(axum::http::header::CONTENT_LENGTH);
         *response.body_mut() = Body::from(problem.to_json());
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
@@ -38,7 +49,10 @@ pub(super) async fn attach(request: Request, next: Next) -> Response {
 /// A panic is a bug: the log has it, the client gets a plain 500.
 #[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 pub(super) fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
-    let text = cause.downcast_ref::<&str>().copied().or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+    let text = cause
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| cause.downcast_ref::<String>().map(String::as_str));
     tracing::error!(cause = text.unwrap_or("unknown"), "a handler panicked");
     Problem::internal().into_response()
 }

@@ -1,4 +1,5 @@
-//! External runs: make one, send its metrics (see [`super::samples`]), end it, see it beside the trials.
+//! External runs: make one, send its metrics (see [`super::samples`]), end it, see it beside the
+//! trials.
 
 use axum::Json;
 use axum::extract::State;
@@ -56,7 +57,10 @@ async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem>
     let run = find(app, caller, id).await?;
     let mut table = read::comparison_of(
         &app.store,
-        &Selection { runs: vec![run.clone()], ..Selection::default() },
+        &Selection {
+            runs: vec![run.clone()],
+            ..Selection::default()
+        },
         app.clock.now(),
     )
     .await?;
@@ -65,8 +69,8 @@ async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem>
 
 /// Record an external run
 ///
-/// Training that SageMaker never saw: on another cloud, or a machine of your own. Its metrics are pushed; its cost is its time
-/// at the rate that you give.
+/// Training that SageMaker never saw: on another cloud, or a machine of your own. Its metrics are
+/// pushed; its cost is its time at the rate that you give.
 #[utoipa::path(post, path = "/v1/runs", operation_id = "createRun", tag = "runs", request_body = RunSpec,
     responses((status = 201, description = "Recorded", body = RunView,
         headers(("Location" = String, description = "Path of the run"))), Problems))]
@@ -77,12 +81,21 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let findings = spec.check();
     if !findings.is_empty() {
-        return Err(Problem::invalid(findings.iter().map(FieldError::from).collect()));
+        return Err(Problem::invalid(
+            findings.iter().map(FieldError::from).collect(),
+        ));
     }
     let id = RunId(ids::fresh());
-    app.store.insert_run((caller.project, id), &spec, app.clock.now()).await?;
+    app.store
+        .insert_run((caller.project, id), &spec, app.clock.now())
+        .await?;
     let run = view(find(&app, caller, id).await?, None);
-    Ok((StatusCode::CREATED, [(header::LOCATION, format!("/v1/runs/{id}"))], Json(run)).into_response())
+    Ok((
+        StatusCode::CREATED,
+        [(header::LOCATION, format!("/v1/runs/{id}"))],
+        Json(run),
+    )
+        .into_response())
 }
 
 /// List external runs
@@ -95,14 +108,31 @@ pub(super) async fn list(
 ) -> Result<Json<Page<RunView>>, Problem> {
     let size = page::size(params.page_size)?;
     let before = page::read_token(params.page_token.as_deref(), "runs")?;
-    let rows = app.store.runs(caller.project, before, i64::try_from(size + 1).unwrap_or(i64::MAX)).await?;
-    Ok(Json(page::cut(rows, size, "runs", |run| run.id.0, |run| view(run, None))))
+    let rows = app
+        .store
+        .runs(
+            caller.project,
+            before,
+            i64::try_from(size + 1).unwrap_or(i64::MAX),
+        )
+        .await?;
+    Ok(Json(page::cut(
+        rows,
+        size,
+        "runs",
+        |run| run.id.0,
+        |run| view(run, None),
+    )))
 }
 
 /// Get an external run
 #[utoipa::path(get, path = "/v1/runs/{run_id}", operation_id = "getRun", tag = "runs", params(("run_id" = RunId, Path)),
     responses((status = 200, description = "With its figures, and what is left of it", body = RunView), Problems))]
-pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id<RunId>) -> Result<Json<RunView>, Problem> {
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+) -> Result<Json<RunView>, Problem> {
     Ok(Json(shown(&app, caller, id).await?))
 }
 
@@ -132,7 +162,9 @@ pub(super) async fn end(
     let ended_at = end.ended_at.unwrap_or(now);
     let is_sound = end.state != RunState::Running
         && ended_at <= now
-        && run.started_at.is_none_or(|started_at| started_at <= ended_at);
+        && run
+            .started_at
+            .is_none_or(|started_at| started_at <= ended_at);
     if !is_sound {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/ended_at".to_owned(),
@@ -141,6 +173,8 @@ pub(super) async fn end(
             rule: "run-end".to_owned(),
         }]));
     }
-    app.store.end_run((caller.project, id), end.state, ended_at).await?;
+    app.store
+        .end_run((caller.project, id), end.state, ended_at)
+        .await?;
     Ok(Json(shown(&app, caller, id).await?))
 }

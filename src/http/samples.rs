@@ -40,10 +40,12 @@ const BUCKETS_ENOUGH: usize = 200;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PushParams {
-    /// Take the good lines and report the others, instead of refusing everything: for logs that were cut off.
+    /// Take the good lines and report the others, instead of refusing everything: for logs that
+    /// were cut off.
     #[serde(default)]
     skip_bad_lines: bool,
-    /// `imported`: a log of a training framework. What the script sends itself is `pushed`, which is believed first.
+    /// `imported`: a log of a training framework. What the script sends itself is `pushed`, which
+    /// is believed first.
     #[serde(default)]
     #[param(inline)]
     source: PushSource,
@@ -78,12 +80,14 @@ pub(super) struct SkippedLine {
 
 /// Send metrics of a trial
 ///
-/// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the same, CSV with a header line,
-/// or Hugging Face's trainer_state.json. Sending a point twice is harmless: it is known by its metric, time and step. NaN and
-/// the infinities are kept, and are in no mean.
+/// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the
+/// same, CSV with a header line, or Hugging Face's trainer_state.json. Sending a point twice is
+/// harmless: it is known by its metric, time and step. NaN and the infinities are kept, and are in
+/// no mean.
 ///
-/// A training job of ours needs no key: with `BAKEOFF_URL`, `BAKEOFF_TRIAL_ID` and `BAKEOFF_PUSH_TOKEN` from its environment as the
-/// bearer token it may send the metrics of its own trial, until an hour after the trial's end (`serve --public-url`).
+/// A training job of ours needs no key: with `BAKEOFF_URL`, `BAKEOFF_TRIAL_ID` and
+/// `BAKEOFF_PUSH_TOKEN` from its environment as the bearer token it may send the metrics of its own
+/// trial, until an hour after the trial's end (`serve --public-url`).
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/metrics", operation_id = "pushTrialMetrics", tag = "metrics",
     params(("trial_id" = TrialId, Path), PushParams),
     request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
@@ -100,7 +104,9 @@ pub(super) async fn push_trial(
         Pusher::Editor(caller) => owned(&app, caller, subject).await?,
         Pusher::Token(token) => {
             if !push_token::is_of(&token, &app.settings.secret_key, id) {
-                return Err(Problem::unauthenticated("the push token is not this trial's"));
+                return Err(Problem::unauthenticated(
+                    "the push token is not this trial's",
+                ));
             }
             let Some(ended_at) = app.store.end_of_trial(id).await? else {
                 return Err(Problem::not_found(format!("there is no trial {id}")));
@@ -152,36 +158,86 @@ async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Proble
     }))
 }
 
-async fn push(app: &App, subject: Subject, params: PushParams, request: Request) -> Result<Json<Pushed>, Problem> {
-    if params.started_at.is_some_and(|at| !STARTED_YEARS.contains(&at.year())) {
-        return Err(super::page::parameter("started_at", "it does not lie between 2000 and 2100"));
+async fn push(
+    app: &App,
+    subject: Subject,
+    params: PushParams,
+    request: Request,
+) -> Result<Json<Pushed>, Problem> {
+    if params
+        .started_at
+        .is_some_and(|at| !STARTED_YEARS.contains(&at.year()))
+    {
+        return Err(super::page::parameter(
+            "started_at",
+            "it does not lie between 2000 and 2100",
+        ));
     }
     let is_table = is_csv(request.headers());
     let body = whole(request, BODY_BYTES_MAX).await?;
     let now = app.clock.now();
-    let reading =
-        Reading { latest: now + AHEAD_MAX, skip_bad_lines: params.skip_bad_lines, started_at: params.started_at };
+    let reading = Reading {
+        latest: now + AHEAD_MAX,
+        skip_bad_lines: params.skip_bad_lines,
+        started_at: params.started_at,
+    };
     let batch = parse(body, is_table, reading).await?.map_err(refused)?;
     let source = match params.source {
         PushSource::Pushed => Source::Pushed,
         PushSource::Imported => Source::Imported,
     };
-    let named = batch.names.into_iter().map(|name| Named { subject, name, metric: None }).collect();
-    let samples = Samples { named, points: batch.points };
+    let named = batch
+        .names
+        .into_iter()
+        .map(|name| Named {
+            subject,
+            name,
+            metric: None,
+        })
+        .collect();
+    let samples = Samples {
+        named,
+        points: batch.points,
+    };
     let Appended { stored, duplicates } = app.store.append(source, &samples, now).await?;
-    let skipped = batch.skipped.into_iter().map(|LineError { line, detail }| SkippedLine { line, detail }).collect();
-    Ok(Json(Pushed { stored, duplicates, skipped }))
+    let skipped = batch
+        .skipped
+        .into_iter()
+        .map(|LineError { line, detail }| SkippedLine { line, detail })
+        .collect();
+    Ok(Json(Pushed {
+        stored,
+        duplicates,
+        skipped,
+    }))
 }
 
 fn is_csv(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     kind.starts_with("text/csv")
 }
 
-async fn parse(body: Bytes, is_table: bool, reading: Reading) -> Result<Result<Batch, Vec<LineError>>, Problem> {
+async fn parse(
+    body: Bytes,
+    is_table: bool,
+    reading: Reading,
+) -> Result<Result<Batch, Vec<LineError>>, Problem> {
     let size = body.len();
-    let read = move || if is_table { samples::read_csv(&body, reading) } else { samples::read_json(&body, reading) };
-    if size < BODY_ASIDE_FROM { Ok(read()) } else { aside(read).await }
+    let read = move || {
+        if is_table {
+            samples::read_csv(&body, reading)
+        } else {
+            samples::read_json(&body, reading)
+        }
+    };
+    if size < BODY_ASIDE_FROM {
+        Ok(read())
+    } else {
+        aside(read).await
+    }
 }
 
 fn refused(errors: Vec<LineError>) -> Problem {
@@ -198,9 +254,11 @@ fn refused(errors: Vec<LineError>) -> Problem {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SeriesParams {
-    /// A standard name (`tokens_per_second`, `train_loss`, `gpu_utilization_percent`), or the name as it was reported.
+    /// A standard name (`tokens_per_second`, `train_loss`, `gpu_utilization_percent`), or the name
+    /// as it was reported.
     metric: String,
-    /// `auto` (at most `points`, with every extreme kept), `raw` (every point), or `buckets` (five minutes each).
+    /// `auto` (at most `points`, with every extreme kept), `raw` (every point), or `buckets` (five
+    /// minutes each).
     #[serde(default)]
     #[param(inline)]
     resolution: Resolution,
@@ -283,19 +341,39 @@ pub(super) async fn of_run(
     read(&app, caller, Subject::Run(id), params, &headers).await
 }
 
-async fn find(app: &App, caller: Caller, subject: Subject, metric: &str) -> Result<Series, Problem> {
+async fn find(
+    app: &App,
+    caller: Caller,
+    subject: Subject,
+    metric: &str,
+) -> Result<Series, Problem> {
     owned(app, caller, subject).await?;
     let standard = metric::standard(metric).map(|found| found.name.to_owned());
-    let names: Vec<String> = standard.iter().cloned().chain([metric.to_owned()]).collect();
+    let names: Vec<String> = standard
+        .iter()
+        .cloned()
+        .chain([metric.to_owned()])
+        .collect();
     let found = preferred(app.store.series_of(&[subject.uuid()], Some(&names)).await?);
-    let by_name = |name: &String| found.iter().find(|one| one.metric == *name || one.name == *name).cloned();
+    let by_name = |name: &String| {
+        found
+            .iter()
+            .find(|one| one.metric == *name || one.name == *name)
+            .cloned()
+    };
     if let Some(series) = names.iter().find_map(by_name) {
         return Ok(series);
     }
     let all = preferred(app.store.series_of(&[subject.uuid()], None).await?);
     let names: Vec<&str> = all.iter().map(|one| one.metric.as_str()).collect();
-    let known = if names.is_empty() { "nothing has been measured yet".to_owned() } else { names.join(", ") };
-    Err(Problem::not_found(format!("there is no metric `{metric}` here; there is: {known}")))
+    let known = if names.is_empty() {
+        "nothing has been measured yet".to_owned()
+    } else {
+        names.join(", ")
+    };
+    Err(Problem::not_found(format!(
+        "there is no metric `{metric}` here; there is: {known}"
+    )))
 }
 
 async fn points(app: &App, series: &Series) -> Result<Columns, Problem> {
@@ -312,25 +390,43 @@ async fn read(
 ) -> Result<Response, Problem> {
     let most = params.points.unwrap_or(POINTS_DEFAULT);
     if !(10..=POINTS_MAX).contains(&most) {
-        return Err(super::page::parameter("points", format!("it is not from 10 to {POINTS_MAX}")));
+        return Err(super::page::parameter(
+            "points",
+            format!("it is not from 10 to {POINTS_MAX}"),
+        ));
     }
     let series = find(app, caller, subject, &params.metric).await?;
     let format = Format::chosen(params.format, headers);
     if format != Format::Json {
         let columns = points(app, &series).await?;
         let table = move || {
-            let steps = columns.step.iter().map(|step| (*step >= 0).then_some(i64::from(*step))).collect();
+            let steps = columns
+                .step
+                .iter()
+                .map(|step| (*step >= 0).then_some(i64::from(*step)))
+                .collect();
             let times = columns.at.iter().copied().map(Some).collect();
             let values = columns.value.into_iter().map(Some).collect();
-            vec![("at", Column::Time(times)), ("step", Column::Whole(steps)), ("value", Column::Real(values))]
+            vec![
+                ("at", Column::Time(times)),
+                ("step", Column::Whole(steps)),
+                ("value", Column::Real(values)),
+            ]
         };
         return table::respond(format, table).await;
     }
-    let buckets: Vec<Bucket> = app.store.rollups(&[series.id]).await?.into_iter().map(|(_, bucket)| bucket).collect();
+    let buckets: Vec<Bucket> = app
+        .store
+        .rollups(&[series.id])
+        .await?
+        .into_iter()
+        .map(|(_, bucket)| bucket)
+        .collect();
     let by_buckets = match params.resolution {
         Resolution::Buckets => true,
         Resolution::Raw => false,
-        // Reading a long series that still grows would take as long as it is; a compacted one is quick.
+        // Reading a long series that still grows would take as long as it is; a compacted one is
+        // quick.
         Resolution::Auto => {
             !series.is_compacted
                 && buckets.len() >= BUCKETS_ENOUGH
@@ -341,7 +437,11 @@ async fn read(
         None
     } else {
         let all = points(app, &series).await?;
-        Some(if params.resolution == Resolution::Raw { all } else { aside(move || thin(&all, most)).await? })
+        Some(if params.resolution == Resolution::Raw {
+            all
+        } else {
+            aside(move || thin(&all, most)).await?
+        })
     };
     let steady = series.steady.clone().unwrap_or_else(|| steady(&buckets));
     heavy::json(MetricSeries {
@@ -353,17 +453,32 @@ async fn read(
         non_finite_points: series.non_finite,
         points: points.map(|columns| PointColumns {
             at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
-            step: columns.step.iter().map(|step| (*step >= 0).then_some(*step)).collect(),
-            value: columns.value.iter().map(|value| value.is_finite().then_some(*value)).collect(),
+            step: columns
+                .step
+                .iter()
+                .map(|step| (*step >= 0).then_some(*step))
+                .collect(),
+            value: columns
+                .value
+                .iter()
+                .map(|value| value.is_finite().then_some(*value))
+                .collect(),
         }),
-        buckets: if by_buckets { merged(buckets, most) } else { Vec::new() },
+        buckets: if by_buckets {
+            merged(buckets, most)
+        } else {
+            Vec::new()
+        },
         bucket_seconds: BUCKET_SECONDS,
         steady,
     })
     .await
 }
 
-#[expect(clippy::cast_precision_loss, reason = "microseconds of this century lie below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "microseconds of this century lie below 2^53"
+)]
 fn seconds(at: DateTime<Utc>) -> f64 {
     at.timestamp_micros() as f64 / 1e6
 }

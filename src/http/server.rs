@@ -1,6 +1,7 @@
-//! The server's loop over connections, with a limit on everything that a client can be slow at: so many connections, so long for
-//! the head of a request, for the next piece of its body, for taking the answer, and between two requests. A connection for
-//! which there is no place waits in the kernel's queue until another one ends.
+//! The server's loop over connections, with a limit on everything that a client can be slow at: so
+//! many connections, so long for the head of a request, for the next piece of its body, for taking
+//! the answer, and between two requests. A connection for which there is no place waits in the
+//! kernel's queue until another one ends.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind};
@@ -55,14 +56,21 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Half of the files that the process may have open are for connections; as many as the system allows are asked for.
+    /// Half of the files that the process may have open are for connections; as many as the system
+    /// allows are asked for.
     pub fn of_process() -> Self {
         let mut files = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: files.maximum, maximum: files.maximum };
+        let raised = Rlimit {
+            current: files.maximum,
+            maximum: files.maximum,
+        };
         if setrlimit(Resource::Nofile, raised).is_ok() {
             files = raised;
         }
-        let files = files.current.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+        let files = files
+            .current
+            .and_then(|files| usize::try_from(files).ok())
+            .unwrap_or(usize::MAX);
         Self {
             connections: (files / 2).clamp(1, CONNECTIONS_MAX),
             head: Duration::from_secs(10),
@@ -92,7 +100,10 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
     open.wait().await;
 }
 
-async fn next(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+async fn next(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, Option<OwnedSemaphorePermit>) {
     // The semaphore is never closed.
     let place = Arc::clone(places).acquire_owned().await.ok();
     loop {
@@ -120,16 +131,29 @@ fn is_of_one_connection(error: &Error) -> bool {
 async fn connection(stream: TcpStream, router: Router, limits: Limits, stop: CancellationToken) {
     let is_busy = Arc::new(AtomicBool::new(false));
     let head = Some(deadline(limits.head));
-    let socket = Socket { stream, is_busy: Arc::clone(&is_busy), limits, head, writing: None };
+    let socket = Socket {
+        stream,
+        is_busy: Arc::clone(&is_busy),
+        limits,
+        head,
+        writing: None,
+    };
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         is_busy.store(true, Ordering::Relaxed);
         let busy = Busy(Arc::clone(&is_busy));
         let answer = router.call(request.map(|body| TimeoutBody::new(limits.stall, body)));
-        async move { answer.await.map(|answer| answer.map(|body| Answer { body, _busy: busy })) }
+        async move {
+            answer
+                .await
+                .map(|answer| answer.map(|body| Answer { body, _busy: busy }))
+        }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(BUFFER_BYTES_MAX);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.idle)
+        .max_buf_size(BUFFER_BYTES_MAX);
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -150,8 +174,8 @@ fn deadline(after: Duration) -> Deadline {
     Box::pin(real_sleep(after))
 }
 
-/// A connection whose client may be slow only for so long. hyper's own limit for a head runs from the request before, so it is
-/// the one for idle connections.
+/// A connection whose client may be slow only for so long. hyper's own limit for a head runs from
+/// the request before, so it is the one for idle connections.
 struct Socket {
     stream: TcpStream,
     /// A request is being read or answered.
@@ -164,19 +188,32 @@ struct Socket {
 }
 
 impl Socket {
-    fn in_time<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<Result<T, Error>>) -> Poll<Result<T, Error>> {
+    fn in_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wrote: Poll<Result<T, Error>>,
+    ) -> Poll<Result<T, Error>> {
         if wrote.is_ready() {
             self.writing = None;
             return wrote;
         }
         let stall = self.limits.stall;
-        ready!(self.writing.get_or_insert_with(|| deadline(stall)).as_mut().poll(cx));
+        ready!(
+            self.writing
+                .get_or_insert_with(|| deadline(stall))
+                .as_mut()
+                .poll(cx)
+        );
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<(), Error>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<(), Error>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if self.is_busy.load(Ordering::Relaxed) {
@@ -197,7 +234,11 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize, Error>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<Result<usize, Error>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.in_time(cx, wrote)
     }
@@ -258,14 +299,23 @@ impl hyper::body::Body for Answer {
     }
 }
 
-/// An answer begins within a minute, and what a long poll asked for; how long a stream then goes on is its own business.
+/// An answer begins within a minute, and what a long poll asked for; how long a stream then goes on
+/// is its own business.
 pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
-    let asked =
-        request.uri().query().unwrap_or_default().split('&').find_map(|part| part.strip_prefix("wait_seconds="));
-    let wait = asked.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0).min(WAIT_SECONDS_MAX);
+    let asked = request
+        .uri()
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .find_map(|part| part.strip_prefix("wait_seconds="));
+    let wait = asked
+        .and_then(|text| text.parse::<u64>().ok())
+        .unwrap_or(0)
+        .min(WAIT_SECONDS_MAX);
     let within = ANSWER_WITHIN + Duration::from_secs(wait);
     let mut answer = std::pin::pin!(next.run(request));
-    // Dropped before the answer is: a statement under way is given up with it, when the client goes away or the time is over.
+    // Dropped before the answer is: a statement under way is given up with it, when the client goes
+    // away or the time is over.
     let unfinished = Unfinished::default();
     tokio::select! {
         answer = &mut answer => {

@@ -33,7 +33,12 @@ pub(super) struct WorkloadView {
 }
 
 fn workload_view(stored: StoredWorkload) -> WorkloadView {
-    WorkloadView { id: stored.id, version: stored.version, created_at: stored.created_at, spec: stored.spec }
+    WorkloadView {
+        id: stored.id,
+        version: stored.version,
+        created_at: stored.created_at,
+        spec: stored.spec,
+    }
 }
 
 /// One version of an instance profile.
@@ -86,12 +91,20 @@ pub(super) fn name_error(name: &str) -> Option<FieldError> {
     })
 }
 
-/// What makes no sense in any experiment is not stored. A refusal may hold for one instance, and not for two.
+/// What makes no sense in any experiment is not stored. A refusal may hold for one instance, and
+/// not for two.
 async fn reject_unsound(document: Document) -> Result<(), Problem> {
     let findings = aside(move || lint::document(&document, &[])).await?;
-    let errors: Vec<FieldError> =
-        capped(findings).iter().filter(|one| one.severity == Severity::Error).map(FieldError::from).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
+    let errors: Vec<FieldError> = capped(findings)
+        .iter()
+        .filter(|one| one.severity == Severity::Error)
+        .map(FieldError::from)
+        .collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Problem::invalid(errors))
+    }
 }
 
 /// Store a workload
@@ -106,7 +119,10 @@ pub(super) async fn create_workload(
         return Err(Problem::invalid(vec![error]));
     }
     reject_unsound(Document::Workload(Box::new(spec.clone()))).await?;
-    let stored = app.store.create_workload(caller.project, ids::fresh(), &spec, app.clock.now()).await?;
+    let stored = app
+        .store
+        .create_workload(caller.project, ids::fresh(), &spec, app.clock.now())
+        .await?;
     Ok((StatusCode::CREATED, Json(workload_view(stored))))
 }
 
@@ -120,8 +136,22 @@ pub(super) async fn list_workloads(
 ) -> Result<Response, Problem> {
     let size = page::size(params.page_size)?;
     let before = page::read_token(params.page_token.as_deref(), "workloads")?;
-    let rows = app.store.workloads(caller.project, before, i64::try_from(size + 1).unwrap_or(i64::MAX)).await?;
-    heavy::json(page::cut(rows, size, "workloads", |row| row.id.0, workload_view)).await
+    let rows = app
+        .store
+        .workloads(
+            caller.project,
+            before,
+            i64::try_from(size + 1).unwrap_or(i64::MAX),
+        )
+        .await?;
+    heavy::json(page::cut(
+        rows,
+        size,
+        "workloads",
+        |row| row.id.0,
+        workload_view,
+    ))
+    .await
 }
 
 /// Get a workload
@@ -134,7 +164,8 @@ pub(super) async fn get_workload(
     Id(id): Id<WorkloadId>,
 ) -> Result<Json<WorkloadView>, Problem> {
     let found = app.store.workload(caller.project, id).await?;
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no workload {id} in this project")))?;
+    let found = found
+        .ok_or_else(|| Problem::not_found(format!("there is no workload {id} in this project")))?;
     Ok(Json(workload_view(found)))
 }
 
@@ -151,8 +182,14 @@ pub(super) async fn create_profile(
     if catalog::find(&new.instance_type).is_none() {
         errors.push(FieldError {
             pointer: "/instance_type".to_owned(),
-            detail: format!("`{}` is not a SageMaker training instance type", new.instance_type),
-            fix: format!("did you mean {}?", catalog::nearest(&new.instance_type).join(", ")),
+            detail: format!(
+                "`{}` is not a SageMaker training instance type",
+                new.instance_type
+            ),
+            fix: format!(
+                "did you mean {}?",
+                catalog::nearest(&new.instance_type).join(", ")
+            ),
             rule: "unknown-instance-type".to_owned(),
         });
     }
@@ -160,9 +197,17 @@ pub(super) async fn create_profile(
         return Err(Problem::invalid(errors));
     }
     let instance_type = Some(new.instance_type.clone());
-    reject_unsound(Document::InstanceProfile { instance_type, spec: Box::new(new.spec.clone()), at: "/spec" }).await?;
+    reject_unsound(Document::InstanceProfile {
+        instance_type,
+        spec: Box::new(new.spec.clone()),
+        at: "/spec",
+    })
+    .await?;
     let parts = (new.name.as_str(), new.instance_type.as_str(), &new.spec);
-    let stored = app.store.create_profile(caller.project, ids::fresh(), parts, app.clock.now()).await?;
+    let stored = app
+        .store
+        .create_profile(caller.project, ids::fresh(), parts, app.clock.now())
+        .await?;
     Ok((StatusCode::CREATED, Json(profile_view(stored))))
 }
 
@@ -181,7 +226,14 @@ pub(super) async fn list_profiles(
     let wanted = app.store.profile_ids(caller.project, before, limit).await?;
     let mut rows = app.store.profiles_by_id(caller.project, &wanted).await?;
     rows.sort_by_key(|row| std::cmp::Reverse(row.id));
-    heavy::json(page::cut(rows, size, "profiles", |row| row.id.0, profile_view)).await
+    heavy::json(page::cut(
+        rows,
+        size,
+        "profiles",
+        |row| row.id.0,
+        profile_view,
+    ))
+    .await
 }
 
 /// Get an instance profile
@@ -193,8 +245,13 @@ pub(super) async fn get_profile(
     caller: Caller,
     Id(id): Id<ProfileId>,
 ) -> Result<Json<ProfileView>, Problem> {
-    let found = app.store.profiles_by_id(caller.project, &[id.0]).await?.pop();
-    let found =
-        found.ok_or_else(|| Problem::not_found(format!("there is no instance profile {id} in this project")))?;
+    let found = app
+        .store
+        .profiles_by_id(caller.project, &[id.0])
+        .await?
+        .pop();
+    let found = found.ok_or_else(|| {
+        Problem::not_found(format!("there is no instance profile {id} in this project"))
+    })?;
     Ok(Json(profile_view(found)))
 }

@@ -105,7 +105,8 @@ pub(super) struct Spending {
 
 /// What was spent
 ///
-/// The settled ledger of the project, added up. What runs is settled at its end; the comparison shows what it has cost so far.
+/// The settled ledger of the project, added up. What runs is settled at its end; the comparison
+/// shows what it has cost so far.
 #[utoipa::path(get, path = "/v1/spending", operation_id = "getSpending", tag = "projects", params(SpendingParams),
     responses((status = 200, description = "The table",
         content((Spending = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -118,11 +119,21 @@ pub(super) async fn spending(
 ) -> Result<Response, Problem> {
     let until = params.until.unwrap_or_else(|| app.clock.now());
     let usual = until.checked_sub_signed(TimeDelta::days(DAYS_DEFAULT));
-    let Some(from) = params.from.or(usual) else { return Err(page::parameter("until", "it is too long ago")) };
+    let Some(from) = params.from.or(usual) else {
+        return Err(page::parameter("until", "it is too long ago"));
+    };
     if !(TimeDelta::zero()..=TimeDelta::days(DAYS_MAX)).contains(&(until - from)) {
-        return Err(page::parameter("from", format!("it is not within the {DAYS_MAX} days before `until`")));
+        return Err(page::parameter(
+            "from",
+            format!("it is not within the {DAYS_MAX} days before `until`"),
+        ));
     }
-    let span = Span { project: caller.project, experiment: params.experiment_id, from, until };
+    let span = Span {
+        project: caller.project,
+        experiment: params.experiment_id,
+        from,
+        until,
+    };
     let by = match params.group_by {
         GroupBy::Day => By::Day,
         GroupBy::Experiment => By::Experiment,
@@ -131,31 +142,47 @@ pub(super) async fn spending(
     };
     let spent = app.store.spent(&span, by, ROWS_MAX + 1).await?;
     if i64::try_from(spent.len()).unwrap_or(i64::MAX) > ROWS_MAX {
-        return Err(page::parameter("group_by", "there are too many groups; name an experiment_id, or a shorter span"));
+        return Err(page::parameter(
+            "group_by",
+            "there are too many groups; name an experiment_id, or a shorter span",
+        ));
     }
     let mut groups: BTreeMap<Group, SpendingRow> = BTreeMap::new();
     let mut total = SpendingRow::default();
     for one in spent {
-        let row = groups.entry((one.day, one.experiment, one.trial)).or_default();
+        let row = groups
+            .entry((one.day, one.experiment, one.trial))
+            .or_default();
         for row in [row, &mut total] {
             row.add(&one.component, one.usd);
             row.estimated |= one.estimated;
         }
     }
     for one in app.store.saved_by_spot(&span, by).await? {
-        groups.entry((one.day, one.experiment, one.trial)).or_default().spot_saved_usd += one.usd;
+        groups
+            .entry((one.day, one.experiment, one.trial))
+            .or_default()
+            .spot_saved_usd += one.usd;
         total.spot_saved_usd += one.usd;
     }
-    let named = groups.into_iter().map(|((day, experiment, trial), row)| SpendingRow {
-        day: day.map(|day| day.date_naive()),
-        experiment_id: experiment.map(ExperimentId),
-        trial_id: trial.map(TrialId),
-        ..row
-    });
+    let named = groups
+        .into_iter()
+        .map(|((day, experiment, trial), row)| SpendingRow {
+            day: day.map(|day| day.date_naive()),
+            experiment_id: experiment.map(ExperimentId),
+            trial_id: trial.map(TrialId),
+            ..row
+        });
     let rows: Vec<SpendingRow> = named.collect();
     match Format::chosen(params.format, &headers) {
         Format::Json => {
-            let table = Spending { currency: "USD".to_owned(), from, until, rows, total };
+            let table = Spending {
+                currency: "USD".to_owned(),
+                from,
+                until,
+                rows,
+                total,
+            };
             Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response())
         }
         format => table::rows(format, COLUMNS, rows).await,
@@ -181,6 +208,9 @@ mod tests {
 
     #[test]
     fn the_columns_are_the_fields() {
-        assert_eq!(table::fields(&SpendingRow::default()), COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        assert_eq!(
+            table::fields(&SpendingRow::default()),
+            COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Tables in four formats, with the same columns in all: JSON, CSV, NDJSON, Parquet. What is in a table is not decided here.
+//! Tables in four formats, with the same columns in all: JSON, CSV, NDJSON, Parquet. What is in a
+//! table is not decided here.
 
 use std::sync::Arc;
 
@@ -35,9 +36,16 @@ pub(super) enum Format {
 impl Format {
     /// What `?format=` or else the Accept header asks for; JSON when neither does.
     pub(super) fn chosen(asked: Option<Self>, headers: &HeaderMap) -> Self {
-        let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let accepted = headers
+            .get(header::ACCEPT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let kinds = [Self::Csv, Self::Ndjson, Self::Parquet];
-        let by_header = || kinds.into_iter().find(|kind| accepted.contains(kind.content_type()));
+        let by_header = || {
+            kinds
+                .into_iter()
+                .find(|kind| accepted.contains(kind.content_type()))
+        };
         asked.or_else(by_header).unwrap_or(Self::Json)
     }
 
@@ -85,7 +93,11 @@ impl Column {
     /// Of values as they are in JSON.
     pub(super) fn of(kind: Kind, values: impl Iterator<Item = Value>) -> Self {
         match kind {
-            Kind::Text => Self::Text(values.map(|value| value.as_str().map(str::to_owned)).collect()),
+            Kind::Text => Self::Text(
+                values
+                    .map(|value| value.as_str().map(str::to_owned))
+                    .collect(),
+            ),
             Kind::Whole => Self::Whole(values.map(|value| value.as_i64()).collect()),
             Kind::Real => Self::Real(values.map(|value| value.as_f64()).collect()),
             Kind::Flag => Self::Flag(values.map(|value| value.as_bool()).collect()),
@@ -97,20 +109,56 @@ impl Column {
     fn text(&self, row: usize) -> String {
         match self {
             Self::Text(cells) => cells.get(row).cloned().flatten().unwrap_or_default(),
-            Self::Whole(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
-            Self::Real(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
-            Self::Flag(cells) => cells.get(row).copied().flatten().map_or_else(String::new, |cell| cell.to_string()),
-            Self::Time(cells) => cells.get(row).copied().flatten().map_or_else(String::new, rfc3339),
+            Self::Whole(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or_else(String::new, |cell| cell.to_string()),
+            Self::Real(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or_else(String::new, |cell| cell.to_string()),
+            Self::Flag(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or_else(String::new, |cell| cell.to_string()),
+            Self::Time(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or_else(String::new, rfc3339),
         }
     }
 
     fn value(&self, row: usize) -> Value {
         match self {
-            Self::Text(cells) => cells.get(row).cloned().flatten().map_or(Value::Null, Value::from),
-            Self::Whole(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
-            Self::Real(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
-            Self::Flag(cells) => cells.get(row).copied().flatten().map_or(Value::Null, Value::from),
-            Self::Time(cells) => cells.get(row).copied().flatten().map_or(Value::Null, |at| rfc3339(at).into()),
+            Self::Text(cells) => cells
+                .get(row)
+                .cloned()
+                .flatten()
+                .map_or(Value::Null, Value::from),
+            Self::Whole(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or(Value::Null, Value::from),
+            Self::Real(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or(Value::Null, Value::from),
+            Self::Flag(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or(Value::Null, Value::from),
+            Self::Time(cells) => cells
+                .get(row)
+                .copied()
+                .flatten()
+                .map_or(Value::Null, |at| rfc3339(at).into()),
         }
     }
 
@@ -141,8 +189,12 @@ pub(super) async fn rows<T: Serialize + Send + 'static>(
     respond(format, move || {
         let values: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         let cell = |row: &Value, name: &str| row.get(name).cloned().unwrap_or(Value::Null);
-        let column =
-            |(name, kind): &(&'static str, Kind)| (*name, Column::of(*kind, values.iter().map(|row| cell(row, name))));
+        let column = |(name, kind): &(&'static str, Kind)| {
+            (
+                *name,
+                Column::of(*kind, values.iter().map(|row| cell(row, name))),
+            )
+        };
         kinds.iter().map(column).collect()
     })
     .await
@@ -153,15 +205,21 @@ pub(super) async fn respond(
     format: Format,
     table: impl FnOnce() -> Table + Send + 'static,
 ) -> Result<Response, Problem> {
-    let body = aside(move || encode(format, &table())).await?.map_err(|what| {
-        tracing::error!(what, "a table could not be written");
-        Problem::internal()
-    })?;
+    let body = aside(move || encode(format, &table()))
+        .await?
+        .map_err(|what| {
+            tracing::error!(what, "a table could not be written");
+            Problem::internal()
+        })?;
     let kind = match format {
         Format::Csv => "text/csv; charset=utf-8",
         other => other.content_type(),
     };
-    Ok(([(header::CONTENT_TYPE, kind), (header::VARY, "Accept")], body).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, kind), (header::VARY, "Accept")],
+        body,
+    )
+        .into_response())
 }
 
 fn encode(format: Format, table: &Table) -> Result<Vec<u8>, String> {
@@ -178,7 +236,12 @@ pub(super) fn fields<T: Serialize>(row: &T) -> Vec<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.serialize(row).unwrap_or_default();
     let text = String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default();
-    text.lines().next().unwrap_or_default().split(',').map(str::to_owned).collect()
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .map(str::to_owned)
+        .collect()
 }
 
 fn count(table: &[(&str, Column)]) -> usize {
@@ -205,15 +268,22 @@ fn csv(table: &[(&str, Column)]) -> Result<Vec<u8>, csv::Error> {
     for row in 0..count(table) {
         writer.write_record(table.iter().map(|(_, column)| column.text(row)))?;
     }
-    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))
+    writer
+        .into_inner()
+        .map_err(|error| csv::Error::from(error.into_error()))
 }
 
-/// One row group, every column optional, Snappy. Whole numbers and times are written as differences, and only text with a
-/// dictionary: of a measured series no value comes twice.
+/// One row group, every column optional, Snappy. Whole numbers and times are written as
+/// differences, and only text with a dictionary: of a measured series no value comes twice.
 fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
-    let fields: Vec<String> =
-        table.iter().map(|(name, column)| format!("OPTIONAL {};", column.parquet_type().replace("{}", name))).collect();
-    let schema = Arc::new(parse_message_type(&format!("message table {{ {} }}", fields.join(" ")))?);
+    let fields: Vec<String> = table
+        .iter()
+        .map(|(name, column)| format!("OPTIONAL {};", column.parquet_type().replace("{}", name)))
+        .collect();
+    let schema = Arc::new(parse_message_type(&format!(
+        "message table {{ {} }}",
+        fields.join(" ")
+    ))?);
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_dictionary_enabled(false)
@@ -224,7 +294,9 @@ fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
         let path = ColumnPath::from(*name);
         properties = match column {
             Column::Text(_) => properties.set_column_dictionary_enabled(path, true),
-            Column::Whole(_) | Column::Time(_) => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Column::Whole(_) | Column::Time(_) => {
+                properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED)
+            }
             Column::Real(_) | Column::Flag(_) => properties,
         };
     }
@@ -233,11 +305,15 @@ fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
     let mut group = writer.next_row_group()?;
     for (_, column) in table {
         match column {
-            Column::Text(cells) => put::<ByteArrayType, _>(&mut group, cells, |cell| ByteArray::from(cell.as_str()))?,
+            Column::Text(cells) => {
+                put::<ByteArrayType, _>(&mut group, cells, |cell| ByteArray::from(cell.as_str()))?
+            }
             Column::Whole(cells) => put::<Int64Type, _>(&mut group, cells, |cell| *cell)?,
             Column::Real(cells) => put::<DoubleType, _>(&mut group, cells, |cell| *cell)?,
             Column::Flag(cells) => put::<BoolType, _>(&mut group, cells, |cell| *cell)?,
-            Column::Time(cells) => put::<Int64Type, _>(&mut group, cells, DateTime::timestamp_micros)?,
+            Column::Time(cells) => {
+                put::<Int64Type, _>(&mut group, cells, DateTime::timestamp_micros)?
+            }
         }
     }
     group.close()?;
@@ -250,10 +326,14 @@ fn put<T: parquet::data_type::DataType, C>(
     value: impl Fn(&C) -> T::T,
 ) -> Result<(), ParquetError> {
     let Some(mut writer) = group.next_column()? else {
-        return Err(ParquetError::General("more columns than the schema has".to_owned()));
+        return Err(ParquetError::General(
+            "more columns than the schema has".to_owned(),
+        ));
     };
     let values: Vec<T::T> = cells.iter().flatten().map(value).collect();
     let present: Vec<i16> = cells.iter().map(|cell| i16::from(cell.is_some())).collect();
-    writer.typed::<T>().write_batch(&values, Some(&present), None)?;
+    writer
+        .typed::<T>()
+        .write_batch(&values, Some(&present), None)?;
     writer.close()
 }

@@ -1,4 +1,5 @@
-//! Trials: one candidate of an experiment, and its attempts. Its measured series are in [`super::samples`].
+//! Trials: one candidate of an experiment, and its attempts. Its measured series are in
+//! [`super::samples`].
 
 use axum::Json;
 use axum::extract::State;
@@ -49,5 +50,8 @@ pub(super) async fn attempts(
     caller: Caller,
     Id(id): Id<TrialId>,
 ) -> Result<Json<Page<AttemptView>>, Problem> {
-    Ok(Json(Page { items: view(&app, caller, id).await?.attempts, next_page_token: None }))
+    Ok(Json(Page {
+        items: view(&app, caller, id).await?.attempts,
+        next_page_token: None,
+    }))
 }

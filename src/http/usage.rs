@@ -1,4 +1,5 @@
-//! What watching costs: our own calls to AWS, by operation and per job-hour; and `/metrics` for Prometheus.
+//! What watching costs: our own calls to AWS, by operation and per job-hour; and `/metrics` for
+//! Prometheus.
 
 use axum::Json;
 use axum::extract::State;
@@ -70,18 +71,29 @@ pub(super) async fn aws_usage(
 ) -> Result<Json<AwsUsage>, Problem> {
     let hours = params.hours.unwrap_or(24);
     if !(1..=HOURS_MAX).contains(&hours) {
-        return Err(Problem::bad_parameter(format!("hours is {hours}; give 1 to {HOURS_MAX}"), Vec::new()));
+        return Err(Problem::bad_parameter(
+            format!("hours is {hours}; give 1 to {HOURS_MAX}"),
+            Vec::new(),
+        ));
     }
     let until = app.clock.now();
-    let since = (until - TimeDelta::hours(i64::from(hours) - 1)).duration_trunc(TimeDelta::hours(1)).unwrap_or(until);
+    let since = (until - TimeDelta::hours(i64::from(hours) - 1))
+        .duration_trunc(TimeDelta::hours(1))
+        .unwrap_or(until);
     let tallies = app.store.aws_calls_since(since).await?;
     let job_hours = app.store.job_hours_since(since, until).await?;
     let rates = app.aws.rates();
-    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "calls lie far below 2^53")]
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "calls lie far below 2^53"
+    )]
     let per_job_hour = |count: i64| (job_hours > 0.0).then(|| count as f64 / job_hours);
     let metrics_requested: i64 = tallies.iter().map(|tally| tally.metrics).sum();
     let metrics_usd = cost::metrics(u64::try_from(metrics_requested).unwrap_or_default(), None);
-    let counted = tallies.iter().filter(|tally| tally.operation != "ListObjectsV2");
+    let counted = tallies
+        .iter()
+        .filter(|tally| tally.operation != "ListObjectsV2");
     Ok(Json(AwsUsage {
         since,
         until,
@@ -109,7 +121,8 @@ pub(super) async fn aws_usage(
 
 /// Metrics for Prometheus
 ///
-/// Needs a key, as everything does: `authorization: {credentials: bk_…}` in the scrape configuration.
+/// Needs a key, as everything does: `authorization: {credentials: bk_…}` in the scrape
+/// configuration.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((status = 200, description = "Text exposition format", body = String, content_type = "text/plain"), Problems))]
 pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Response, Problem> {
@@ -120,6 +133,10 @@ pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Resp
     for (operation, rate) in app.aws.rates() {
         metrics::gauge!("bakeoff_aws_paced_calls_per_second", "operation" => operation).set(rate);
     }
-    let text = app.metrics.as_ref().map(PrometheusHandle::render).unwrap_or_default();
+    let text = app
+        .metrics
+        .as_ref()
+        .map(PrometheusHandle::render)
+        .unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

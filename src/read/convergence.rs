@@ -1,4 +1,5 @@
-//! Curves of a metric: against steps, hours and dollars, of trials and runs together. Rollups only: three queries, however many.
+//! Curves of a metric: against steps, hours and dollars, of trials and runs together. Rollups only:
+//! three queries, however many.
 
 use std::collections::BTreeMap;
 
@@ -38,21 +39,31 @@ pub async fn curves(
     let subjects = subjects(store, selection, now).await?;
     let ids: Vec<Uuid> = subjects.iter().map(|subject| subject.id).collect();
     let series = preferred(store.series_of(&ids, Some(&[metric.to_owned()])).await?);
-    let of_series: BTreeMap<i32, Uuid> = series.iter().map(|one| (one.id, one.subject_id)).collect();
+    let of_series: BTreeMap<i32, Uuid> =
+        series.iter().map(|one| (one.id, one.subject_id)).collect();
     let mut buckets: BTreeMap<Uuid, Vec<Bucket>> = BTreeMap::new();
-    for (id, bucket) in store.rollups(&of_series.keys().copied().collect::<Vec<_>>()).await? {
+    for (id, bucket) in store
+        .rollups(&of_series.keys().copied().collect::<Vec<_>>())
+        .await?
+    {
         if let Some(subject) = of_series.get(&id) {
             buckets.entry(*subject).or_default().push(bucket);
         }
     }
     let (mut rows, mut reached) = (Vec::new(), Vec::new());
     for subject in &subjects {
-        let curve = convergence::curve(buckets.get(&subject.id).map_or(&[][..], Vec::as_slice), &subject.stretches);
+        let curve = convergence::curve(
+            buckets.get(&subject.id).map_or(&[][..], Vec::as_slice),
+            &subject.stretches,
+        );
         let point = |point: &convergence::Point| CurvePoint {
             candidate: subject.candidate.clone(),
             at: point.at,
             step: point.step,
-            tokens: point.step.zip(subject.tokens_per_step).map(|(step, tokens)| tokens * real(step)),
+            tokens: point
+                .step
+                .zip(subject.tokens_per_step)
+                .map(|(step, tokens)| tokens * real(step)),
             hours: point.hours,
             usd: point.usd,
             value: point.value,
@@ -74,27 +85,53 @@ pub async fn curves(
         }
         rows.extend(curve.iter().map(point));
     }
-    Ok(Convergence { metric: metric.to_owned(), target, reached, rows, as_of: now })
+    Ok(Convergence {
+        metric: metric.to_owned(),
+        target,
+        reached,
+        rows,
+        as_of: now,
+    })
 }
 
-async fn subjects(store: &Store, selection: &Selection, now: DateTime<Utc>) -> Result<Vec<Subject>, StoreError> {
-    let ids: Vec<Uuid> = selection.experiments.iter().map(|experiment| experiment.id.0).collect();
+async fn subjects(
+    store: &Store,
+    selection: &Selection,
+    now: DateTime<Utc>,
+) -> Result<Vec<Subject>, StoreError> {
+    let ids: Vec<Uuid> = selection
+        .experiments
+        .iter()
+        .map(|experiment| experiment.id.0)
+        .collect();
     let evidence = match selection.experiments.first() {
         Some(first) => load(store, first.project_id, &ids).await?,
         None => Evidence::default(),
     };
     let mut subjects = Vec::new();
     for experiment in &selection.experiments {
-        let sequence = experiment.spec.workload.as_ref().map(|workload| f64::from(workload.model.sequence_length));
+        let sequence = experiment
+            .spec
+            .workload
+            .as_ref()
+            .map(|workload| f64::from(workload.model.sequence_length));
         for trial in selection.trials_of(experiment, &evidence.trials) {
-            let batch = i64::try_from(trial.plan.global_batch).ok().filter(|batch| *batch > 0);
+            let batch = i64::try_from(trial.plan.global_batch)
+                .ok()
+                .filter(|batch| *batch > 0);
             subjects.push(Subject {
                 id: trial.id.0,
                 candidate: trial.plan.candidate.clone(),
                 trial_id: Some(trial.id),
                 run_id: None,
-                stretches: evidence.attempts(trial).iter().filter_map(|one| stretch(trial, one, now)).collect(),
-                tokens_per_step: sequence.zip(batch).map(|(sequence, batch)| sequence * real(batch)),
+                stretches: evidence
+                    .attempts(trial)
+                    .iter()
+                    .filter_map(|one| stretch(trial, one, now))
+                    .collect(),
+                tokens_per_step: sequence
+                    .zip(batch)
+                    .map(|(sequence, batch)| sequence * real(batch)),
             });
         }
     }
@@ -102,7 +139,8 @@ async fn subjects(store: &Store, selection: &Selection, now: DateTime<Utc>) -> R
     Ok(subjects)
 }
 
-/// An attempt's time with instances, and what an hour of it costs: of spot what it was billed, once that is known.
+/// An attempt's time with instances, and what an hour of it costs: of spot what it was billed, once
+/// that is known.
 fn stretch(trial: &Trial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Stretch> {
     let from = attempt.started_at?;
     let until = attempt.ended_at.unwrap_or(now).max(from);
@@ -115,27 +153,45 @@ fn stretch(trial: &Trial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Stret
         }
         (PurchaseOption::Spot, _) => None,
     };
-    Some(Stretch { from, until, usd_per_hour })
+    Some(Stretch {
+        from,
+        until,
+        usd_per_hour,
+    })
 }
 
 fn of_run(run: &Run, now: DateTime<Utc>) -> Subject {
     let until = run.ended_at.unwrap_or(now);
     let from = run.started_at.unwrap_or(run.created_at).min(until);
     let spec = &run.spec;
-    let sequence = spec.model.as_ref().map(|model| f64::from(model.sequence_length));
-    let batch = spec.global_batch.and_then(|batch| i64::try_from(batch).ok());
+    let sequence = spec
+        .model
+        .as_ref()
+        .map(|model| f64::from(model.sequence_length));
+    let batch = spec
+        .global_batch
+        .and_then(|batch| i64::try_from(batch).ok());
     let usd_per_hour: Option<Usd> = spec.usd_per_hour;
     Subject {
         id: run.id.0,
         candidate: spec.name.clone(),
         trial_id: None,
         run_id: Some(run.id),
-        stretches: vec![Stretch { from, until, usd_per_hour }],
-        tokens_per_step: sequence.zip(batch).map(|(sequence, batch)| sequence * real(batch)),
+        stretches: vec![Stretch {
+            from,
+            until,
+            usd_per_hour,
+        }],
+        tokens_per_step: sequence
+            .zip(batch)
+            .map(|(sequence, batch)| sequence * real(batch)),
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "steps, seconds and sequences lie far below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "steps, seconds and sequences lie far below 2^53"
+)]
 fn real(count: i64) -> f64 {
     count as f64
 }

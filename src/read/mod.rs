@@ -1,4 +1,5 @@
-//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups only, never samples.
+//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups
+//! only, never samples.
 
 mod convergence;
 mod rows;
@@ -19,7 +20,9 @@ use crate::store::ledger::TrialCost;
 use crate::store::runs::Run;
 use crate::store::trials::{Attempt, ShownTrial, Trial};
 use crate::store::{Store, StoreError};
-use crate::view::{AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView};
+use crate::view::{
+    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView,
+};
 
 pub use convergence::curves;
 
@@ -34,10 +37,18 @@ struct Evidence {
     prices: Vec<Price>,
 }
 
-async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result<Evidence, StoreError> {
-    let (trials, attempts) = tokio::try_join!(store.trials_of(experiments), store.attempts_of(experiments))?;
+async fn load(
+    store: &Store,
+    project: ProjectId,
+    experiments: &[Uuid],
+) -> Result<Evidence, StoreError> {
+    let (trials, attempts) =
+        tokio::try_join!(store.trials_of(experiments), store.attempts_of(experiments))?;
     let subjects: Vec<Uuid> = trials.iter().map(|trial| trial.id.0).collect();
-    let mut types: Vec<String> = trials.iter().map(|trial| trial.plan.instance_type.clone()).collect();
+    let mut types: Vec<String> = trials
+        .iter()
+        .map(|trial| trial.plan.instance_type.clone())
+        .collect();
     types.sort_unstable();
     types.dedup();
     // Costs after attempts: what is settled in between is then counted once, see `rows::so_far`.
@@ -46,7 +57,13 @@ async fn load(store: &Store, project: ProjectId, experiments: &[Uuid]) -> Result
         Figures::load(store, &subjects),
         store.prices_of(project, None, Some(&types)),
     )?;
-    Ok(Evidence { trials, attempts: by_trial(attempts), costs: costs.into_iter().collect(), figures, prices })
+    Ok(Evidence {
+        trials,
+        attempts: by_trial(attempts),
+        costs: costs.into_iter().collect(),
+        figures,
+        prices,
+    })
 }
 
 fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
@@ -58,10 +75,12 @@ fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
 }
 
 impl Evidence {
-    /// What an hour of the trial's instance costs at a moment: what was planned with may not be what is paid by now.
+    /// What an hour of the trial's instance costs at a moment: what was planned with may not be
+    /// what is paid by now.
     fn price(&self, trial: &Trial, at: DateTime<Utc>) -> Option<Price> {
         let planned = trial.plan.price.as_ref()?;
-        price::in_force(&self.prices, &planned.instance_type, &planned.region, at).or_else(|| Some(planned.clone()))
+        price::in_force(&self.prices, &planned.instance_type, &planned.region, at)
+            .or_else(|| Some(planned.clone()))
     }
 
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
@@ -70,14 +89,25 @@ impl Evidence {
 }
 
 fn total(attempts: &[Attempt], seconds: impl Fn(&Attempt) -> Option<i64>) -> u64 {
-    attempts.iter().filter_map(seconds).filter_map(|value| u64::try_from(value).ok()).sum()
+    attempts
+        .iter()
+        .filter_map(seconds)
+        .filter_map(|value| u64::try_from(value).ok())
+        .sum()
 }
 
 /// The comparison table of an experiment.
-pub async fn comparison(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Comparison, StoreError> {
+pub async fn comparison(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Comparison, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
-    let rows: Vec<ComparisonRow> =
-        evidence.trials.iter().map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
+    let rows: Vec<ComparisonRow> = evidence
+        .trials
+        .iter()
+        .map(|trial| rows::of_trial(&evidence, experiment, trial, now))
+        .collect();
     Ok(Comparison {
         experiment_id: experiment.id,
         name: experiment.name.clone(),
@@ -104,9 +134,15 @@ pub struct Selection {
 }
 
 impl Selection {
-    fn trials_of<'a>(&self, experiment: &Experiment, trials: &'a [Trial]) -> impl Iterator<Item = &'a Trial> {
+    fn trials_of<'a>(
+        &self,
+        experiment: &Experiment,
+        trials: &'a [Trial],
+    ) -> impl Iterator<Item = &'a Trial> {
         let (id, is_whole) = (experiment.id, self.whole.contains(&experiment.id));
-        trials.iter().filter(move |trial| trial.experiment_id == id && (is_whole || self.only.contains(&trial.id)))
+        trials.iter().filter(move |trial| {
+            trial.experiment_id == id && (is_whole || self.only.contains(&trial.id))
+        })
     }
 }
 
@@ -117,14 +153,20 @@ pub async fn comparison_of(
     now: DateTime<Utc>,
 ) -> Result<ComparisonTable, StoreError> {
     let (mut table, mut views) = (Vec::new(), Vec::new());
-    let ids: Vec<Uuid> = selection.experiments.iter().map(|experiment| experiment.id.0).collect();
+    let ids: Vec<Uuid> = selection
+        .experiments
+        .iter()
+        .map(|experiment| experiment.id.0)
+        .collect();
     let evidence = match selection.experiments.first() {
         Some(first) => load(store, first.project_id, &ids).await?,
         None => Evidence::default(),
     };
     for experiment in &selection.experiments {
         let own = selection.trials_of(experiment, &evidence.trials);
-        let rows: Vec<ComparisonRow> = own.map(|trial| rows::of_trial(&evidence, experiment, trial, now)).collect();
+        let rows: Vec<ComparisonRow> = own
+            .map(|trial| rows::of_trial(&evidence, experiment, trial, now))
+            .collect();
         views.extend(rows::expectations(&experiment.spec.expectations, &rows));
         table.extend(rows);
     }
@@ -132,13 +174,22 @@ pub async fn comparison_of(
     let figures = Figures::load(store, &subjects).await?;
     for run in &selection.runs {
         let row = rows::of_run(run, &figures, now);
-        views.extend(rows::expectations(&run.spec.expectations, std::slice::from_ref(&row)));
+        views.extend(rows::expectations(
+            &run.spec.expectations,
+            std::slice::from_ref(&row),
+        ));
         table.push(row);
     }
-    Ok(ComparisonTable { currency: "USD".to_owned(), rows: table, expectations: views, as_of: now })
+    Ok(ComparisonTable {
+        currency: "USD".to_owned(),
+        rows: table,
+        expectations: views,
+        as_of: now,
+    })
 }
 
-/// The ranking: the one that the experiment was concluded with, else as it would be now; provisional while trials run.
+/// The ranking: the one that the experiment was concluded with, else as it would be now;
+/// provisional while trials run.
 pub async fn recommendation(
     store: &Store,
     experiment: &Experiment,
@@ -153,22 +204,42 @@ pub async fn recommendation(
 }
 
 /// The ranking at the prices of now.
-pub async fn decide(store: &Store, experiment: &Experiment, now: DateTime<Utc>) -> Result<Recommendation, StoreError> {
+pub async fn decide(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Recommendation, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
-    let outcomes: Vec<Outcome> = evidence.trials.iter().map(|trial| outcome(&evidence, trial, now)).collect();
-    let tokens = experiment.spec.workload.as_ref().map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
-        trial: workload.trial_tokens,
-        total: workload.total_tokens,
-    });
+    let outcomes: Vec<Outcome> = evidence
+        .trials
+        .iter()
+        .map(|trial| outcome(&evidence, trial, now))
+        .collect();
+    let tokens =
+        experiment
+            .spec
+            .workload
+            .as_ref()
+            .map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
+                trial: workload.trial_tokens,
+                total: workload.total_tokens,
+            });
     Ok(recommend(&outcomes, &experiment.spec.objective, tokens))
 }
 
 fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
-    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the instance's time.
-    let wall: i64 =
-        attempts.iter().map(|one| (one.ended_at.unwrap_or(now) - one.planned_at).num_seconds().max(0)).sum();
+    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the
+    // instance's time.
+    let wall: i64 = attempts
+        .iter()
+        .map(|one| {
+            (one.ended_at.unwrap_or(now) - one.planned_at)
+                .num_seconds()
+                .max(0)
+        })
+        .sum();
     Outcome {
         trial_id: trial.id,
         candidate: plan.candidate.clone(),
@@ -185,7 +256,10 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
             .collect(),
         incomparable: plan.incomparable.clone(),
         price: evidence.price(trial, now),
-        tokens_per_second: evidence.figures.steady(trial.id.0, metric::TOKENS_PER_SECOND).cloned(),
+        tokens_per_second: evidence
+            .figures
+            .steady(trial.id.0, metric::TOKENS_PER_SECOND)
+            .cloned(),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: u64::try_from(wall).unwrap_or_default(),
@@ -217,7 +291,10 @@ pub async fn trial_views(
     now: DateTime<Utc>,
 ) -> Result<Vec<TrialView>, StoreError> {
     let ids = [experiment.0];
-    let (trials, attempts) = tokio::try_join!(store.heads(project, None, Some(experiment)), store.attempts_of(&ids))?;
+    let (trials, attempts) = tokio::try_join!(
+        store.heads(project, None, Some(experiment)),
+        store.attempts_of(&ids)
+    )?;
     let mut attempts = by_trial(attempts);
     let view = |trial: ShownTrial| {
         let attempts = attempts.remove(&trial.id).unwrap_or_default();
@@ -230,7 +307,10 @@ pub async fn trial_views(
 pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
     let attempts = std::mem::take(&mut trial.attempts);
     TrialView {
-        attempts: attempts.into_iter().map(|attempt| attempt_view(&trial, attempt, now)).collect(),
+        attempts: attempts
+            .into_iter()
+            .map(|attempt| attempt_view(&trial, attempt, now))
+            .collect(),
         id: trial.id,
         experiment_id: trial.experiment_id,
         state: trial.state,
@@ -243,13 +323,23 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
 
 fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
     let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
-    let is_at_risk =
-        trial.is_spot && !attempt.state.is_terminal() && attempt.secondary_status.as_deref() == Some("Training");
+    let is_at_risk = trial.is_spot
+        && !attempt.state.is_terminal()
+        && attempt.secondary_status.as_deref() == Some("Training");
     let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
         let price = (trial.instance_count, attempt.usd_per_hour);
-        spot::at_risk(since, attempt.checkpoint_at, trial.checkpoint_seconds, price, now).usd
+        spot::at_risk(
+            since,
+            attempt.checkpoint_at,
+            trial.checkpoint_seconds,
+            price,
+            now,
+        )
+        .usd
     });
-    let saved = seconds(attempt.training_seconds).zip(seconds(attempt.billable_seconds)).filter(|_| trial.is_spot);
+    let saved = seconds(attempt.training_seconds)
+        .zip(seconds(attempt.billable_seconds))
+        .filter(|_| trial.is_spot);
     AttemptView {
         interruptions: spot::interruptions(&attempt.transitions),
         savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),

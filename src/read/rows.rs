@@ -1,5 +1,5 @@
-//! Rows of the comparison: what one trial or one external run did and cost, from its figures, its attempts and its plan. Pure:
-//! what they rest on has been read already.
+//! Rows of the comparison: what one trial or one external run did and cost, from its figures, its
+//! attempts and its plan. Pure: what they rest on has been read already.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::bill::{self, Agreed, Usage};
@@ -27,14 +27,26 @@ use crate::store::trials::{Attempt, Trial};
 use crate::view::{ComparisonRow, ExpectationView, RowKind};
 
 /// Each expectation beside what the rows that it is about have measured.
-pub(super) fn expectations(expected: &[Expectation], rows: &[ComparisonRow]) -> Vec<ExpectationView> {
+pub(super) fn expectations(
+    expected: &[Expectation],
+    rows: &[ComparisonRow],
+) -> Vec<ExpectationView> {
     let mut views = Vec::new();
-    for (expectation, row) in expected.iter().flat_map(|one| rows.iter().map(move |row| (one, row))) {
-        if expectation.candidate.as_ref().is_some_and(|name| *name != row.candidate) {
+    for (expectation, row) in expected
+        .iter()
+        .flat_map(|one| rows.iter().map(move |row| (one, row)))
+    {
+        if expectation
+            .candidate
+            .as_ref()
+            .is_some_and(|name| *name != row.candidate)
+        {
             continue;
         }
         let columns = serde_json::json!(row);
-        let measured = columns.get(&expectation.column).and_then(serde_json::Value::as_f64);
+        let measured = columns
+            .get(&expectation.column)
+            .and_then(serde_json::Value::as_f64);
         views.push(ExpectationView {
             candidate: row.candidate.clone(),
             column: expectation.column.clone(),
@@ -63,16 +75,27 @@ struct Shape<'a> {
 }
 
 /// The columns that follow from figures and shape; the others are empty.
-fn measured(figures: &Figures, id: Uuid, shape: &Shape<'_>, is_over: bool, now: DateTime<Utc>) -> ComparisonRow {
+fn measured(
+    figures: &Figures,
+    id: Uuid,
+    shape: &Shape<'_>,
+    is_over: bool,
+    now: DateTime<Utc>,
+) -> ComparisonRow {
     let speed = figures.steady(id, metric::TOKENS_PER_SECOND);
     let mean = speed.map(|steady| steady.mean);
     let sequence = shape.model.map(|model| f64::from(model.sequence_length));
     let per = |divisor: Option<f64>| Some(mean? / divisor?).filter(|rate| rate.is_finite());
-    let tokens_per_step = sequence.zip(shape.global_batch).map(|(sequence, batch)| sequence * real(batch));
-    let peak = shape.peak_tflops.map(|peak| peak * 1e12 * f64::from(shape.accelerators));
+    let tokens_per_step = sequence
+        .zip(shape.global_batch)
+        .map(|(sequence, batch)| sequence * real(batch));
+    let peak = shape
+        .peak_tflops
+        .map(|peak| peak * 1e12 * f64::from(shape.accelerators));
     let flops = shape.model.map(ModelShape::flops_per_token);
     let per_million = mean.zip(shape.usd_per_hour).zip(shape.billed_share);
-    let per_million = per_million.and_then(|((mean, rate), share)| cost::usd_per_million_tokens(rate, 1, mean, share));
+    let per_million = per_million
+        .and_then(|((mean, rate), share)| cost::usd_per_million_tokens(rate, 1, mean, share));
     let of_tokens = |tokens: Option<f64>| {
         let millions = Decimal::from_f64(tokens? / 1e6)?;
         Some(Usd(per_million?.0.checked_mul(millions)?).rounded())
@@ -95,18 +118,27 @@ fn measured(figures: &Figures, id: Uuid, shape: &Shape<'_>, is_over: bool, now: 
         tokens_per_second_from_at: speed.map(|steady| steady.from_at),
         tokens_per_second_until_at: speed.map(|steady| steady.until_at),
         tokens_per_second_source: speed.and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
-        samples_per_second: figures.mean(id, metric::SAMPLES_PER_SECOND).or_else(|| per(sequence)),
-        steps_per_second: figures.mean(id, metric::STEPS_PER_SECOND).or_else(|| per(tokens_per_step)),
+        samples_per_second: figures
+            .mean(id, metric::SAMPLES_PER_SECOND)
+            .or_else(|| per(sequence)),
+        steps_per_second: figures
+            .mean(id, metric::STEPS_PER_SECOND)
+            .or_else(|| per(tokens_per_step)),
         gpu_utilization_percent: figures.mean(id, metric::GPU_UTILIZATION),
         gpu_memory_utilization_percent: figures.mean(id, metric::GPU_MEMORY_UTILIZATION),
-        mfu_percent: mean.zip(flops).zip(peak).map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
+        mfu_percent: mean
+            .zip(flops)
+            .zip(peak)
+            .map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
         train_loss: figures.last(id, metric::TRAIN_LOSS),
         validation_loss: figures.last(id, metric::VALIDATION_LOSS),
         step,
         planned_steps: shape.planned_steps,
         progress: step
             .zip(shape.planned_steps.filter(|planned| *planned > 0))
-            .map(|(step, planned)| (real(step.unsigned_abs()) / real(planned.unsigned_abs())).clamp(0.0, 1.0)),
+            .map(|(step, planned)| {
+                (real(step.unsigned_abs()) / real(planned.unsigned_abs())).clamp(0.0, 1.0)
+            }),
         remaining_hours: eta.as_ref().map(|eta| eta.remaining_hours),
         remaining_hours_low: eta.as_ref().map(|eta| eta.remaining_hours_low),
         remaining_hours_high: eta.as_ref().map(|eta| eta.remaining_hours_high),
@@ -147,9 +179,20 @@ pub(super) fn of_trial(
         epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
         planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
         usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
-        billed_share: billed_share(trial, speed, workload.map_or(0, |one| one.trial_tokens), billable_seconds),
+        billed_share: billed_share(
+            trial,
+            speed,
+            workload.map_or(0, |one| one.trial_tokens),
+            billable_seconds,
+        ),
     };
-    let figures = measured(&evidence.figures, trial.id.0, &shape, trial.state.is_terminal(), now);
+    let figures = measured(
+        &evidence.figures,
+        trial.id.0,
+        &shape,
+        trial.state.is_terminal(),
+        now,
+    );
     let (phases, shares) = (phases(attempts), shares(attempts));
     ComparisonRow {
         candidate: plan.candidate.clone(),
@@ -158,11 +201,17 @@ pub(super) fn of_trial(
         purchase_option: Some(plan.purchase_option),
         state: trial.state,
         reason: trial.reason.clone(),
-        secondary_status: attempts.last().and_then(|attempt| attempt.secondary_status.clone()),
+        secondary_status: attempts
+            .last()
+            .and_then(|attempt| attempt.secondary_status.clone()),
         attempts: trial.attempts_made,
         interruptions: interruptions(attempts),
         comparable: plan.incomparable.is_none(),
-        progress: if trial.state == TrialState::Completed { Some(1.0) } else { figures.progress },
+        progress: if trial.state == TrialState::Completed {
+            Some(1.0)
+        } else {
+            figures.progress
+        },
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds,
         starting_seconds: phases.starting,
@@ -178,7 +227,9 @@ pub(super) fn of_trial(
         storage_cost_usd: cost.storage_usd,
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
-        total_usd: Some(cost.training_usd + running + cost.storage_usd + cost.metrics_usd + cost.other_usd),
+        total_usd: Some(
+            cost.training_usd + running + cost.storage_usd + cost.metrics_usd + cost.other_usd,
+        ),
         spot_saved_usd: spot_saved(evidence, trial, attempts),
         cost_estimated: cost.estimated || running > Usd::ZERO,
         usd_per_hour: price.map(|price| price.usd_per_hour),
@@ -201,15 +252,20 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
         accelerators: spec.accelerator_count,
         peak_tflops: spec.peak_tflops(),
         epoch_tokens: spec.epoch_tokens,
-        planned_steps: spec.planned_steps.and_then(|steps| i64::try_from(steps).ok()),
+        planned_steps: spec
+            .planned_steps
+            .and_then(|steps| i64::try_from(steps).ok()),
         usd_per_hour: spec.usd_per_hour,
         billed_share: Some(1.0),
     };
     let is_over = run.state != RunState::Running;
-    // What was reported is what is known of a run: its time is from its start to its end, or to the last point.
+    // What was reported is what is known of a run: its time is from its start to its end, or to the
+    // last point.
     let begun = run.started_at.or(figures.first_at(run.id.0));
     let until = run.ended_at.or(figures.last_at(run.id.0));
-    let seconds = begun.zip(until).map_or(0, |(begun, until)| seconds_between(begun, until));
+    let seconds = begun
+        .zip(until)
+        .map_or(0, |(begun, until)| seconds_between(begun, until));
     ComparisonRow {
         candidate: spec.name.clone(),
         instance_type: spec.hardware.clone(),
@@ -220,8 +276,12 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
         },
         training_seconds: seconds,
         billable_seconds: seconds,
-        cost_usd: spec.usd_per_hour.map(|rate| cost::training(seconds, 1, rate)),
-        total_usd: spec.usd_per_hour.map(|rate| cost::training(seconds, 1, rate)),
+        cost_usd: spec
+            .usd_per_hour
+            .map(|rate| cost::training(seconds, 1, rate)),
+        total_usd: spec
+            .usd_per_hour
+            .map(|rate| cost::training(seconds, 1, rate)),
         cost_estimated: !is_over,
         price_source: (!spec.price_source.is_empty()).then(|| spec.price_source.clone()),
         kind: RowKind::Run,
@@ -250,11 +310,18 @@ impl Phases {
 /// Time in SageMaker's phases, over all attempts.
 fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
     let mut phases = Phases::default();
-    for transition in attempts.into_iter().flat_map(|attempt| &attempt.transitions) {
-        let Some(ended_at) = transition.ended_at else { continue };
+    for transition in attempts
+        .into_iter()
+        .flat_map(|attempt| &attempt.transitions)
+    {
+        let Some(ended_at) = transition.ended_at else {
+            continue;
+        };
         let seconds = seconds_between(transition.started_at, ended_at);
         match transition.status.as_str() {
-            "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => phases.starting += seconds,
+            "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => {
+                phases.starting += seconds
+            }
             "DownloadingTrainingImage" => phases.pulling += seconds,
             "Downloading" => phases.downloading += seconds,
             "Training" => phases.training += seconds,
@@ -277,23 +344,39 @@ struct Shares {
     wasted: f64,
 }
 
-/// Managed spot bills less than the time it runs; what it bills is taken to divide as its time does.
+/// Managed spot bills less than the time it runs; what it bills is taken to divide as its time
+/// does.
 fn shares(attempts: &[Attempt]) -> Option<Shares> {
-    let billed = |attempt: &Attempt| attempt.billable_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let billed = |attempt: &Attempt| {
+        attempt
+            .billable_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok())
+    };
     let total = total(attempts, |attempt| attempt.billable_seconds);
     if total == 0 {
         return None;
     }
-    let mut sum = Shares { setup: 0.0, downloading: 0.0, training: 0.0, uploading: 0.0, wasted: 0.0 };
+    let mut sum = Shares {
+        setup: 0.0,
+        downloading: 0.0,
+        training: 0.0,
+        uploading: 0.0,
+        wasted: 0.0,
+    };
     for attempt in attempts {
-        let Some(share) = billed(attempt).map(|billed| real(billed) / real(total)) else { continue };
+        let Some(share) = billed(attempt).map(|billed| real(billed) / real(total)) else {
+            continue;
+        };
         if attempt.state == AttemptState::Failed {
             sum.wasted += share;
             continue;
         }
         let phases = phases([attempt]);
         let known = phases.loading() + phases.training + phases.uploading;
-        let ran = attempt.started_at.zip(attempt.ended_at).map_or(0, |(start, end)| seconds_between(start, end));
+        let ran = attempt
+            .started_at
+            .zip(attempt.ended_at)
+            .map_or(0, |(start, end)| seconds_between(start, end));
         let time = real(ran.max(known).max(1));
         let of = |seconds: u64| share * real(seconds) / time;
         sum.downloading += of(phases.downloading);
@@ -305,8 +388,16 @@ fn shares(attempts: &[Attempt]) -> Option<Shares> {
 }
 
 /// What some of an attempt's seconds cost, at the prices in force while it ran.
-fn billed(evidence: &Evidence, trial: &Trial, attempt: &Attempt, until: DateTime<Utc>, seconds: u64) -> Usd {
-    let (Some(from), Some(price)) = (attempt.started_at, trial.plan.price.as_ref()) else { return Usd::ZERO };
+fn billed(
+    evidence: &Evidence,
+    trial: &Trial,
+    attempt: &Attempt,
+    until: DateTime<Utc>,
+    seconds: u64,
+) -> Usd {
+    let (Some(from), Some(price)) = (attempt.started_at, trial.plan.price.as_ref()) else {
+        return Usd::ZERO;
+    };
     let usage = Usage {
         instance_type: trial.plan.instance_type.clone(),
         region: price.region.clone(),
@@ -318,13 +409,22 @@ fn billed(evidence: &Evidence, trial: &Trial, attempt: &Attempt, until: DateTime
         run_seconds: seconds,
         volume_gb: 0,
     };
-    let agreed = Agreed { price_id: attempt.price_id, usd_per_hour: attempt.usd_per_hour, estimated: false };
-    bill::lines(&usage, &evidence.prices, &[], agreed).iter().map(|line| line.usd).sum()
+    let agreed = Agreed {
+        price_id: attempt.price_id,
+        usd_per_hour: attempt.usd_per_hour,
+        estimated: false,
+    };
+    bill::lines(&usage, &evidence.prices, &[], agreed)
+        .iter()
+        .map(|line| line.usd)
+        .sum()
 }
 
 /// What attempts cost that did not complete.
 fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
-    let lost = attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed);
+    let lost = attempts
+        .iter()
+        .filter(|attempt| attempt.state == AttemptState::Failed);
     let cost = lost.filter_map(|attempt| {
         let seconds = u64::try_from(attempt.billable_seconds?).ok()?;
         Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
@@ -332,14 +432,27 @@ fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
     cost.sum()
 }
 
-/// What running attempts have certainly cost: from the beginning of billing to when they were last known to run, but for waiting.
-/// Never more than will be settled, so it never falls. What spot saves is known only at the end: it counts what it costs at least.
-fn so_far(evidence: &Evidence, trial: &Trial, attempts: &[Attempt], settled: &[AttemptId], now: DateTime<Utc>) -> Usd {
-    let running = attempts.iter().filter(|attempt| !attempt.state.is_terminal() && !settled.contains(&attempt.id));
+/// What running attempts have certainly cost: from the beginning of billing to when they were last
+/// known to run, but for waiting. Never more than will be settled, so it never falls. What spot
+/// saves is known only at the end: it counts what it costs at least.
+fn so_far(
+    evidence: &Evidence,
+    trial: &Trial,
+    attempts: &[Attempt],
+    settled: &[AttemptId],
+    now: DateTime<Utc>,
+) -> Usd {
+    let running = attempts
+        .iter()
+        .filter(|attempt| !attempt.state.is_terminal() && !settled.contains(&attempt.id));
     let cost = running.filter_map(|attempt| {
         let from = attempt.started_at?;
         let is_running = attempt.job_status.as_deref() == Some("InProgress");
-        let known = if is_running { attempt.listed_at } else { attempt.modified_at };
+        let known = if is_running {
+            attempt.listed_at
+        } else {
+            attempt.modified_at
+        };
         let until = attempt.ended_at.or(known)?.min(now).max(from);
         let ran = bill::ran(from, until, &bill::waits(&attempt.transitions));
         let seconds = match trial.plan.purchase_option {
@@ -357,19 +470,33 @@ fn spot_saved(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Optio
         return None;
     }
     let saved = attempts.iter().filter_map(|attempt| {
-        let seconds = u64::try_from(attempt.training_seconds?.checked_sub(attempt.billable_seconds?)?).ok()?;
+        let seconds = u64::try_from(
+            attempt
+                .training_seconds?
+                .checked_sub(attempt.billable_seconds?)?,
+        )
+        .ok()?;
         Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
     });
     Some(saved.sum())
 }
 
 fn interruptions(attempts: &[Attempt]) -> u32 {
-    let count: usize = attempts.iter().map(|attempt| spot::interruptions(&attempt.transitions).len()).sum();
+    let count: usize = attempts
+        .iter()
+        .map(|attempt| spot::interruptions(&attempt.transitions).len())
+        .sum();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot trial has none before its end.
-fn billed_share(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64, billable: u64) -> Option<f64> {
+/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot
+/// trial has none before its end.
+fn billed_share(
+    trial: &Trial,
+    tokens_per_second: Option<f64>,
+    trial_tokens: u64,
+    billable: u64,
+) -> Option<f64> {
     let speed = tokens_per_second.filter(|speed| *speed > 0.0)?;
     match trial.plan.purchase_option {
         PurchaseOption::OnDemand => Some(1.0),
@@ -380,7 +507,10 @@ fn billed_share(trial: &Trial, tokens_per_second: Option<f64>, trial_tokens: u64
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "seconds, steps and tokens lie far below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "seconds, steps and tokens lie far below 2^53"
+)]
 fn real(count: u64) -> f64 {
     count as f64
 }

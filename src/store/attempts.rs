@@ -1,6 +1,6 @@
-//! Applying decisions to a claimed trial and its attempt, up to its end ([`super::settling`]). Each function is one transaction,
-//! fenced by the lease token:
-//! [`Applied::Stale`] means that another scheduler has the trial now, and nothing was changed.
+//! Applying decisions to a claimed trial and its attempt, up to its end ([`super::settling`]). Each
+//! function is one transaction, fenced by the lease token: [`Applied::Stale`] means that another
+//! scheduler has the trial now, and nothing was changed.
 
 use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
@@ -44,7 +44,8 @@ pub(super) enum Lease {
     Release,
 }
 
-/// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at once.
+/// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at
+/// once.
 pub(super) async fn fenced(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -76,7 +77,8 @@ pub(super) async fn fenced(
     Ok(changed.rows_affected() == 1)
 }
 
-/// A trial's state while its attempt lives. Not the claimed one: the same claim may have planned the attempt.
+/// A trial's state while its attempt lives. Not the claimed one: the same claim may have planned
+/// the attempt.
 fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
     match attempt.state {
         _ if trial.stop_requested => TrialState::Stopping,
@@ -100,14 +102,23 @@ pub(super) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
     }
 }
 
-pub(super) fn event(trial: &Claimed, kind: &str, severity: &'static str, message: &str) -> NewEvent {
+pub(super) fn event(
+    trial: &Claimed,
+    kind: &str,
+    severity: &'static str,
+    message: &str,
+) -> NewEvent {
     NewEvent {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
         trial_id: Some(trial.id),
         kind: format!("trial.{kind}"),
         severity,
-        message: format!("{} {}: {message}", trial.plan.candidate, trial.plan.purchase_option.as_str()),
+        message: format!(
+            "{} {}: {message}",
+            trial.plan.candidate,
+            trial.plan.purchase_option.as_str()
+        ),
     }
 }
 
@@ -135,8 +146,9 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a claimed trial back to the queue, not to be admitted before `at`. When it waits for money, so do its
-    /// experiment's other trials that need as much: they must not be tried one by one while others could run.
+    /// Gives a claimed trial back to the queue, not to be admitted before `at`. When it waits for
+    /// money, so do its experiment's other trials that need as much: they must not be tried one by
+    /// one while others could run.
     pub async fn requeue(
         &self,
         trial: &Claimed,
@@ -178,7 +190,8 @@ impl Store {
         .await
     }
 
-    /// Reserves the worst case and commits a new attempt with its name, before anything is sent to AWS.
+    /// Reserves the worst case and commits a new attempt with its name, before anything is sent to
+    /// AWS.
     pub async fn plan_attempt(
         &self,
         trial: &Claimed,
@@ -199,13 +212,30 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let (id, job_name) = named;
-        let Some(worst) = plan.worst_case else { return Ok(Applied::OverBudget) };
-        let WorstCase { training_usd: training, metrics_usd: metrics, pool_usd: pool, total_usd: total, .. } = worst;
+        let Some(worst) = plan.worst_case else {
+            return Ok(Applied::OverBudget);
+        };
+        let WorstCase {
+            training_usd: training,
+            metrics_usd: metrics,
+            pool_usd: pool,
+            total_usd: total,
+            ..
+        } = worst;
         let mut tx = self.pool.begin().await?;
         if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
             return Ok(Applied::OverBudget);
         }
-        if !fenced(&mut tx, trial, TrialState::Submitting, (now, None), Lease::Keep, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            TrialState::Submitting,
+            (now, None),
+            Lease::Keep,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         let number = sqlx::query_scalar!(
@@ -246,8 +276,20 @@ impl Store {
             attempt_id: id,
             price_id: price.id,
         };
-        ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "training", training), now).await?;
-        ledger::write(&mut tx, &account, &Entry::worst_case("reserved", "cloudwatch", metrics), now).await?;
+        ledger::write(
+            &mut tx,
+            &account,
+            &Entry::worst_case("reserved", "training", training),
+            now,
+        )
+        .await?;
+        ledger::write(
+            &mut tx,
+            &account,
+            &Entry::worst_case("reserved", "cloudwatch", metrics),
+            now,
+        )
+        .await?;
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
@@ -259,8 +301,14 @@ impl Store {
     }
 
     /// The trial cannot be paid for and nothing of its experiment will be released: it is refused.
-    pub async fn refuse(&self, trial: &Claimed, reason: &str, now: DateTime<Utc>) -> Result<Applied, StoreError> {
-        self.end_without_attempt(trial, TrialState::Refused, reason, now).await
+    pub async fn refuse(
+        &self,
+        trial: &Claimed,
+        reason: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        self.end_without_attempt(trial, TrialState::Refused, reason, now)
+            .await
     }
 
     /// Ends a trial that has no attempt to settle.
@@ -272,7 +320,16 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !fenced(&mut tx, trial, state, (now, Some(reason)), Lease::Release, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            state,
+            (now, Some(reason)),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         events::insert(&mut tx, &event(trial, state.as_str(), "info", reason), now).await?;
@@ -304,7 +361,12 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        events::insert(&mut tx, &event(trial, "silent_drop", "warning", &difference.to_string()), now).await?;
+        events::insert(
+            &mut tx,
+            &event(trial, "silent_drop", "warning", &difference.to_string()),
+            now,
+        )
+        .await?;
         tx.commit().await?;
         Ok(())
     }
@@ -329,9 +391,18 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let (due_at, metrics_at) = due;
         let mut tx = self.pool.begin().await?;
-        let state = if trial.stop_requested { TrialState::Stopping } else { TrialState::Running };
-        let checkpoint = trial.plan.request.as_ref().and_then(|request| request.checkpoint.as_ref());
-        let checkpoint_at = checkpoint.map(|spec| now + TimeDelta::seconds(spec.interval_seconds.into()));
+        let state = if trial.stop_requested {
+            TrialState::Stopping
+        } else {
+            TrialState::Running
+        };
+        let checkpoint = trial
+            .plan
+            .request
+            .as_ref()
+            .and_then(|request| request.checkpoint.as_ref());
+        let checkpoint_at =
+            checkpoint.map(|spec| now + TimeDelta::seconds(spec.interval_seconds.into()));
         sqlx::query!(
             r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4
@@ -347,7 +418,12 @@ impl Store {
             return Ok(Applied::Stale);
         }
         accepted(&mut tx, trial).await?;
-        events::insert(&mut tx, &event(trial, "submitted", "info", &attempt.job_name), now).await?;
+        events::insert(
+            &mut tx,
+            &event(trial, "submitted", "info", &attempt.job_name),
+            now,
+        )
+        .await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }
@@ -370,9 +446,16 @@ impl Store {
         .await?;
         let Some(row) = row else { return Ok(()) };
         let plan: TrialPlan = from_json(row.plan, "trials", row.trial_id, "plan")?;
-        let Some(request) = &plan.request else { return Ok(()) };
+        let Some(request) = &plan.request else {
+            return Ok(());
+        };
         let trial = TrialId(row.trial_id);
-        let request = request::for_attempt(request, &row.job_name, &attempt.to_string(), &trial.to_string());
+        let request = request::for_attempt(
+            request,
+            &row.job_name,
+            &attempt.to_string(),
+            &trial.to_string(),
+        );
         let events: Vec<NewEvent> = requested::differences(&request, actual)
             .into_iter()
             .map(|difference| NewEvent {
@@ -409,11 +492,23 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let (at, why) = until;
         let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!("UPDATE attempts SET postponed = postponed + 1 WHERE id = $1", attempt.id.0)
-            .execute(&mut *tx)
-            .await?;
+        let done = sqlx::query!(
+            "UPDATE attempts SET postponed = postponed + 1 WHERE id = $1",
+            attempt.id.0
+        )
+        .execute(&mut *tx)
+        .await?;
         found_one(&done, "attempts", attempt.id)?;
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, Some(why)), Lease::Release, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            living_state(trial, attempt),
+            (at, Some(why)),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         // Said at first, and loudly when it lasts.
@@ -428,7 +523,8 @@ impl Store {
         Ok(Applied::Done)
     }
 
-    /// Cancelled or refused while a create may have been under way: held, with its reservation, until `until`.
+    /// Cancelled or refused while a create may have been under way: held, with its reservation,
+    /// until `until`.
     pub async fn quarantine(
         &self,
         trial: &Claimed,
@@ -455,7 +551,16 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (until, Some(why)), Lease::Release, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            living_state(trial, attempt),
+            (until, Some(why)),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         tx.commit().await?;
@@ -498,15 +603,33 @@ impl Store {
         if let Some(ended_at) = over.and_then(|job| job.ended_at) {
             warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
         }
-        if !fenced(&mut tx, trial, living_state(trial, attempt), (at, None), Lease::Release, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            living_state(trial, attempt),
+            (at, None),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         if let Some(job) = seen {
             let recorded = record_job(&mut tx, trial, attempt, job).await?;
             events::insert_all(&mut tx, &recorded.differences, now).await?;
             if recorded.is_news {
-                let severity = if job.secondary_status == "Interrupted" { "warning" } else { "info" };
-                events::insert(&mut tx, &event(trial, "status", severity, &job.secondary_status), now).await?;
+                let severity = if job.secondary_status == "Interrupted" {
+                    "warning"
+                } else {
+                    "info"
+                };
+                events::insert(
+                    &mut tx,
+                    &event(trial, "status", severity, &job.secondary_status),
+                    now,
+                )
+                .await?;
             }
         }
         tx.commit().await?;
@@ -529,14 +652,16 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
 
 /// What a look changed.
 pub(super) struct Recorded {
-    /// The first time: how the job differs from what was asked for, to be told of once the trial is locked.
+    /// The first time: how the job differs from what was asked for, to be told of once the trial is
+    /// locked.
     pub(super) differences: Vec<NewEvent>,
     /// Its status is another than was known.
     pub(super) is_news: bool,
 }
 
-/// Writes what was seen. Only forwards: a replica of SageMaker's that lags describes what was, and a listing or an event may have
-/// told more meanwhile. An end is always news: nothing comes after it.
+/// Writes what was seen. Only forwards: a replica of SageMaker's that lags describes what was, and
+/// a listing or an event may have told more meanwhile. An end is always news: nothing comes after
+/// it.
 pub(super) async fn record_job(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -572,9 +697,25 @@ pub(super) async fn record_job(
     .fetch_one(&mut *tx)
     .await?;
     let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
-    let Some(request) = request else { return Ok(Recorded { differences: Vec::new(), is_news }) };
-    let request = request::for_attempt(request, &attempt.job_name, &attempt.id.to_string(), &trial.id.to_string());
+    let Some(request) = request else {
+        return Ok(Recorded {
+            differences: Vec::new(),
+            is_news,
+        });
+    };
+    let request = request::for_attempt(
+        request,
+        &attempt.job_name,
+        &attempt.id.to_string(),
+        &trial.id.to_string(),
+    );
     let differences = requested::differences(&request, &job.actual);
-    let differences = differences.iter().map(|one| event(trial, "silent_drop", "warning", &one.to_string())).collect();
-    Ok(Recorded { differences, is_news })
+    let differences = differences
+        .iter()
+        .map(|one| event(trial, "silent_drop", "warning", &one.to_string()))
+        .collect();
+    Ok(Recorded {
+        differences,
+        is_news,
+    })
 }

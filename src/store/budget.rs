@@ -1,5 +1,5 @@
-//! The hard cap: reservations and settlements on the running totals of experiment and project, inside the caller's
-//! transaction. Lock order everywhere: experiment, then project.
+//! The hard cap: reservations and settlements on the running totals of experiment and project,
+//! inside the caller's transaction. Lock order everywhere: experiment, then project.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -11,9 +11,10 @@ use super::error::found_one;
 use super::events::{self, NewEvent};
 use super::ledger::Account;
 
-/// Takes `amount` out of both budgets; false (and nothing taken that the caller's rollback would not give back) when
-/// either has too little left, or the experiment is paused or over. The rows are locked by their own UPDATE, so
-/// concurrent reservations take their turns and the cap holds in every interleaving.
+/// Takes `amount` out of both budgets; false (and nothing taken that the caller's rollback would
+/// not give back) when either has too little left, or the experiment is paused or over. The rows
+/// are locked by their own UPDATE, so concurrent reservations take their turns and the cap holds in
+/// every interleaving.
 pub(crate) async fn reserve(
     tx: &mut PgConnection,
     experiment: ExperimentId,
@@ -43,16 +44,21 @@ pub(crate) async fn reserve(
     Ok(within.rows_affected() == 1)
 }
 
-/// Something cost more than what was reserved for it: an alarm, and nothing more is started until a person has looked.
+/// Something cost more than what was reserved for it: an alarm, and nothing more is started until a
+/// person has looked.
 pub(crate) async fn over_reservation(
     tx: &mut PgConnection,
     account: &Account,
     what: &str,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let paused = sqlx::query!("UPDATE experiments SET paused_reason = $2 WHERE id = $1", account.experiment_id.0, what)
-        .execute(&mut *tx)
-        .await?;
+    let paused = sqlx::query!(
+        "UPDATE experiments SET paused_reason = $2 WHERE id = $1",
+        account.experiment_id.0,
+        what
+    )
+    .execute(&mut *tx)
+    .await?;
     found_one(&paused, "experiments", account.experiment_id)?;
     let event = NewEvent {
         project_id: account.project_id,

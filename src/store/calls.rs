@@ -19,7 +19,11 @@ pub struct Tally {
 
 impl Store {
     /// Adds to the hour.
-    pub async fn add_aws_calls(&self, hour_at: DateTime<Utc>, tallies: &[Tally]) -> Result<(), StoreError> {
+    pub async fn add_aws_calls(
+        &self,
+        hour_at: DateTime<Utc>,
+        tallies: &[Tally],
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"INSERT INTO aws_calls AS known (hour_at, operation, calls, throttled, failed, metrics)
                SELECT $1, operation, calls, throttled, failed, metrics
@@ -54,8 +58,13 @@ impl Store {
         Ok(rows)
     }
 
-    /// Hours that jobs were watched since a moment: from the record of the job to its end, or to now.
-    pub async fn job_hours_since(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<f64, StoreError> {
+    /// Hours that jobs were watched since a moment: from the record of the job to its end, or to
+    /// now.
+    pub async fn job_hours_since(
+        &self,
+        since: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<f64, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT coalesce(sum(extract(epoch FROM coalesce(ended_at, $2) - greatest(running_at, $1))) / 3600, 0)
                    ::double precision AS "hours!"

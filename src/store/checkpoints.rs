@@ -53,7 +53,9 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let due = rows.into_iter().filter_map(|row| {
-            let spec = row.checkpoint.ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"));
+            let spec = row
+                .checkpoint
+                .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"));
             let spec = spec.and_then(|value| from_json(value, "trials", row.trial_id, "plan"));
             match spec {
                 // It keeps its hold, and keeps nobody else waiting.

@@ -1,4 +1,5 @@
-//! Closed series: their points in chunks of a thousand, at a fifth of the room. A write brings them back first.
+//! Closed series: their points in chunks of a thousand, at a fifth of the room. A write brings them
+//! back first.
 
 use bakeoff_domain::rollup::Columns;
 use chrono::{DateTime, Utc};
@@ -9,7 +10,8 @@ use super::{Store, StoreError};
 const CHUNK_POINTS: i64 = 1000;
 
 impl Store {
-    /// Moves points of series into chunks whose trial or run ended before a moment; returns how many series.
+    /// Moves points of series into chunks whose trial or run ended before a moment; returns how
+    /// many series.
     pub async fn compact(
         &self,
         ended_before: DateTime<Utc>,
@@ -40,10 +42,12 @@ impl Store {
 
     /// Drops the partitions of months before one that hold no points any more; returns how many.
     pub async fn drop_empty_months(&self, before: DateTime<Utc>) -> Result<i32, StoreError> {
-        let dropped =
-            sqlx::query_scalar!(r#"SELECT drop_empty_samples_partitions($1) AS "dropped!""#, before.date_naive(),)
-                .fetch_one(&self.pool)
-                .await?;
+        let dropped = sqlx::query_scalar!(
+            r#"SELECT drop_empty_samples_partitions($1) AS "dropped!""#,
+            before.date_naive(),
+        )
+        .fetch_one(&self.pool)
+        .await?;
         Ok(dropped)
     }
 
@@ -75,7 +79,9 @@ async fn pack(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
     )
     .execute(&mut *tx)
     .await?;
-    sqlx::query!("DELETE FROM samples WHERE series_id = $1", series).execute(tx).await?;
+    sqlx::query!("DELETE FROM samples WHERE series_id = $1", series)
+        .execute(tx)
+        .await?;
     Ok(())
 }
 
@@ -89,7 +95,9 @@ pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), Sto
     .fetch_all(&mut *tx)
     .await?;
     for month in months {
-        sqlx::query!("SELECT make_samples_partition($1)", month).execute(&mut *tx).await?;
+        sqlx::query!("SELECT make_samples_partition($1)", month)
+            .execute(&mut *tx)
+            .await?;
     }
     sqlx::query!(
         r#"INSERT INTO samples (series_id, sampled_at, step, value)
@@ -100,8 +108,15 @@ pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), Sto
     )
     .execute(&mut *tx)
     .await?;
-    sqlx::query!("DELETE FROM sample_chunks WHERE series_id = $1", series).execute(&mut *tx).await?;
-    sqlx::query!("UPDATE series SET compacted_at = NULL WHERE id = $1", series).execute(tx).await?;
+    sqlx::query!("DELETE FROM sample_chunks WHERE series_id = $1", series)
+        .execute(&mut *tx)
+        .await?;
+    sqlx::query!(
+        "UPDATE series SET compacted_at = NULL WHERE id = $1",
+        series
+    )
+    .execute(tx)
+    .await?;
     Ok(())
 }
 
@@ -113,7 +128,10 @@ pub(super) struct Chunk {
     value: Vec<f64>,
 }
 
-pub(super) async fn chunks(executor: impl PgExecutor<'_>, series: i32) -> Result<Vec<Chunk>, StoreError> {
+pub(super) async fn chunks(
+    executor: impl PgExecutor<'_>,
+    series: i32,
+) -> Result<Vec<Chunk>, StoreError> {
     let chunks = sqlx::query_as!(
         Chunk,
         "SELECT sampled_at, step, value FROM sample_chunks WHERE series_id = $1 ORDER BY number",
@@ -127,7 +145,9 @@ pub(super) async fn chunks(executor: impl PgExecutor<'_>, series: i32) -> Result
 pub(super) fn columns(chunks: Vec<Chunk>) -> Columns {
     let mut columns = Columns::default();
     for chunk in chunks {
-        columns.step.extend(chunk.step.unwrap_or_else(|| vec![-1; chunk.value.len()]));
+        columns
+            .step
+            .extend(chunk.step.unwrap_or_else(|| vec![-1; chunk.value.len()]));
         columns.at.extend(chunk.sampled_at);
         columns.value.extend(chunk.value);
     }

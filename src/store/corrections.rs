@@ -1,4 +1,5 @@
-//! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and an estimate was booked.
+//! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and
+//! an estimate was booked.
 
 use bakeoff_domain::bill::Line;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
@@ -29,17 +30,26 @@ pub enum Corrected {
     Unknown,
     /// It runs, or never had instances: there is nothing to correct.
     NotSettled,
-    /// A part of it was booked when it was found to run on: its bill is what SageMaker said at last.
+    /// A part of it was booked when it was found to run on: its bill is what SageMaker said at
+    /// last.
     Followed,
 }
 
 impl Store {
     /// Bills an attempt for other seconds than were booked, with an event that says why.
-    pub async fn correct_billing(&self, said: BilledByHand<'_>, now: DateTime<Utc>) -> Result<Corrected, StoreError> {
+    pub async fn correct_billing(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
         retried(|| self.correct_billing_once(said, now)).await
     }
 
-    async fn correct_billing_once(&self, said: BilledByHand<'_>, now: DateTime<Utc>) -> Result<Corrected, StoreError> {
+    async fn correct_billing_once(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
         let seconds = i64::try_from(said.billable_seconds).unwrap_or(i64::MAX);
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
@@ -55,11 +65,21 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else { return self.why_not(said).await };
-        let (experiment, region) = (ExperimentId(row.experiment_id), row.region.unwrap_or_default());
+        let Some(row) = row else {
+            return self.why_not(said).await;
+        };
+        let (experiment, region) = (
+            ExperimentId(row.experiment_id),
+            row.region.unwrap_or_default(),
+        );
         bill::lock(&mut tx, experiment).await?;
-        let tariffs =
-            prices::tariffs(&mut *tx, said.project, &region, std::slice::from_ref(&row.instance_type)).await?;
+        let tariffs = prices::tariffs(
+            &mut *tx,
+            said.project,
+            &region,
+            std::slice::from_ref(&row.instance_type),
+        )
+        .await?;
         let account = Account {
             project_id: said.project,
             experiment_id: experiment,
@@ -116,12 +136,21 @@ pub(super) fn correction(
     now: DateTime<Utc>,
 ) -> Option<Correction> {
     let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
-    let span = lines.first().zip(lines.last()).map(|(first, last)| (first.from, last.until));
+    let span = lines
+        .first()
+        .zip(lines.last())
+        .map(|(first, last)| (first.from, last.until));
     (usd != Usd::ZERO).then(|| Correction {
-        account: Account { price_id: lines.first().map_or(account.price_id, |line| line.price_id), ..account },
+        account: Account {
+            price_id: lines.first().map_or(account.price_id, |line| line.price_id),
+            ..account
+        },
         component,
         usd,
-        quantity: lines.iter().map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX)).sum(),
+        quantity: lines
+            .iter()
+            .map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX))
+            .sum(),
         estimated: false,
         used: span.unwrap_or((now, now)),
     })

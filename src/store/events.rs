@@ -20,12 +20,19 @@ pub struct NewEvent {
     pub message: String,
 }
 
-/// Events of an experiment are committed in the order of their ids (the lock is held to the end of the transaction), so
-/// that a reader who goes on after the last id it saw misses none.
-pub(crate) async fn insert(tx: &mut PgConnection, event: &NewEvent, now: DateTime<Utc>) -> Result<(), StoreError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", event.experiment_id.to_string())
-        .execute(&mut *tx)
-        .await?;
+/// Events of an experiment are committed in the order of their ids (the lock is held to the end of
+/// the transaction), so that a reader who goes on after the last id it saw misses none.
+pub(crate) async fn insert(
+    tx: &mut PgConnection,
+    event: &NewEvent,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended($1, 1))",
+        event.experiment_id.to_string()
+    )
+    .execute(&mut *tx)
+    .await?;
     sqlx::query!(
         r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
            VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
@@ -51,7 +58,10 @@ pub(crate) async fn insert_all(
     if events.is_empty() {
         return Ok(());
     }
-    let mut experiments: Vec<String> = events.iter().map(|event| event.experiment_id.to_string()).collect();
+    let mut experiments: Vec<String> = events
+        .iter()
+        .map(|event| event.experiment_id.to_string())
+        .collect();
     experiments.sort_unstable();
     experiments.dedup();
     sqlx::query!(

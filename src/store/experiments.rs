@@ -1,4 +1,5 @@
-//! Experiments: written whole with their trials in one transaction; listed by keyset; cancelled; concluded.
+//! Experiments: written whole with their trials in one transaction; listed by keyset; cancelled;
+//! concluded.
 
 use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::Finding;
@@ -103,7 +104,9 @@ pub(crate) async fn insert(
     let Some(workload) = &new.spec.workload else {
         return Err(StoreError::corrupt("experiments", new.id, "spec"));
     };
-    let workload_id = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now).await?.id;
+    let workload_id = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now)
+        .await?
+        .id;
     sqlx::query!(
         r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at)
            VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8)"#,
@@ -128,7 +131,11 @@ pub(crate) async fn insert(
         trial_id: None,
         kind: "experiment.created".to_owned(),
         severity: "info",
-        message: format!("{}: {} trials, {refused} of them refused", new.spec.name, new.trials.len()),
+        message: format!(
+            "{}: {} trials, {refused} of them refused",
+            new.spec.name,
+            new.trials.len()
+        ),
     };
     events::insert(tx, &event, now).await?;
     Ok(workload_id)
@@ -142,9 +149,14 @@ async fn insert_trial(
     plan: &TrialPlan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let refusals =
-        plan.findings.iter().filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
-    let reason = refusals.map(|finding| finding.message.as_str()).collect::<Vec<_>>().join("; ");
+    let refusals = plan
+        .findings
+        .iter()
+        .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
+    let reason = refusals
+        .map(|finding| finding.message.as_str())
+        .collect::<Vec<_>>()
+        .join("; ");
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
@@ -176,12 +188,20 @@ async fn insert_trial(
 }
 
 impl Store {
-    pub async fn experiment(&self, project: ProjectId, id: ExperimentId) -> Result<Option<Experiment>, StoreError> {
+    pub async fn experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+    ) -> Result<Option<Experiment>, StoreError> {
         Ok(self.experiments_by_id(project, &[id.0]).await?.pop())
     }
 
     /// Those of the named ones that the project has, oldest first.
-    pub async fn experiments_by_id(&self, project: ProjectId, ids: &[Uuid]) -> Result<Vec<Experiment>, StoreError> {
+    pub async fn experiments_by_id(
+        &self,
+        project: ProjectId,
+        ids: &[Uuid],
+    ) -> Result<Vec<Experiment>, StoreError> {
         sqlx::query_as!(
             Row,
             r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
@@ -197,7 +217,8 @@ impl Store {
         .collect()
     }
 
-    /// A page by keyset on the id (which sorts by creation): before it when newest come first, else after it.
+    /// A page by keyset on the id (which sorts by creation): before it when newest come first, else
+    /// after it.
     pub async fn experiments(
         &self,
         project: ProjectId,
@@ -256,12 +277,18 @@ impl Store {
     }
 
     /// The recommendation that an experiment was concluded with.
-    pub async fn recommendation(&self, id: ExperimentId) -> Result<Option<Recommendation>, StoreError> {
-        let stored = sqlx::query_scalar!("SELECT recommendation FROM experiments WHERE id = $1", id.0)
-            .fetch_optional(&self.pool)
-            .await?
-            .flatten();
-        stored.map(|value| from_json(value, "experiments", id, "recommendation")).transpose()
+    pub async fn recommendation(
+        &self,
+        id: ExperimentId,
+    ) -> Result<Option<Recommendation>, StoreError> {
+        let stored =
+            sqlx::query_scalar!("SELECT recommendation FROM experiments WHERE id = $1", id.0)
+                .fetch_optional(&self.pool)
+                .await?
+                .flatten();
+        stored
+            .map(|value| from_json(value, "experiments", id, "recommendation"))
+            .transpose()
     }
 
     /// Experiments that are not over and run in another region than this service would look in.
@@ -275,8 +302,8 @@ impl Store {
         .await?)
     }
 
-    /// Experiments whose trials are all over and whose metrics have all been read, which are not concluded yet and depend on no price
-    /// that is being applied; in order, those after one.
+    /// Experiments whose trials are all over and whose metrics have all been read, which are not
+    /// concluded yet and depend on no price that is being applied; in order, those after one.
     pub async fn experiments_to_conclude(
         &self,
         after: Option<ExperimentId>,
@@ -299,11 +326,14 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (ProjectId(row.project_id), ExperimentId(row.id))).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (ProjectId(row.project_id), ExperimentId(row.id)))
+            .collect())
     }
 
-    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change of price that it depends on
-    /// is being applied: the recommendation might rest on the old one.
+    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change
+    /// of price that it depends on is being applied: the recommendation might rest on the old one.
     pub async fn conclude(
         &self,
         project: ProjectId,

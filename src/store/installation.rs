@@ -1,4 +1,5 @@
-//! The installation: its name in every job, the account that its jobs are in, and what its database knows of the fence.
+//! The installation: its name in every job, the account that its jobs are in, and what its database
+//! knows of the fence.
 
 use bakeoff_domain::fence::FenceFacts;
 use chrono::{DateTime, Utc};
@@ -9,10 +10,13 @@ use super::{Store, StoreError};
 impl Store {
     /// The installation's eight hexadecimal digits, part of every job name.
     pub async fn installation(&self) -> Result<String, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT id FROM installation").fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar!("SELECT id FROM installation")
+            .fetch_one(&self.pool)
+            .await?)
     }
 
-    /// The account that the installation's jobs are in, once it has been seen; the first that is seen stays.
+    /// The account that the installation's jobs are in, once it has been seen; the first that is
+    /// seen stays.
     pub async fn pin_account(&self, seen: Option<&str>) -> Result<Option<String>, StoreError> {
         // Jobs of before it was pinned say whose they are.
         Ok(sqlx::query_scalar!(
@@ -26,7 +30,8 @@ impl Store {
         .await?)
     }
 
-    /// Where the fence is: the one that is known stays until it is forgotten, since a copy with another one would be its own owner.
+    /// Where the fence is: the one that is known stays until it is forgotten, since a copy with
+    /// another one would be its own owner.
     pub async fn fence_uri(&self, given: Option<&str>) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"UPDATE installation
@@ -39,8 +44,9 @@ impl Store {
         .await?)
     }
 
-    /// A person says that no other database of the installation lives: the fence may be taken over once it has been silent, or be
-    /// another. Where it is stays: without one, nothing would be swept before something is submitted.
+    /// A person says that no other database of the installation lives: the fence may be taken over
+    /// once it has been silent, or be another. Where it is stays: without one, nothing would be
+    /// swept before something is submitted.
     pub async fn forget_fence(&self) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE installation SET fence_token = NULL, fence_next = NULL, fence_renewed_at = NULL, fence_has_rival = false"#
@@ -58,9 +64,10 @@ impl Store {
         Ok(())
     }
 
-    /// What the database knows of the fence, and which database it is: of which cluster, on which server. A dump that is loaded, a
-    /// database that is made from a template and a snapshot that becomes a server of another address differ in that. A data directory
-    /// that was copied and is served at the same address (each embedded one is at 127.0.0.1) does not.
+    /// What the database knows of the fence, and which database it is: of which cluster, on which
+    /// server. A dump that is loaded, a database that is made from a template and a snapshot that
+    /// becomes a server of another address differ in that. A data directory that was copied and is
+    /// served at the same address (each embedded one is at 127.0.0.1) does not.
     pub async fn fence(&self) -> Result<(FenceFacts, String), StoreError> {
         let row = sqlx::query!(
             r#"SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival,
@@ -81,8 +88,9 @@ impl Store {
         Ok((facts, row.database))
     }
 
-    /// Says which token is about to be written; what was found is ours, though we may not have heard that it was written. A fence that
-    /// is taken over is followed by a sweep before anything is submitted.
+    /// Says which token is about to be written; what was found is ours, though we may not have
+    /// heard that it was written. A fence that is taken over is followed by a sweep before anything
+    /// is submitted.
     pub async fn fence_will_be(
         &self,
         next: Uuid,
@@ -116,21 +124,32 @@ impl Store {
 
     /// Whether nothing may be submitted until all jobs of the installation have been listed.
     pub async fn sweep_is_due(&self) -> Result<bool, StoreError> {
-        let is_due = sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "due!" FROM installation"#);
+        let is_due = sqlx::query_scalar!(
+            r#"SELECT sweep_due_since IS NOT NULL AS "due!" FROM installation"#
+        );
         Ok(is_due.fetch_one(&self.pool).await?)
     }
 
-    /// All jobs of the installation have been listed since a moment, and every one is accounted for.
+    /// All jobs of the installation have been listed since a moment, and every one is accounted
+    /// for.
     pub async fn swept(&self, began_at: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE installation SET sweep_due_since = NULL WHERE sweep_due_since <= $1", began_at)
-            .execute(&self.pool)
-            .await?;
+        sqlx::query!(
+            "UPDATE installation SET sweep_due_since = NULL WHERE sweep_due_since <= $1",
+            began_at
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
-    /// Makes a copied database an installation of its own: another name, no fence, and an end to all that lived in it. What runs
-    /// in AWS belongs to the installation that it was copied from, and is left alone.
-    pub async fn make_new_installation(&self, id: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Makes a copied database an installation of its own: another name, no fence, and an end to
+    /// all that lived in it. What runs in AWS belongs to the installation that it was copied from,
+    /// and is left alone.
+    pub async fn make_new_installation(
+        &self,
+        id: &str,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let reason = "it belongs to the installation that this database was copied from";
         sqlx::query!(
@@ -169,11 +188,18 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        sqlx::query!("UPDATE experiments SET reserved_usd = 0 WHERE reserved_usd <> 0").execute(&mut *tx).await?;
-        sqlx::query!("UPDATE projects SET reserved_usd = 0 WHERE reserved_usd <> 0").execute(&mut *tx).await?;
-        sqlx::query!("UPDATE stray_jobs SET settled_at = $1, due_at = NULL WHERE settled_at IS NULL", now)
+        sqlx::query!("UPDATE experiments SET reserved_usd = 0 WHERE reserved_usd <> 0")
             .execute(&mut *tx)
             .await?;
+        sqlx::query!("UPDATE projects SET reserved_usd = 0 WHERE reserved_usd <> 0")
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!(
+            "UPDATE stray_jobs SET settled_at = $1, due_at = NULL WHERE settled_at IS NULL",
+            now
+        )
+        .execute(&mut *tx)
+        .await?;
         sqlx::query!("DELETE FROM leases").execute(&mut *tx).await?;
         sqlx::query!(
             r#"UPDATE installation SET id = $1, account = NULL, fence_uri = NULL, fence_token = NULL, fence_next = NULL,

@@ -74,14 +74,24 @@ impl Store {
             budget_usd: row.budget_usd.map(Usd),
             reserved_usd: Usd(row.reserved_usd),
             settled_usd: Usd(row.settled_usd),
-            concurrent_trials_max: row.concurrent_trials_max.and_then(|most| u32::try_from(most).ok()),
+            concurrent_trials_max: row
+                .concurrent_trials_max
+                .and_then(|most| u32::try_from(most).ok()),
         }))
     }
 
-    pub async fn set_project_budget(&self, id: ProjectId, budget: Option<Usd>) -> Result<(), StoreError> {
-        let done = sqlx::query!("UPDATE projects SET budget_usd = $2 WHERE id = $1", id.0, budget.map(|usd| usd.0))
-            .execute(&self.pool)
-            .await?;
+    pub async fn set_project_budget(
+        &self,
+        id: ProjectId,
+        budget: Option<Usd>,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "UPDATE projects SET budget_usd = $2 WHERE id = $1",
+            id.0,
+            budget.map(|usd| usd.0)
+        )
+        .execute(&self.pool)
+        .await?;
         found_one(&done, "projects", id)?;
         Ok(())
     }
@@ -92,14 +102,23 @@ impl Store {
         concurrent_trials_max: Option<u32>,
     ) -> Result<(), StoreError> {
         let most = concurrent_trials_max.map(|most| i32::try_from(most).unwrap_or(i32::MAX));
-        let done = sqlx::query!("UPDATE projects SET concurrent_trials_max = $2 WHERE id = $1", id.0, most)
-            .execute(&self.pool)
-            .await?;
+        let done = sqlx::query!(
+            "UPDATE projects SET concurrent_trials_max = $2 WHERE id = $1",
+            id.0,
+            most
+        )
+        .execute(&self.pool)
+        .await?;
         found_one(&done, "projects", id)?;
         Ok(())
     }
 
-    pub async fn insert_key(&self, project: ProjectId, key: &NewKey<'_>, now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn insert_key(
+        &self,
+        project: ProjectId,
+        key: &NewKey<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"INSERT INTO api_keys (id, project_id, name, role, secret_sha256, created_at, expires_at)
                VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
@@ -116,11 +135,22 @@ impl Store {
         Ok(())
     }
 
-    /// A key that is neither revoked nor expired (in real time), as the database had it within the last second: a revocation
-    /// takes effect as fast, and a client that asks often does not ask the database twice.
-    pub async fn live_key(&self, id: ApiKeyId, real_now: DateTime<Utc>) -> Result<Option<StoredKey>, StoreError> {
-        let is_fresh = |known: &KnownKey| (TimeDelta::zero()..KEY_KNOWN_FOR).contains(&(real_now - known.read_at));
-        let is_live = |known: &KnownKey| known.expires_at.is_none_or(|expires_at| expires_at > real_now);
+    /// A key that is neither revoked nor expired (in real time), as the database had it within the
+    /// last second: a revocation takes effect as fast, and a client that asks often does not ask
+    /// the database twice.
+    pub async fn live_key(
+        &self,
+        id: ApiKeyId,
+        real_now: DateTime<Utc>,
+    ) -> Result<Option<StoredKey>, StoreError> {
+        let is_fresh = |known: &KnownKey| {
+            (TimeDelta::zero()..KEY_KNOWN_FOR).contains(&(real_now - known.read_at))
+        };
+        let is_live = |known: &KnownKey| {
+            known
+                .expires_at
+                .is_none_or(|expires_at| expires_at > real_now)
+        };
         {
             let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(known) = keys.get(&id).filter(|known| is_fresh(known)) {
@@ -136,12 +166,23 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let key = StoredKey { project_id: ProjectId(row.project_id), role: row.role, secret_sha256: row.secret_sha256 };
+        let key = StoredKey {
+            project_id: ProjectId(row.project_id),
+            role: row.role,
+            secret_sha256: row.secret_sha256,
+        };
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if keys.len() >= KEYS_KNOWN_MAX {
             keys.clear();
         }
-        keys.insert(id, KnownKey { key: key.clone(), expires_at: row.expires_at, read_at: real_now });
+        keys.insert(
+            id,
+            KnownKey {
+                key: key.clone(),
+                expires_at: row.expires_at,
+                read_at: real_now,
+            },
+        );
         Ok(Some(key))
     }
 }

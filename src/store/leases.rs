@@ -1,8 +1,10 @@
-//! Leases on work that one replica does for all: a name, an owner, a term, an end on the database's clock.
+//! Leases on work that one replica does for all: a name, an owner, a term, an end on the database's
+//! clock.
 //!
-//! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the lease is lost, however
-//! sure its holder was. A write on behalf of a term locks the lease's row first, so a takeover waits for it or fences it.
-//! Leases on trials are taken with their claims ([`super::queue`], [`super::trials`]), and renewed here.
+//! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the
+//! lease is lost, however sure its holder was. A write on behalf of a term locks the lease's row
+//! first, so a takeover waits for it or fences it. Leases on trials are taken with their claims
+//! ([`super::queue`], [`super::trials`]), and renewed here.
 
 use std::time::Duration;
 
@@ -24,15 +26,22 @@ pub struct Term {
 impl Store {
     /// All jobs have been listed, and what the listing tells is written.
     pub async fn listed(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE leases SET listed_at = $3 WHERE name = $1 AND term = $2", term.name, term.term, began_at,)
-            .execute(&self.pool)
-            .await?;
+        sqlx::query!(
+            "UPDATE leases SET listed_at = $3 WHERE name = $1 AND term = $2",
+            term.name,
+            term.term,
+            began_at,
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
     /// When the last complete listing began, by the clock of whoever listed.
     pub async fn last_listed(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT max(listed_at) FROM leases").fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar!("SELECT max(listed_at) FROM leases")
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Takes a lease that is free or has run out.
@@ -55,7 +64,11 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(term.map(|term| Term { name, owner: owner.to_owned(), term }))
+        Ok(term.map(|term| Term {
+            name,
+            owner: owner.to_owned(),
+            term,
+        }))
     }
 
     /// Prolongs a lease; false when it is lost.
@@ -73,8 +86,13 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Prolongs a lease while its holder may be writing on its behalf; false when it is lost, or its row is locked just now.
-    pub async fn renew_lease_unless_locked(&self, held: &Term, ttl: Duration) -> Result<bool, StoreError> {
+    /// Prolongs a lease while its holder may be writing on its behalf; false when it is lost, or
+    /// its row is locked just now.
+    pub async fn renew_lease_unless_locked(
+        &self,
+        held: &Term,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
             r#"WITH held AS (SELECT name FROM leases WHERE name = $1 AND owner = $2 AND term = $3
                                AND expires_at >= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED)
@@ -89,7 +107,8 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is being written just now.
+    /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is
+    /// being written just now.
     pub async fn renew_claim(&self, trial: &Claimed, lease: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
             r#"WITH held AS (SELECT id FROM trials WHERE id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL

@@ -37,7 +37,15 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn worst_case(kind: &'static str, component: &'static str, usd: Usd) -> Self {
-        Self { kind, component, usd, quantity: 0, unit: "worst_case", estimated: true, used: None }
+        Self {
+            kind,
+            component,
+            usd,
+            quantity: 0,
+            unit: "worst_case",
+            estimated: true,
+            used: None,
+        }
     }
 }
 
@@ -82,9 +90,12 @@ pub(crate) async fn write_part(
     )
     .execute(tx)
     .await?;
-    // The budgets have been told of it in the same transaction: they would count twice what is written once.
+    // The budgets have been told of it in the same transaction: they would count twice what is
+    // written once.
     if written.rows_affected() == 0 {
-        return Err(StoreError::Conflict { constraint: "ledger_once".to_owned() });
+        return Err(StoreError::Conflict {
+            constraint: "ledger_once".to_owned(),
+        });
     }
     Ok(())
 }
@@ -143,7 +154,10 @@ impl Store {
     }
 
     /// Settled costs of all trials of an experiment, in one query.
-    pub async fn trial_costs(&self, experiments: &[Uuid]) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
+    pub async fn trial_costs(
+        &self,
+        experiments: &[Uuid],
+    ) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT trial_id,
                       coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",

@@ -1,4 +1,5 @@
-//! What people ask of an experiment that runs: cancel, pause, resume. Asked twice is asked once; what is over stays over.
+//! What people ask of an experiment that runs: cancel, pause, resume. Asked twice is asked once;
+//! what is over stays over.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::{DateTime, Utc};
@@ -19,7 +20,8 @@ pub enum Wish {
 }
 
 impl Store {
-    /// Writes what is asked; false when the experiment is over or being cancelled, and nothing changes.
+    /// Writes what is asked; false when the experiment is over or being cancelled, and nothing
+    /// changes.
     pub async fn wish(
         &self,
         experiment: (ProjectId, ExperimentId),
@@ -47,7 +49,10 @@ impl Store {
             Wish::Pause => ("paused", "paused by hand".to_owned()),
             Wish::Resume => {
                 let unparked = unpark(&mut tx, id, now).await?;
-                ("resumed", format!("resumed; {unparked} parked trials are queued again"))
+                (
+                    "resumed",
+                    format!("resumed; {unparked} parked trials are queued again"),
+                )
             }
         };
         let event = NewEvent {
@@ -59,7 +64,9 @@ impl Store {
             message,
         };
         events::insert(&mut tx, &event, now).await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -92,7 +99,11 @@ async fn mark(
     Ok(marked.rows_affected() > 0)
 }
 
-async fn stop_living(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn stop_living(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     sqlx::query!(
         r#"WITH living AS (
                SELECT id FROM trials
@@ -108,7 +119,11 @@ async fn stop_living(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>
 }
 
 /// Queues parked trials again; returns how many.
-async fn unpark(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>) -> Result<u64, StoreError> {
+async fn unpark(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
     let unparked = sqlx::query!(
         r#"WITH parked AS (
                SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked'
@@ -120,7 +135,8 @@ async fn unpark(tx: &mut PgConnection, id: ExperimentId, now: DateTime<Utc>) -> 
     )
     .execute(&mut *tx)
     .await?;
-    // Whoever resumes knows of new quotas before we do: they are read again before they are believed.
+    // Whoever resumes knows of new quotas before we do: they are read again before they are
+    // believed.
     sqlx::query!(
         r#"UPDATE quotas q SET is_doubted = true, held_until = NULL
            FROM (SELECT DISTINCT instance_type, purchase_option FROM trials

@@ -1,4 +1,5 @@
-//! Trials of a workload that have run: what plans learn from. Their figures are [`crate::figures`]' business.
+//! Trials of a workload that have run: what plans learn from. Their figures are [`crate::figures`]'
+//! business.
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::spec::ExperimentSpec;
@@ -22,7 +23,11 @@ const TRIALS: i64 = 20;
 
 impl Store {
     /// The newest completed trials of the workloads of that name, whatever their version.
-    pub async fn measured(&self, project: ProjectId, workload: &str) -> Result<Vec<Measured>, StoreError> {
+    pub async fn measured(
+        &self,
+        project: ProjectId,
+        workload: &str,
+    ) -> Result<Vec<Measured>, StoreError> {
         let experiments = sqlx::query!(
             r#"SELECT e.id, e.spec::text AS "spec!"
                FROM (SELECT id FROM workloads WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT $3) w
@@ -46,9 +51,16 @@ impl Store {
         .await?;
         let mut all = Vec::with_capacity(trials.len());
         for trial in trials {
-            let Some(experiment) = experiments.iter().find(|row| row.id == trial.experiment_id) else { continue };
+            let Some(experiment) = experiments.iter().find(|row| row.id == trial.experiment_id)
+            else {
+                continue;
+            };
             let spec = from_text(&experiment.spec, "experiments", experiment.id, "spec")?;
-            all.push(Measured { trial_id: trial.id, candidate: trial.candidate, spec });
+            all.push(Measured {
+                trial_id: trial.id,
+                candidate: trial.candidate,
+                spec,
+            });
         }
         Ok(all)
     }

@@ -1,4 +1,5 @@
-//! Reading metrics from CloudWatch: which attempts are due, and writing what was read with the cursor in one transaction.
+//! Reading metrics from CloudWatch: which attempts are due, and writing what was read with the
+//! cursor in one transaction.
 
 use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
@@ -46,7 +47,8 @@ pub struct Progress {
 }
 
 impl Store {
-    /// Takes attempts whose metrics are due; another reader finds them again only after `hold`, should we die.
+    /// Takes attempts whose metrics are due; another reader finds them again only after `hold`,
+    /// should we die.
     pub async fn claim_due_metrics(
         &self,
         now: DateTime<Utc>,
@@ -84,9 +86,13 @@ impl Store {
                     job_name: row.job_name,
                     instance_type: row.instance_type,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
-                    // A row that cannot be read keeps nobody else waiting, and its money is given back: its hosts' metrics are read.
+                    // A row that cannot be read keeps nobody else waiting, and its money is given
+                    // back: its hosts' metrics are read.
                     metrics: readable(row.metrics, ("trials", row.trial_id, "plan")),
-                    final_metrics: readable(row.final_metrics, ("attempts", row.id, "final_metrics")),
+                    final_metrics: readable(
+                        row.final_metrics,
+                        ("attempts", row.id, "final_metrics"),
+                    ),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
@@ -97,9 +103,13 @@ impl Store {
             .collect())
     }
 
-    /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is billed all the same. What was not
-    /// asked for after all is taken back. False when another reader has settled some of them meanwhile: those are not counted.
-    pub async fn count_requested(&self, requested: &[(AttemptId, i64)]) -> Result<bool, StoreError> {
+    /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is
+    /// billed all the same. What was not asked for after all is taken back. False when another
+    /// reader has settled some of them meanwhile: those are not counted.
+    pub async fn count_requested(
+        &self,
+        requested: &[(AttemptId, i64)],
+    ) -> Result<bool, StoreError> {
         retried(|| async move {
             let counted = sqlx::query!(
                 r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
@@ -137,7 +147,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         let ids = self.series_ids(Source::Cloudwatch, &samples.named).await?;
         let mut tx = self.pool.begin().await?;
-        series::merge(&mut tx, &series::sorted(&samples.points, &ids), Again::Replace, now).await?;
+        series::merge(
+            &mut tx,
+            &series::sorted(&samples.points, &ids),
+            Again::Replace,
+            now,
+        )
+        .await?;
         for step in progress {
             let written = sqlx::query_scalar!(
                 r#"UPDATE attempts
@@ -154,7 +170,14 @@ impl Store {
             // No row: another reader was faster and has settled it.
             if let (Some(requested), None) = (written, step.next_at) {
                 let since = step.due.started_at;
-                settle(&mut tx, &step.due.account, step.due.reserved_metrics_usd, (requested, since), now).await?;
+                settle(
+                    &mut tx,
+                    &step.due.account,
+                    step.due.reserved_metrics_usd,
+                    (requested, since),
+                    now,
+                )
+                .await?;
             }
         }
         crash::point("in_metrics");
@@ -179,7 +202,10 @@ pub(super) async fn settle(
     .fetch_optional(&mut *tx)
     .await?;
     let requested = requested.max(0);
-    let cost = cost::metrics(requested.unsigned_abs(), rate.as_ref().map(|rate| Usd(rate.usd)));
+    let cost = cost::metrics(
+        requested.unsigned_abs(),
+        rate.as_ref().map(|rate| Usd(rate.usd)),
+    );
     let settled = Entry {
         kind: "settled",
         component: "cloudwatch",
@@ -189,9 +215,25 @@ pub(super) async fn settle(
         estimated: false,
         used: Some((since.unwrap_or(now).min(now), now)),
     };
-    budget::settle(tx, account.experiment_id, account.project_id, reserved, cost).await?;
-    ledger::write(tx, account, &Entry::worst_case("released", "cloudwatch", reserved), now).await?;
-    let account = Account { price_id: rate.map_or(account.price_id, |rate| PriceId(rate.id)), ..*account };
+    budget::settle(
+        tx,
+        account.experiment_id,
+        account.project_id,
+        reserved,
+        cost,
+    )
+    .await?;
+    ledger::write(
+        tx,
+        account,
+        &Entry::worst_case("released", "cloudwatch", reserved),
+        now,
+    )
+    .await?;
+    let account = Account {
+        price_id: rate.map_or(account.price_id, |rate| PriceId(rate.id)),
+        ..*account
+    };
     ledger::write(tx, &account, &settled, now).await?;
     if cost > reserved {
         let what = format!(
@@ -208,7 +250,9 @@ fn readable<T: DeserializeOwned>(
     value: Option<serde_json::Value>,
     (table, id, column): (&'static str, uuid::Uuid, &'static str),
 ) -> Vec<T> {
-    let Some(value) = value else { return Vec::new() };
+    let Some(value) = value else {
+        return Vec::new();
+    };
     from_json(value, table, id, column).unwrap_or_else(|error| {
         tracing::error!(%error, "metrics are read without it");
         Vec::new()

@@ -1,6 +1,8 @@
-//! The store: all SQL of the product. Functions load rows and write decisions; they decide nothing themselves.
+//! The store: all SQL of the product. Functions load rows and write decisions; they decide nothing
+//! themselves.
 //!
-//! Whatever must hold together is one transaction. No function here calls the network other than Postgres.
+//! Whatever must hold together is one transaction. No function here calls the network other than
+//! Postgres.
 
 pub mod attempts;
 mod bill;
@@ -61,15 +63,24 @@ pub struct Store {
 
 impl Store {
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, memory: series::Remembered::default(), keys: keys::KnownKeys::default() }
+        Self {
+            pool,
+            memory: series::Remembered::default(),
+            keys: keys::KnownKeys::default(),
+        }
     }
 
-    /// Opens a pool; connections are made when they are needed. With a lease, what a session may hold is bounded by it: the
-    /// service's own. Without, a statement may take as long as it needs: migrations, and commands that a person waits for.
+    /// Opens a pool; connections are made when they are needed. With a lease, what a session may
+    /// hold is bounded by it: the service's own. Without, a statement may take as long as it needs:
+    /// migrations, and commands that a person waits for.
     ///
     /// # Errors
     /// When the URL is malformed.
-    pub fn connect_lazy(url: &str, connections_max: u32, lease: Option<Duration>) -> Result<Self, StoreError> {
+    pub fn connect_lazy(
+        url: &str,
+        connections_max: u32,
+        lease: Option<Duration>,
+    ) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         Ok(Self::new(session::pool(options, connections_max, lease)))
     }
@@ -78,7 +89,10 @@ impl Store {
     #[must_use]
     pub fn apart(&self, connections_max: u32, lease: Duration) -> Self {
         let options = self.pool.connect_options().as_ref().clone();
-        Self { pool: session::pool(options, connections_max, Some(lease)), ..self.clone() }
+        Self {
+            pool: session::pool(options, connections_max, Some(lease)),
+            ..self.clone()
+        }
     }
 
     /// Makes the database that a URL names, when it is not there.
@@ -107,23 +121,33 @@ impl Store {
 
     /// One round trip, for `/readyz`.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        sqlx::query_scalar!(r#"SELECT 1 AS "one!""#).fetch_one(&self.pool).await?;
+        sqlx::query_scalar!(r#"SELECT 1 AS "one!""#)
+            .fetch_one(&self.pool)
+            .await?;
         Ok(())
     }
 
     /// Versions of the schema: applied here, and known to this program.
     pub async fn schema_versions(&self) -> Result<(i64, i64), StoreError> {
-        let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or_default();
-        let exists = sqlx::query_scalar!(r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#)
-            .fetch_one(&self.pool)
-            .await?;
+        let known = MIGRATOR
+            .iter()
+            .map(|migration| migration.version)
+            .max()
+            .unwrap_or_default();
+        let exists = sqlx::query_scalar!(
+            r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#
+        )
+        .fetch_one(&self.pool)
+        .await?;
         if !exists {
             return Ok((0, known));
         }
         // Not `query!`: the table is sqlx's own and is not there when the queries are checked.
-        let applied: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
-            .fetch_one(&self.pool)
-            .await?;
+        let applied: i64 = sqlx::query_scalar(
+            "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success",
+        )
+        .fetch_one(&self.pool)
+        .await?;
         Ok((applied, known))
     }
 }

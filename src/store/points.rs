@@ -1,6 +1,6 @@
-//! Points of a series, fetched and read. Live ones come by COPY in its binary format, as fast as Postgres gives them: rows would
-//! take twice as long, arrays half as long again. Reading what was fetched is a step of its own: a million points take longer
-//! than a request's turn on a worker.
+//! Points of a series, fetched and read. Live ones come by COPY in its binary format, as fast as
+//! Postgres gives them: rows would take twice as long, arrays half as long again. Reading what was
+//! fetched is a step of its own: a million points take longer than a request's turn on a worker.
 
 use bakeoff_domain::rollup::Columns;
 use chrono::{DateTime, Utc};
@@ -41,9 +41,8 @@ impl Fetched {
     /// The points, in order. Its time grows with their number.
     pub fn columns(self) -> Result<Columns, StoreError> {
         match self.points {
-            Points::Live(sent) => {
-                columns(rows(&sent)).ok_or_else(|| StoreError::corrupt("samples", self.series, "value"))
-            }
+            Points::Live(sent) => columns(rows(&sent))
+                .ok_or_else(|| StoreError::corrupt("samples", self.series, "value")),
             Points::Compacted(chunks) => Ok(compaction::columns(chunks)),
         }
     }
@@ -52,21 +51,32 @@ impl Fetched {
 impl Store {
     /// Every point of a series.
     pub async fn points(&self, series: &Series) -> Result<Fetched, StoreError> {
-        let live = if series.is_compacted { Vec::new() } else { copy(&self.pool, series).await? };
+        let live = if series.is_compacted {
+            Vec::new()
+        } else {
+            copy(&self.pool, series).await?
+        };
         // No live ones: it has been compacted since it was looked up.
         let points = if rows(&live).is_empty() {
             Points::Compacted(compaction::chunks(&self.pool, series.id).await?)
         } else {
             Points::Live(live)
         };
-        Ok(Fetched { series: series.id, points })
+        Ok(Fetched {
+            series: series.id,
+            points,
+        })
     }
 }
 
 /// What Postgres sends of a series: a header, rows, a trailer.
 async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     // COPY takes no parameters; what is put in is a number and two times, written by us.
-    let time = |at: Option<DateTime<Utc>>| at.unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.6f+00").to_string();
+    let time = |at: Option<DateTime<Utc>>| {
+        at.unwrap_or_default()
+            .format("%Y-%m-%d %H:%M:%S%.6f+00")
+            .to_string()
+    };
     let statement = format!(
         "COPY (SELECT sampled_at, step, value FROM samples WHERE series_id = {} AND sampled_at BETWEEN '{}' AND '{}')
          TO STDOUT (FORMAT BINARY)",
@@ -74,7 +84,10 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
         time(series.first_at),
         time(series.last_at),
     );
-    let mut reading = Reading { connection: pool.acquire().await?, is_whole: false };
+    let mut reading = Reading {
+        connection: pool.acquire().await?,
+        is_whole: false,
+    };
     let mut stream = reading.connection.copy_out_raw(&statement).await?;
     let points = usize::try_from(series.points).unwrap_or_default();
     let mut sent = Vec::with_capacity(HEADER + points * ROW + TRAILER);
@@ -94,15 +107,20 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
 
 /// The rows of what was sent.
 fn rows(sent: &[u8]) -> &[u8] {
-    sent.get(HEADER..sent.len().saturating_sub(TRAILER)).unwrap_or_default()
+    sent.get(HEADER..sent.len().saturating_sub(TRAILER))
+        .unwrap_or_default()
 }
 
 /// The points of such rows, in order; `None` when a row is not as Postgres describes it.
 fn columns(rows: &[u8]) -> Option<Columns> {
     let (rows, rest) = rows.as_chunks::<ROW>();
-    let mut points = rows.iter().map(|row| fields(row)).collect::<Option<Vec<_>>>().filter(|_| rest.is_empty())?;
-    // They come nearly in order, and sorting them here takes a millisecond. Asked for in order, Postgres sorts them on disk as
-    // long as it has no statistics on a new month.
+    let mut points = rows
+        .iter()
+        .map(|row| fields(row))
+        .collect::<Option<Vec<_>>>()
+        .filter(|_| rest.is_empty())?;
+    // They come nearly in order, and sorting them here takes a millisecond. Asked for in order,
+    // Postgres sorts them on disk as long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
     Some(Columns {
         at: points.iter().map(|(at, _, _)| moment(*at)).collect(),
@@ -111,8 +129,9 @@ fn columns(rows: &[u8]) -> Option<Columns> {
     })
 }
 
-/// A connection in the middle of a COPY. Whoever stops reading, because the client has hung up or a row is odd, leaves answers on it
-/// that the next statement would take for its own: then it is closed instead of going back to the pool.
+/// A connection in the middle of a COPY. Whoever stops reading, because the client has hung up or a
+/// row is odd, leaves answers on it that the next statement would take for its own: then it is
+/// closed instead of going back to the pool.
 struct Reading {
     connection: PoolConnection<Postgres>,
     is_whole: bool,
@@ -141,5 +160,11 @@ fn fields(row: &[u8]) -> Option<(i64, i32, f64)> {
     let (value, _) = row.split_first_chunk::<8>()?;
     let lengths = [at_length, step_length, value_length].map(|length| u32::from_be_bytes(*length));
     let is_sound = *count == [0, 3] && lengths == [8, 4, 8];
-    is_sound.then(|| (i64::from_be_bytes(*at), i32::from_be_bytes(*step), f64::from_be_bytes(*value)))
+    is_sound.then(|| {
+        (
+            i64::from_be_bytes(*at),
+            i32::from_be_bytes(*step),
+            f64::from_be_bytes(*value),
+        )
+    })
 }

@@ -1,5 +1,6 @@
-//! Effective-dated prices: the shipped catalog, what AWS lists, and each project's own. Never overwritten; what is seen again is
-//! confirmed. What follows from a new one is in [`super::repricing`].
+//! Effective-dated prices: the shipped catalog, what AWS lists, and each project's own. Never
+//! overwritten; what is seen again is confirmed. What follows from a new one is in
+//! [`super::repricing`].
 
 use bakeoff_domain::ids::{PriceId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -28,7 +29,8 @@ struct Row {
 
 impl Row {
     fn status(&self) -> Result<PriceStatus, StoreError> {
-        PriceStatus::parse(&self.status).ok_or_else(|| StoreError::corrupt("prices", self.id, "status"))
+        PriceStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::corrupt("prices", self.id, "status"))
     }
 }
 
@@ -39,7 +41,9 @@ impl TryFrom<Row> for Price {
         Ok(Self {
             id: PriceId(row.id),
             status: row.status()?,
-            instance_type: row.instance_type.ok_or_else(|| StoreError::corrupt("prices", row.id, "instance_type"))?,
+            instance_type: row
+                .instance_type
+                .ok_or_else(|| StoreError::corrupt("prices", row.id, "instance_type"))?,
             region: row.region,
             usd_per_hour: Usd(row.usd.normalize()),
             usd_per_hour_max: row.usd_max.map(|max| Usd(max.normalize())),
@@ -79,11 +83,15 @@ pub struct Tariffs {
 
 impl Tariffs {
     pub fn as_ref(&self) -> Tariff<'_> {
-        Tariff { prices: &self.prices, rates: &self.rates }
+        Tariff {
+            prices: &self.prices,
+            rates: &self.rates,
+        }
     }
 }
 
-/// Reads what a project pays in a region, instances of one type or of all named ones, inside the caller's transaction.
+/// Reads what a project pays in a region, instances of one type or of all named ones, inside the
+/// caller's transaction.
 pub(super) async fn tariffs(
     executor: impl PgExecutor<'_>,
     project: ProjectId,
@@ -117,8 +125,8 @@ pub(super) async fn tariffs(
 }
 
 impl Store {
-    /// Adds catalog or listed prices that are not there yet, and notes of the others that they were seen again. Returns the places
-    /// of the new ones.
+    /// Adds catalog or listed prices that are not there yet, and notes of the others that they were
+    /// seen again. Returns the places of the new ones.
     pub async fn put_prices(
         &self,
         rows: &[NewPrice],
@@ -126,7 +134,11 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<usize>, StoreError> {
         let ids: Vec<Uuid> = rows.iter().map(|_| fresh()).collect();
-        let text = |field: fn(&NewPrice) -> &str| rows.iter().map(|row| field(row).to_owned()).collect::<Vec<_>>();
+        let text = |field: fn(&NewPrice) -> &str| {
+            rows.iter()
+                .map(|row| field(row).to_owned())
+                .collect::<Vec<_>>()
+        };
         let types: Vec<Option<String>> = rows.iter().map(|row| row.instance_type.clone()).collect();
         let max: Vec<Option<Decimal>> = rows.iter().map(|row| row.usd_max).collect();
         let written: Vec<Uuid> = sqlx::query_scalar!(
@@ -163,11 +175,21 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(ids.iter().enumerate().filter(|(_, id)| written.contains(id)).map(|(place, _)| place).collect())
+        Ok(ids
+            .iter()
+            .enumerate()
+            .filter(|(_, id)| written.contains(id))
+            .map(|(place, _)| place)
+            .collect())
     }
 
     /// A project's own price. The same source on the same day again is a conflict.
-    pub async fn insert_price(&self, project: ProjectId, price: &Price, now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn insert_price(
+        &self,
+        project: ProjectId,
+        price: &Price,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"INSERT INTO prices (id, project_id, component, region, instance_type, usd, effective_from, confirmed_at,
                                    source, status, note, created_at)
@@ -198,7 +220,8 @@ impl Store {
         tariffs(&self.pool, project, region, instance_types).await
     }
 
-    /// Every price that a project sees, with its history, by type and region; only of some types, when given.
+    /// Every price that a project sees, with its history, by type and region; only of some types,
+    /// when given.
     pub async fn prices_of(
         &self,
         project: ProjectId,
@@ -225,7 +248,11 @@ impl Store {
     }
 
     /// The rates that are not of an instance type, with their history.
-    pub async fn rates(&self, project: ProjectId, region: Option<&str>) -> Result<Vec<Rate>, StoreError> {
+    pub async fn rates(
+        &self,
+        project: ProjectId,
+        region: Option<&str>,
+    ) -> Result<Vec<Rate>, StoreError> {
         sqlx::query_as!(
             Row,
             r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note

@@ -1,4 +1,5 @@
-//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::queue`]; and claiming whom it admits.
+//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::queue`]; and
+//! claiming whom it admits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,8 +25,15 @@ const HEADS: i64 = 64;
 const ADMISSION_LOCK: i64 = 0x6261_6b65_0001;
 
 fn lane(instance_type: String, option: &str) -> Lane {
-    let option = if option == PurchaseOption::Spot.as_str() { PurchaseOption::Spot } else { PurchaseOption::OnDemand };
-    Lane { instance_type, option }
+    let option = if option == PurchaseOption::Spot.as_str() {
+        PurchaseOption::Spot
+    } else {
+        PurchaseOption::OnDemand
+    };
+    Lane {
+        instance_type,
+        option,
+    }
 }
 
 fn count(value: i64) -> u32 {
@@ -33,8 +41,9 @@ fn count(value: i64) -> u32 {
 }
 
 impl Store {
-    /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two replicas never admit into
-    /// the same room. Empty when another replica is at it, and while a sweep has to come first.
+    /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two
+    /// replicas never admit into the same room. Empty when another replica is at it, and while a
+    /// sweep has to come first.
     pub async fn admit(
         &self,
         (owner, lease): (&str, Duration),
@@ -43,11 +52,16 @@ impl Store {
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
     ) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let is_held = sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#);
+        let is_held = sqlx::query_scalar!(
+            r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#
+        );
         if is_held.fetch_one(&mut *tx).await? {
             return Ok(Vec::new());
         }
-        let is_ours = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#, ADMISSION_LOCK);
+        let is_ours = sqlx::query_scalar!(
+            r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#,
+            ADMISSION_LOCK
+        );
         if !is_ours.fetch_one(&mut *tx).await? {
             return Ok(Vec::new());
         }
@@ -58,11 +72,17 @@ impl Store {
         let capacity = capacity(&mut tx, creates).await?;
         let admission = think(&waiting, capacity);
         // All in one order, as a cancel takes them.
-        let touched = admission.admitted.iter().chain(admission.parked.iter().map(|(trial, _)| trial));
+        let touched = admission
+            .admitted
+            .iter()
+            .chain(admission.parked.iter().map(|(trial, _)| trial));
         let touched: Vec<Uuid> = touched.map(|trial| trial.0).collect();
-        sqlx::query!("SELECT id FROM trials WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", &touched)
-            .fetch_all(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "SELECT id FROM trials WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
+            &touched
+        )
+        .fetch_all(&mut *tx)
+        .await?;
         for (trial, reason) in &admission.parked {
             park(&mut tx, *trial, reason, now).await?;
         }
@@ -75,13 +95,20 @@ impl Store {
 
     /// When the next waiting trial may be admitted; for the scheduler's timer.
     pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL")
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(sqlx::query_scalar!(
+            "SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL"
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     /// Writes the account's quotas as Service Quotas told them.
-    pub async fn put_quotas(&self, term: &Term, quotas: &[Quota], now: DateTime<Utc>) -> Result<bool, StoreError> {
+    pub async fn put_quotas(
+        &self,
+        term: &Term,
+        quotas: &[Quota],
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         if !leases::fence(&mut tx, term).await? {
             return Ok(false);
@@ -104,13 +131,20 @@ impl Store {
 
     /// Whether somebody has said, by resuming an experiment, that a quota has changed.
     pub async fn quotas_are_doubted(&self) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted) AS "doubted!""#)
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted) AS "doubted!""#
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     /// AWS refused a create for its quota: the lane waits.
-    pub async fn hold_lane(&self, lane: &Lane, until: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn hold_lane(
+        &self,
+        lane: &Lane,
+        until: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"INSERT INTO quotas (instance_type, usage, refused_at, held_until) VALUES ($1, $2, $4, $3)
                ON CONFLICT (instance_type, usage) DO UPDATE
@@ -166,7 +200,10 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
 
 /// What is in use, by lane and by project, and what idles.
 async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
-    let mut capacity = Capacity { creates, ..Capacity::default() };
+    let mut capacity = Capacity {
+        creates,
+        ..Capacity::default()
+    };
     let quotas = sqlx::query!(
         r#"SELECT instance_type, usage, CASE WHEN NOT is_doubted THEN instances END AS instances, held_until,
                   refused_at IS NOT NULL AS "is_doubtful!"
@@ -179,7 +216,9 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
             held_until: row.held_until,
             is_doubtful: row.is_doubtful,
         };
-        capacity.lanes.insert(lane(row.instance_type, &row.usage), state);
+        capacity
+            .lanes
+            .insert(lane(row.instance_type, &row.usage), state);
     }
     let alive = sqlx::query!(
         r#"SELECT instance_type, purchase_option, project_id, sum(instance_count) AS "instances!", count(*) AS "trials!"
@@ -187,32 +226,59 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
            GROUP BY instance_type, purchase_option, project_id"#
     );
     for row in alive.fetch_all(&mut *tx).await? {
-        let state = capacity.lanes.entry(lane(row.instance_type, &row.purchase_option)).or_default();
+        let state = capacity
+            .lanes
+            .entry(lane(row.instance_type, &row.purchase_option))
+            .or_default();
         state.in_use = state.in_use.saturating_add(count(row.instances));
-        capacity.projects.entry(ProjectId(row.project_id)).or_default().running += count(row.trials);
+        capacity
+            .projects
+            .entry(ProjectId(row.project_id))
+            .or_default()
+            .running += count(row.trials);
     }
-    let pools = sqlx::query!("SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained'");
+    let pools = sqlx::query!(
+        "SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained'"
+    );
     for row in pools.fetch_all(&mut *tx).await? {
         let instances = count(row.instance_count.into());
-        let state = capacity.lanes.entry(lane(row.instance_type, PurchaseOption::OnDemand.as_str())).or_default();
+        let state = capacity
+            .lanes
+            .entry(lane(row.instance_type, PurchaseOption::OnDemand.as_str()))
+            .or_default();
         state.in_use = state.in_use.saturating_add(instances);
-        capacity.pools.entry(row.pool_key).or_default().push(instances);
+        capacity
+            .pools
+            .entry(row.pool_key)
+            .or_default()
+            .push(instances);
     }
     limits(tx, &mut capacity.projects).await?;
     Ok(capacity)
 }
 
-async fn limits(tx: &mut PgConnection, projects: &mut BTreeMap<ProjectId, ProjectState>) -> Result<(), StoreError> {
+async fn limits(
+    tx: &mut PgConnection,
+    projects: &mut BTreeMap<ProjectId, ProjectState>,
+) -> Result<(), StoreError> {
     let rows = sqlx::query!(
         r#"SELECT id, concurrent_trials_max AS "most!" FROM projects WHERE concurrent_trials_max IS NOT NULL"#
     );
     for row in rows.fetch_all(tx).await? {
-        projects.entry(ProjectId(row.id)).or_default().concurrent_max = Some(count(row.most.into()));
+        projects
+            .entry(ProjectId(row.id))
+            .or_default()
+            .concurrent_max = Some(count(row.most.into()));
     }
     Ok(())
 }
 
-async fn park(tx: &mut PgConnection, trial: TrialId, reason: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn park(
+    tx: &mut PgConnection,
+    trial: TrialId,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     let parked = sqlx::query!(
         r#"UPDATE trials SET state = 'parked', reason = $2 WHERE id = $1 AND state = 'queued'
            RETURNING project_id, experiment_id, candidate"#,

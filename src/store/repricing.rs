@@ -1,5 +1,6 @@
-//! What a change of price does to what is there: which experiments depend on it, what of them is settled at another price, and
-//! the correction with its reason, in one transaction for each experiment.
+//! What a change of price does to what is there: which experiments depend on it, what of them is
+//! settled at another price, and the correction with its reason, in one transaction for each
+//! experiment.
 
 use bakeoff_domain::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
@@ -42,13 +43,19 @@ pub struct Dependent {
 impl Dependent {
     /// Whether a change is about it.
     pub fn is_hit_by(&self, change: &Change) -> bool {
-        change.project_id.is_none_or(|project| project == self.project_id.0)
+        change
+            .project_id
+            .is_none_or(|project| project == self.project_id.0)
             && change.region == self.region
-            && change.instance_type.as_ref().is_none_or(|kind| self.instance_types.contains(kind))
+            && change
+                .instance_type
+                .as_ref()
+                .is_none_or(|kind| self.instance_types.contains(kind))
     }
 }
 
-/// What an experiment's bill would be changed by: one entry for each attempt and component that is billed otherwise now.
+/// What an experiment's bill would be changed by: one entry for each attempt and component that is
+/// billed otherwise now.
 #[derive(Debug, Clone)]
 pub struct Correction {
     pub(super) account: Account,
@@ -71,7 +78,11 @@ pub struct Effect {
 
 impl Store {
     /// Prices that are to be applied; those that nothing depends on are done with at once.
-    pub async fn prices_to_apply(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Change>, StoreError> {
+    pub async fn prices_to_apply(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Change>, StoreError> {
         sqlx::query!(
             r#"UPDATE prices p SET applied_at = $1
                WHERE applied_at IS NULL AND effective_from <= $1
@@ -101,10 +112,19 @@ impl Store {
         Ok(change.collect())
     }
 
-    /// Experiments after one that may use something whose price has changed, in the order of their ids.
-    pub async fn dependents(&self, changes: &[Change], after: Uuid, limit: i64) -> Result<Vec<Dependent>, StoreError> {
+    /// Experiments after one that may use something whose price has changed, in the order of their
+    /// ids.
+    pub async fn dependents(
+        &self,
+        changes: &[Change],
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Dependent>, StoreError> {
         let regions: Vec<String> = changes.iter().map(|change| change.region.clone()).collect();
-        let types: Vec<String> = changes.iter().filter_map(|change| change.instance_type.clone()).collect();
+        let types: Vec<String> = changes
+            .iter()
+            .filter_map(|change| change.instance_type.clone())
+            .collect();
         let any_type = changes.iter().any(|change| change.instance_type.is_none());
         let rows = sqlx::query!(
             r#"SELECT e.id, e.project_id, e.spec->>'region' AS "region!",
@@ -150,7 +170,10 @@ impl Store {
     }
 
     /// Experiments that prices are to be applied to again, each with those prices.
-    pub async fn repricings_to_retry(&self, now: DateTime<Utc>) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
+    pub async fn repricings_to_retry(
+        &self,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.id AS experiment_id, e.project_id, e.spec->>'region' AS "experiment_region!",
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
@@ -170,7 +193,9 @@ impl Store {
                 instance_type: row.instance_type,
             };
             match all.last_mut() {
-                Some((dependent, changes)) if dependent.experiment_id.0 == row.experiment_id => changes.push(change),
+                Some((dependent, changes)) if dependent.experiment_id.0 == row.experiment_id => {
+                    changes.push(change)
+                }
                 _ => {
                     let dependent = Dependent {
                         project_id: ProjectId(row.project_id),
@@ -186,11 +211,18 @@ impl Store {
     }
 
     /// What could not be applied is applied now.
-    pub async fn repricing_done(&self, experiment: ExperimentId, changes: &[&Change]) -> Result<(), StoreError> {
+    pub async fn repricing_done(
+        &self,
+        experiment: ExperimentId,
+        changes: &[&Change],
+    ) -> Result<(), StoreError> {
         sqlx::query!(
             "DELETE FROM repricing_failures WHERE experiment_id = $1 AND price_id = ANY($2)",
             experiment.0,
-            &changes.iter().map(|change| change.price_id.0).collect::<Vec<_>>(),
+            &changes
+                .iter()
+                .map(|change| change.price_id.0)
+                .collect::<Vec<_>>(),
         )
         .execute(&self.pool)
         .await?;
@@ -198,14 +230,25 @@ impl Store {
     }
 
     /// Everything that depends on some prices has been looked at.
-    pub async fn prices_are_applied(&self, changes: &[Change], now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn prices_are_applied(
+        &self,
+        changes: &[Change],
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let ids: Vec<Uuid> = changes.iter().map(|change| change.price_id.0).collect();
-        sqlx::query!("UPDATE prices SET applied_at = $2 WHERE id = ANY($1)", &ids, now).execute(&self.pool).await?;
+        sqlx::query!(
+            "UPDATE prices SET applied_at = $2 WHERE id = ANY($1)",
+            &ids,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
-    /// Corrects what is settled, and puts another recommendation in the place of the one that there was. Computed under the
-    /// experiment's lock, where nothing is settled meanwhile; a second time changes nothing.
+    /// Corrects what is settled, and puts another recommendation in the place of the one that there
+    /// was. Computed under the experiment's lock, where nothing is settled meanwhile; a second time
+    /// changes nothing.
     pub async fn reprice(
         &self,
         dependent: &Dependent,
@@ -227,8 +270,14 @@ impl Store {
         }
         let effect = Effect {
             usd: corrections.iter().map(|correction| correction.usd).sum(),
-            attempts: corrections.iter().map(|correction| correction.account.attempt_id).collect(),
-            prices: corrections.iter().map(|correction| correction.account.price_id).collect(),
+            attempts: corrections
+                .iter()
+                .map(|correction| correction.account.attempt_id)
+                .collect(),
+            prices: corrections
+                .iter()
+                .map(|correction| correction.account.price_id)
+                .collect(),
             is_decided_anew,
         };
         let total = effect.usd;
@@ -263,7 +312,10 @@ impl Store {
     }
 
     /// What changes of price have done to an experiment, newest first.
-    pub async fn repricings(&self, experiment: ExperimentId) -> Result<Vec<RepricingView>, StoreError> {
+    pub async fn repricings(
+        &self,
+        experiment: ExperimentId,
+    ) -> Result<Vec<RepricingView>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT price_ids, reason, usd, recommendation_before IS NOT NULL AS "is_decided_anew!", recorded_at
                FROM repricings WHERE experiment_id = $1 ORDER BY recorded_at DESC LIMIT 100"#,
@@ -313,10 +365,14 @@ impl SettledRow {
     }
 
     fn job(&self, region: &str) -> Result<Usage, StoreError> {
-        let transitions: Vec<Transition> = from_json(self.transitions.clone(), "attempts", self.id, "transitions")?;
+        let transitions: Vec<Transition> =
+            from_json(self.transitions.clone(), "attempts", self.id, "transitions")?;
         let billed = self.count(self.billable_seconds.unwrap_or(0), "billable_seconds")?;
         let trained: u64 = self.count(self.training_seconds.unwrap_or(0), "training_seconds")?;
-        let until = self.ended_at.unwrap_or(self.started_at).max(self.started_at);
+        let until = self
+            .ended_at
+            .unwrap_or(self.started_at)
+            .max(self.started_at);
         Ok(Usage {
             instance_type: self.instance_type.clone(),
             region: region.to_owned(),
@@ -331,11 +387,22 @@ impl SettledRow {
     }
 
     fn kept(&self, job: &Usage) -> Result<Option<Usage>, StoreError> {
-        let kept = self.pool_from.zip(self.retained_seconds.filter(|seconds| *seconds != 0));
-        let Some((from, retained)) = kept else { return Ok(None) };
+        let kept = self
+            .pool_from
+            .zip(self.retained_seconds.filter(|seconds| *seconds != 0));
+        let Some((from, retained)) = kept else {
+            return Ok(None);
+        };
         let kept = self.count(retained, "retained_seconds")?;
         let until = from + TimeDelta::seconds(retained);
-        Ok(Some(Usage { from, until, waits: Vec::new(), billed_seconds: kept, run_seconds: kept, ..job.clone() }))
+        Ok(Some(Usage {
+            from,
+            until,
+            waits: Vec::new(),
+            billed_seconds: kept,
+            run_seconds: kept,
+            ..job.clone()
+        }))
     }
 
     /// What its lines are now, by component, beside what is booked.
@@ -347,11 +414,16 @@ impl SettledRow {
         };
         let lines = |usage: &Usage| -> (Vec<Line>, Vec<Line>) {
             let lines = bill_lines(usage, &tariffs.prices, &tariffs.rates, agreed);
-            lines.into_iter().partition(|line| line.component == Component::Training)
+            lines
+                .into_iter()
+                .partition(|line| line.component == Component::Training)
         };
         let job = self.job(region)?;
         let (training, mut storage) = lines(&job);
-        let (pool, kept) = self.kept(&job)?.map(|kept| lines(&kept)).unwrap_or_default();
+        let (pool, kept) = self
+            .kept(&job)?
+            .map(|kept| lines(&kept))
+            .unwrap_or_default();
         storage.extend(kept);
         Ok([
             ("training", training, Usd(self.training)),
@@ -370,7 +442,8 @@ pub(super) async fn settled_rows(
     experiment: ExperimentId,
     (types, attempt): (Option<&[String]>, Option<AttemptId>),
 ) -> Result<Vec<SettledRow>, StoreError> {
-    // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well enough.
+    // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well
+    // enough.
     Ok(sqlx::query_as!(
         SettledRow,
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
@@ -403,17 +476,32 @@ async fn corrections(
     dependent: &Dependent,
     changes: &[&Change],
 ) -> Result<Vec<Correction>, StoreError> {
-    let types: Option<Vec<String>> = changes.iter().map(|change| change.instance_type.clone()).collect();
+    let types: Option<Vec<String>> = changes
+        .iter()
+        .map(|change| change.instance_type.clone())
+        .collect();
     let region = &dependent.region;
     let rows = settled_rows(tx, dependent.experiment_id, (types.as_deref(), None)).await?;
-    let tariffs = prices::tariffs(&mut *tx, dependent.project_id, region, &dependent.instance_types).await?;
+    let tariffs = prices::tariffs(
+        &mut *tx,
+        dependent.project_id,
+        region,
+        &dependent.instance_types,
+    )
+    .await?;
     let mut corrections = Vec::new();
     for row in rows {
         for (component, lines, booked) in row.parts(region, &tariffs)? {
             let usd = lines.iter().map(|line| line.usd).sum::<Usd>() - booked;
             // What another price made of it is that one's correction.
-            let own = lines.iter().find(|line| changes.iter().any(|change| change.price_id == line.price_id));
-            let Some(line) = own.filter(|_| usd != Usd::ZERO) else { continue };
+            let own = lines.iter().find(|line| {
+                changes
+                    .iter()
+                    .any(|change| change.price_id == line.price_id)
+            });
+            let Some(line) = own.filter(|_| usd != Usd::ZERO) else {
+                continue;
+            };
             let account = Account {
                 project_id: dependent.project_id,
                 experiment_id: dependent.experiment_id,
@@ -434,25 +522,34 @@ async fn corrections(
     Ok(corrections)
 }
 
-/// Puts a recommendation in the place of another; false when that is not there any more. Under the experiment's lock.
+/// Puts a recommendation in the place of another; false when that is not there any more. Under the
+/// experiment's lock.
 async fn replace(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     before: &Recommendation,
     after: &Recommendation,
 ) -> Result<bool, StoreError> {
-    let stored = sqlx::query_scalar!("SELECT recommendation FROM experiments WHERE id = $1", experiment.0)
-        .fetch_one(&mut *tx)
-        .await?;
+    let stored = sqlx::query_scalar!(
+        "SELECT recommendation FROM experiments WHERE id = $1",
+        experiment.0
+    )
+    .fetch_one(&mut *tx)
+    .await?;
     // Compared as read: figures that are printed again need not be the same to the last digit.
-    let stored: Option<Recommendation> =
-        stored.map(|value| from_json(value, "experiments", experiment, "recommendation")).transpose()?;
+    let stored: Option<Recommendation> = stored
+        .map(|value| from_json(value, "experiments", experiment, "recommendation"))
+        .transpose()?;
     if stored.is_none_or(|stored| stored.differs(before)) {
         return Ok(false);
     }
-    let done = sqlx::query!("UPDATE experiments SET recommendation = $2 WHERE id = $1", experiment.0, to_json(after)?)
-        .execute(tx)
-        .await?;
+    let done = sqlx::query!(
+        "UPDATE experiments SET recommendation = $2 WHERE id = $1",
+        experiment.0,
+        to_json(after)?
+    )
+    .execute(tx)
+    .await?;
     found_one(&done, "experiments", experiment)?;
     Ok(true)
 }
@@ -476,7 +573,11 @@ pub(super) async fn adjust(
         component: correction.component,
         usd: correction.usd,
         quantity: correction.quantity,
-        unit: if correction.component == "storage" { "gb_seconds" } else { "instance_seconds" },
+        unit: if correction.component == "storage" {
+            "gb_seconds"
+        } else {
+            "instance_seconds"
+        },
         estimated: correction.estimated,
         used: Some(correction.used),
     };

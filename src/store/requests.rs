@@ -1,4 +1,5 @@
-//! Requests that must count once: the idempotency key or the delivery id is stored in the same transaction as its effect.
+//! Requests that must count once: the idempotency key or the delivery id is stored in the same
+//! transaction as its effect.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -45,8 +46,9 @@ pub struct Template {
 }
 
 impl Store {
-    /// Writes the experiment and what makes it count once, together. A conflict on `idempotency_keys_pkey` or
-    /// `ci_deliveries_pkey` means that an equal request was faster: nothing was written.
+    /// Writes the experiment and what makes it count once, together. A conflict on
+    /// `idempotency_keys_pkey` or `ci_deliveries_pkey` means that an equal request was faster:
+    /// nothing was written.
     pub async fn create_experiment(
         &self,
         new: &NewExperiment<'_>,
@@ -56,12 +58,18 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         experiments::insert(&mut tx, new, now).await?;
         remember(&mut tx, new, once, now).await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(())
     }
 
-    pub async fn stored_reply(&self, project: ProjectId, key: &str) -> Result<Option<StoredReply>, StoreError> {
+    pub async fn stored_reply(
+        &self,
+        project: ProjectId,
+        key: &str,
+    ) -> Result<Option<StoredReply>, StoreError> {
         let row = sqlx::query!(
             "SELECT fingerprint, status, body FROM idempotency_keys WHERE project_id = $1 AND key = $2",
             project.0,
@@ -69,7 +77,11 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(row.map(|row| StoredReply { fingerprint: row.fingerprint, status: row.status, body: row.body }))
+        Ok(row.map(|row| StoredReply {
+            fingerprint: row.fingerprint,
+            status: row.status,
+            body: row.body,
+        }))
     }
 
     pub async fn insert_template(
@@ -94,9 +106,12 @@ impl Store {
 
     /// A template by its id alone: the webhook proves by its signature that it may use it.
     pub async fn template(&self, id: TemplateId) -> Result<Option<Template>, StoreError> {
-        let row = sqlx::query!("SELECT project_id, name, spec, created_at FROM ci_templates WHERE id = $1", id.0)
-            .fetch_optional(&self.pool)
-            .await?;
+        let row = sqlx::query!(
+            "SELECT project_id, name, spec, created_at FROM ci_templates WHERE id = $1",
+            id.0
+        )
+        .fetch_optional(&self.pool)
+        .await?;
         row.map(|row| {
             Ok(Template {
                 id,
@@ -110,7 +125,11 @@ impl Store {
     }
 
     /// The experiment that a delivery has started, if it was seen before.
-    pub async fn delivered(&self, template: TemplateId, delivery: &str) -> Result<Option<ExperimentId>, StoreError> {
+    pub async fn delivered(
+        &self,
+        template: TemplateId,
+        delivery: &str,
+    ) -> Result<Option<ExperimentId>, StoreError> {
         let id = sqlx::query_scalar!(
             "SELECT experiment_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2",
             template.0,
@@ -130,7 +149,12 @@ async fn remember(
 ) -> Result<(), StoreError> {
     match once {
         Once::No => {}
-        Once::Key { key, fingerprint, status, body } => {
+        Once::Key {
+            key,
+            fingerprint,
+            status,
+            body,
+        } => {
             sqlx::query!(
                 "INSERT INTO idempotency_keys (project_id, key, fingerprint, status, body) VALUES ($1, $2, $3, $4, $5)",
                 new.project_id.0,

@@ -29,7 +29,9 @@ impl RunState {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Self::Running, Self::Completed, Self::Failed].into_iter().find(|state| state.as_str() == text)
+        [Self::Running, Self::Completed, Self::Failed]
+            .into_iter()
+            .find(|state| state.as_str() == text)
     }
 }
 
@@ -60,7 +62,8 @@ impl TryFrom<Row> for Run {
         Ok(Self {
             id: RunId(row.id),
             spec: from_json(row.spec, "runs", row.id, "spec")?,
-            state: RunState::parse(&row.state).ok_or_else(|| StoreError::corrupt("runs", row.id, "state"))?,
+            state: RunState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("runs", row.id, "state"))?,
             created_at: row.created_at,
             started_at: row.started_at,
             ended_at: row.ended_at,
@@ -110,7 +113,11 @@ impl Store {
     }
 
     /// Some runs of a project, in the order of their ids.
-    pub async fn runs_by_id(&self, project: ProjectId, ids: &[RunId]) -> Result<Vec<Run>, StoreError> {
+    pub async fn runs_by_id(
+        &self,
+        project: ProjectId,
+        ids: &[RunId],
+    ) -> Result<Vec<Run>, StoreError> {
         sqlx::query_as!(
             Row,
             r#"SELECT id, spec, state, created_at, started_at, ended_at FROM runs
@@ -126,7 +133,12 @@ impl Store {
     }
 
     /// A page of a project's runs, newest first.
-    pub async fn runs(&self, project: ProjectId, before: Option<Uuid>, limit: i64) -> Result<Vec<Run>, StoreError> {
+    pub async fn runs(
+        &self,
+        project: ProjectId,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Run>, StoreError> {
         sqlx::query_as!(
             Row,
             r#"SELECT id, spec, state, created_at, started_at, ended_at FROM runs

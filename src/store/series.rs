@@ -1,7 +1,9 @@
-//! Series and their points: appended from any source, each point once, with rollups and latest values in the same transaction.
+//! Series and their points: appended from any source, each point once, with rollups and latest
+//! values in the same transaction.
 //!
-//! Points that come in order take one statement. Whatever is not that simple (a point that is there already, a month without a
-//! partition, a series that has been compacted) makes the database refuse it, and it is merged with care instead.
+//! Points that come in order take one statement. Whatever is not that simple (a point that is there
+//! already, a month without a partition, a series that has been compacted) makes the database
+//! refuse it, and it is merged with care instead.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +47,11 @@ impl Samples {
     pub fn extend(&mut self, other: Self) {
         let shift = self.named.len();
         self.named.extend(other.named);
-        self.points.extend(other.points.into_iter().map(|point| Point { name: point.name + shift, ..point }));
+        self.points
+            .extend(other.points.into_iter().map(|point| Point {
+                name: point.name + shift,
+                ..point
+            }));
     }
 }
 
@@ -86,7 +92,8 @@ pub struct Series {
     pub is_compacted: bool,
 }
 
-/// What a process remembers of its series: ids, the newest point of each that it has written, months that have a partition.
+/// What a process remembers of its series: ids, the newest point of each that it has written,
+/// months that have a partition.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     ids: HashMap<(Subject, Source, String), i32>,
@@ -98,13 +105,21 @@ pub(super) type Remembered = Arc<Mutex<Memory>>;
 
 impl Store {
     /// Appends points of one source; each counts once, however often it is sent.
-    pub async fn append(&self, source: Source, samples: &Samples, now: DateTime<Utc>) -> Result<Appended, StoreError> {
+    pub async fn append(
+        &self,
+        source: Source,
+        samples: &Samples,
+        now: DateTime<Utc>,
+    ) -> Result<Appended, StoreError> {
         let ids = self.series_ids(source, &samples.named).await?;
         let points = sorted(&samples.points, &ids);
         let sent = u64::try_from(samples.points.len()).unwrap_or(u64::MAX);
         let is_in_order = self.is_in_order(&points);
         if is_in_order && let Some(stored) = self.append_in_order(&points, now).await? {
-            return Ok(Appended { stored, duplicates: sent.saturating_sub(stored) });
+            return Ok(Appended {
+                stored,
+                duplicates: sent.saturating_sub(stored),
+            });
         }
         let (pool, merged) = (&self.pool, points.as_slice());
         let stored = retried(|| async move {
@@ -115,11 +130,18 @@ impl Store {
         })
         .await?;
         self.remember(&points);
-        Ok(Appended { stored, duplicates: sent.saturating_sub(stored) })
+        Ok(Appended {
+            stored,
+            duplicates: sent.saturating_sub(stored),
+        })
     }
 
     /// One statement; `None` when the database refuses what is not that simple.
-    async fn append_in_order(&self, points: &[StoredPoint], now: DateTime<Utc>) -> Result<Option<u64>, StoreError> {
+    async fn append_in_order(
+        &self,
+        points: &[StoredPoint],
+        now: DateTime<Utc>,
+    ) -> Result<Option<u64>, StoreError> {
         let (rolls, gains) = roll_up(points);
         match write(&self.pool, points, &rolls, &gains, now).await {
             Ok(()) => {
@@ -127,15 +149,23 @@ impl Store {
                 Ok(u64::try_from(points.len()).ok())
             }
             Err(StoreError::Conflict { .. } | StoreError::Refused { .. }) => Ok(None),
-            // A merge holds the series and wants its rollups, this statement the other way round: it goes the merge's way.
+            // A merge holds the series and wants its rollups, this statement the other way round:
+            // it goes the merge's way.
             Err(error) if error.is_undone() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// When a trial ended, if it has; none when there is no such trial.
-    pub async fn end_of_trial(&self, trial: TrialId) -> Result<Option<Option<DateTime<Utc>>>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT ended_at FROM trials WHERE id = $1", trial.0).fetch_optional(&self.pool).await?)
+    pub async fn end_of_trial(
+        &self,
+        trial: TrialId,
+    ) -> Result<Option<Option<DateTime<Utc>>>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT ended_at FROM trials WHERE id = $1", trial.0)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
     }
 
     /// Whose trials or runs these are not: a stranger's, or nobody's.
@@ -163,8 +193,13 @@ impl Store {
         Ok(found)
     }
 
-    /// Series of some trials and runs, by subject, metric and source; only some metrics, when given.
-    pub async fn series_of(&self, subjects: &[Uuid], metrics: Option<&[String]>) -> Result<Vec<Series>, StoreError> {
+    /// Series of some trials and runs, by subject, metric and source; only some metrics, when
+    /// given.
+    pub async fn series_of(
+        &self,
+        subjects: &[Uuid],
+        metrics: Option<&[String]>,
+    ) -> Result<Vec<Series>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, subject_id, source, name, metric, unit, points, non_finite, first_at, last_at, last_step,
                       last_value, is_settled, steady, compacted_at IS NOT NULL AS "is_compacted!"
@@ -177,7 +212,10 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let steady = row.steady.map(|value| from_json(value, "series", row.id, "steady")).transpose()?;
+                let steady = row
+                    .steady
+                    .map(|value| from_json(value, "series", row.id, "steady"))
+                    .transpose()?;
                 Ok(Series {
                     id: row.id,
                     subject_id: row.subject_id,
@@ -244,15 +282,23 @@ impl Store {
     }
 
     /// Writes a steady figure, unless points have come since.
-    pub async fn settle_series(&self, settled: &[(i32, i64, Option<Steady>)]) -> Result<(), StoreError> {
-        let steady = settled.iter().map(|(.., steady)| steady.as_ref().map(to_json).transpose());
+    pub async fn settle_series(
+        &self,
+        settled: &[(i32, i64, Option<Steady>)],
+    ) -> Result<(), StoreError> {
+        let steady = settled
+            .iter()
+            .map(|(.., steady)| steady.as_ref().map(to_json).transpose());
         let steady = steady.collect::<Result<Vec<_>, StoreError>>()?;
         sqlx::query!(
             r#"UPDATE series s SET is_settled = true, steady = n.steady
                FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[]) AS n(id, points, steady)
                WHERE s.id = n.id AND s.points = n.points AND NOT s.is_settled"#,
             &settled.iter().map(|(id, ..)| *id).collect::<Vec<_>>(),
-            &settled.iter().map(|(_, points, _)| *points).collect::<Vec<_>>(),
+            &settled
+                .iter()
+                .map(|(_, points, _)| *points)
+                .collect::<Vec<_>>(),
             &steady as &[Option<serde_json::Value>],
         )
         .execute(&self.pool)
@@ -261,8 +307,17 @@ impl Store {
     }
 
     /// Ids of named series, in their order; those that are new are made.
-    pub(super) async fn series_ids(&self, source: Source, named: &[Named]) -> Result<Vec<i32>, StoreError> {
-        let known = |memory: &Memory, one: &Named| memory.ids.get(&(one.subject, source, one.name.clone())).copied();
+    pub(super) async fn series_ids(
+        &self,
+        source: Source,
+        named: &[Named],
+    ) -> Result<Vec<i32>, StoreError> {
+        let known = |memory: &Memory, one: &Named| {
+            memory
+                .ids
+                .get(&(one.subject, source, one.name.clone()))
+                .copied()
+        };
         for _ in 0..NAMING_ROUNDS {
             let mut unknown: Vec<&Named> = {
                 let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +325,12 @@ impl Store {
                 if ids.iter().all(Option::is_some) {
                     return Ok(ids.into_iter().flatten().collect());
                 }
-                named.iter().zip(ids).filter(|(_, id)| id.is_none()).map(|(one, _)| one).collect()
+                named
+                    .iter()
+                    .zip(ids)
+                    .filter(|(_, id)| id.is_none())
+                    .map(|(one, _)| one)
+                    .collect()
             };
             self.look_up(source, &mut unknown).await?;
             if !unknown.is_empty() {
@@ -286,7 +346,10 @@ impl Store {
             r#"SELECT n.ordinal AS "ordinal!", s.id
                FROM UNNEST($1::uuid[], $3::text[]) WITH ORDINALITY AS n(subject_id, name, ordinal)
                JOIN series s ON s.subject_id = n.subject_id AND s.source = $2 AND s.name = n.name"#,
-            &named.iter().map(|one| one.subject.uuid()).collect::<Vec<_>>(),
+            &named
+                .iter()
+                .map(|one| one.subject.uuid())
+                .collect::<Vec<_>>(),
             source.as_str(),
             &named.iter().map(|one| one.name.clone()).collect::<Vec<_>>(),
         )
@@ -300,7 +363,9 @@ impl Store {
         for row in rows {
             let place = usize::try_from(row.ordinal - 1).unwrap_or_default();
             if let Some(one) = named.get(place) {
-                memory.ids.insert((one.subject, source, one.name.clone()), row.id);
+                memory
+                    .ids
+                    .insert((one.subject, source, one.name.clone()), row.id);
                 found.insert(place);
             }
         }
@@ -313,13 +378,21 @@ impl Store {
     }
 
     async fn make(&self, source: Source, wanted: &[&Named]) -> Result<(), StoreError> {
-        let standards: Vec<_> = wanted.iter().map(|sample| standard(sample.metric.unwrap_or(&sample.name))).collect();
-        let trial = |one: &&Named| matches!(one.subject, Subject::Trial(_)).then(|| one.subject.uuid());
+        let standards: Vec<_> = wanted
+            .iter()
+            .map(|sample| standard(sample.metric.unwrap_or(&sample.name)))
+            .collect();
+        let trial =
+            |one: &&Named| matches!(one.subject, Subject::Trial(_)).then(|| one.subject.uuid());
         let run = |one: &&Named| matches!(one.subject, Subject::Run(_)).then(|| one.subject.uuid());
         let metrics = wanted.iter().zip(&standards).map(|(sample, standard)| {
-            standard.map_or_else(|| sample.metric.unwrap_or(&sample.name).to_owned(), |found| found.name.to_owned())
+            standard.map_or_else(
+                || sample.metric.unwrap_or(&sample.name).to_owned(),
+                |found| found.name.to_owned(),
+            )
         });
-        // A standard name that another series of this source has is taken: the second keeps its own name.
+        // A standard name that another series of this source has is taken: the second keeps its own
+        // name.
         sqlx::query!(
             r#"INSERT INTO series (trial_id, run_id, source, name, metric, unit)
                SELECT n.trial_id, n.run_id, $3, n.name, free.metric, n.unit
@@ -346,20 +419,26 @@ impl Store {
         Ok(())
     }
 
-    /// Whether all lie after what this process has written to their series, in months that it has written to.
+    /// Whether all lie after what this process has written to their series, in months that it has
+    /// written to.
     fn is_in_order(&self, points: &[StoredPoint]) -> bool {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut series = (0, DateTime::<Utc>::MAX_UTC);
         points.iter().all(|point| {
             if point.series != series.0 {
-                let newest = memory.newest.get(&point.series).copied().unwrap_or(DateTime::<Utc>::MAX_UTC);
+                let newest = memory
+                    .newest
+                    .get(&point.series)
+                    .copied()
+                    .unwrap_or(DateTime::<Utc>::MAX_UTC);
                 series = (point.series, newest);
             }
             point.at > series.1 && memory.months.contains(&month(point.at))
         })
     }
 
-    /// After a write: what comes next in order can be told. What others write meanwhile, the database will refuse.
+    /// After a write: what comes next in order can be told. What others write meanwhile, the
+    /// database will refuse.
     fn remember(&self, points: &[StoredPoint]) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = None;
@@ -371,7 +450,10 @@ impl Store {
         }
         for (index, point) in points.iter().enumerate() {
             // The last of its series: they are sorted.
-            if points.get(index + 1).is_none_or(|next| next.series != point.series) {
+            if points
+                .get(index + 1)
+                .is_none_or(|next| next.series != point.series)
+            {
                 let newest = memory.newest.entry(point.series).or_insert(point.at);
                 *newest = point.at.max(*newest);
             }
@@ -387,7 +469,12 @@ fn month(at: DateTime<Utc>) -> (i32, u32) {
 pub(super) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
     let stored = |point: &Point| {
         let series = ids.get(point.name).copied()?;
-        Some(StoredPoint { series, at: point.at, step: point.step.unwrap_or(-1), value: point.value })
+        Some(StoredPoint {
+            series,
+            at: point.at,
+            step: point.step.unwrap_or(-1),
+            value: point.value,
+        })
     };
     let mut points: Vec<StoredPoint> = points.iter().filter_map(stored).collect();
     points.sort_by_key(StoredPoint::key);
@@ -466,9 +553,14 @@ pub(super) async fn merge(
     again: Again,
     now: DateTime<Utc>,
 ) -> Result<u64, StoreError> {
-    let months: BTreeSet<NaiveDate> = points.iter().filter_map(|point| point.at.date_naive().with_day(1)).collect();
+    let months: BTreeSet<NaiveDate> = points
+        .iter()
+        .filter_map(|point| point.at.date_naive().with_day(1))
+        .collect();
     for month in months {
-        sqlx::query!("SELECT make_samples_partition($1)", month).execute(&mut *tx).await?;
+        sqlx::query!("SELECT make_samples_partition($1)", month)
+            .execute(&mut *tx)
+            .await?;
     }
     let mut ids: Vec<i32> = points.iter().map(|point| point.series).collect();
     ids.dedup();
@@ -482,7 +574,11 @@ pub(super) async fn merge(
     for series in compacted.into_iter().filter(|row| row.is_compacted) {
         compaction::expand(tx, series.id).await?;
     }
-    let changed = if again == Again::Replace { replace(tx, points).await? } else { Vec::new() };
+    let changed = if again == Again::Replace {
+        replace(tx, points).await?
+    } else {
+        Vec::new()
+    };
     let fresh = insert_new(tx, points).await?;
     let (rolls, gains) = roll_up(&fresh);
     write(&mut *tx, &[], &rolls, &gains, now).await?;
@@ -492,7 +588,10 @@ pub(super) async fn merge(
     Ok(u64::try_from(fresh.len()).unwrap_or_default())
 }
 
-async fn insert_new(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec<StoredPoint>, StoreError> {
+async fn insert_new(
+    tx: &mut PgConnection,
+    points: &[StoredPoint],
+) -> Result<Vec<StoredPoint>, StoreError> {
     let rows = sqlx::query!(
         r#"INSERT INTO samples (series_id, step, sampled_at, value)
            SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
@@ -506,14 +605,22 @@ async fn insert_new(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec
     .await?;
     let mut fresh: Vec<StoredPoint> = rows
         .into_iter()
-        .map(|row| StoredPoint { series: row.series_id, at: row.sampled_at, step: row.step, value: row.value })
+        .map(|row| StoredPoint {
+            series: row.series_id,
+            at: row.sampled_at,
+            step: row.step,
+            value: row.value,
+        })
         .collect();
     fresh.sort_by_key(StoredPoint::key);
     Ok(fresh)
 }
 
 /// New values for points that are there; returns the buckets that they lie in.
-async fn replace(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec<(i32, DateTime<Utc>)>, StoreError> {
+async fn replace(
+    tx: &mut PgConnection,
+    points: &[StoredPoint],
+) -> Result<Vec<(i32, DateTime<Utc>)>, StoreError> {
     let rows = sqlx::query!(
         r#"UPDATE samples s SET value = n.value
            FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
@@ -528,8 +635,10 @@ async fn replace(tx: &mut PgConnection, points: &[StoredPoint]) -> Result<Vec<(i
     )
     .fetch_all(tx)
     .await?;
-    let mut buckets: Vec<(i32, DateTime<Utc>)> =
-        rows.into_iter().map(|row| (row.series_id, bucket_start(row.sampled_at))).collect();
+    let mut buckets: Vec<(i32, DateTime<Utc>)> = rows
+        .into_iter()
+        .map(|row| (row.series_id, bucket_start(row.sampled_at)))
+        .collect();
     buckets.sort_unstable();
     buckets.dedup();
     Ok(buckets)
@@ -559,16 +668,30 @@ async fn roll_again(
            ORDER BY s.series_id, s.sampled_at, s.step"#,
         &ids,
         &starts,
-        super::session::interval(std::time::Duration::from_secs(BUCKET_SECONDS.unsigned_abs())),
+        super::session::interval(std::time::Duration::from_secs(
+            BUCKET_SECONDS.unsigned_abs()
+        )),
     )
     .fetch_all(&mut *tx)
     .await?;
     let points: Vec<StoredPoint> = rows
         .into_iter()
-        .map(|row| StoredPoint { series: row.series_id, at: row.sampled_at, step: row.step, value: row.value })
+        .map(|row| StoredPoint {
+            series: row.series_id,
+            at: row.sampled_at,
+            step: row.step,
+            value: row.value,
+        })
         .collect();
     let (rolls, gains) = roll_up(&points);
     // They are counted already; only the latest value may be another.
-    let gains: Vec<Gain> = gains.into_iter().map(|gain| Gain { points: 0, non_finite: 0, ..gain }).collect();
+    let gains: Vec<Gain> = gains
+        .into_iter()
+        .map(|gain| Gain {
+            points: 0,
+            non_finite: 0,
+            ..gain
+        })
+        .collect();
     write(tx, &[], &rolls, &gains, now).await
 }

@@ -1,5 +1,6 @@
-//! Database sessions that end: what a session may hold, and for how long, when its client sleeps, is cut off, or waits for an
-//! answer that never comes. A lease runs out by itself; row locks and advisory locks do so only here.
+//! Database sessions that end: what a session may hold, and for how long, when its client sleeps,
+//! is cut off, or waits for an answer that never comes. A lease runs out by itself; row locks and
+//! advisory locks do so only here.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,20 +12,25 @@ use sqlx::{Connection, PgConnection};
 
 /// How long a caller waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that was given up in the middle of a statement has so long to answer before it is closed.
+/// A connection that was given up in the middle of a statement has so long to answer before it is
+/// closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// After something was given up, connections are looked at for so long when they come back.
 const SUSPICION: Duration = Duration::from_mins(2);
 
-/// Session timeouts as fractions of the lease, so that rows are free when a lease passes on. The minimums are for leases too short for
-/// a busy machine.
+/// Session timeouts as fractions of the lease, so that rows are free when a lease passes on. The
+/// minimums are for leases too short for a busy machine.
 fn bounds(lease: Duration) -> [(&'static str, String); 8] {
-    let at_least = |part: Duration, least: u64| part.max(Duration::from_secs(least)).as_millis().to_string();
+    let at_least =
+        |part: Duration, least: u64| part.max(Duration::from_secs(least)).as_millis().to_string();
     let seconds = |part: Duration| part.as_secs().max(1).to_string();
     [
         ("statement_timeout", at_least(lease, 10)),
         ("lock_timeout", at_least(lease / 6, 1)),
-        ("idle_in_transaction_session_timeout", at_least(lease / 2, 2)),
+        (
+            "idle_in_transaction_session_timeout",
+            at_least(lease / 2, 2),
+        ),
         // The server's end of a connection whose client is cut off.
         ("tcp_user_timeout", at_least(lease, 10)),
         ("tcp_keepalives_idle", seconds(lease / 2)),
@@ -35,8 +41,14 @@ fn bounds(lease: Duration) -> [(&'static str, String); 8] {
 }
 
 /// A pool whose sessions are bounded by a lease, or by nothing.
-pub(super) fn pool(options: PgConnectOptions, connections_max: u32, lease: Option<Duration>) -> PgPool {
-    let pool = PgPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT);
+pub(super) fn pool(
+    options: PgConnectOptions,
+    connections_max: u32,
+    lease: Option<Duration>,
+) -> PgPool {
+    let pool = PgPoolOptions::new()
+        .max_connections(connections_max)
+        .acquire_timeout(ACQUIRE_TIMEOUT);
     match lease {
         None => pool.connect_lazy_with(options),
         Some(lease) => pool
@@ -50,11 +62,14 @@ static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
 fn millis() -> u64 {
-    u64::try_from(STARTED.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    u64::try_from(STARTED.elapsed().as_millis())
+        .unwrap_or(u64::MAX)
+        .saturating_add(1)
 }
 
-/// Says that work on the database is about to be given up in the middle. sqlx would ask the connection whether it is well and wait
-/// for the answer for ever, with one connection of the pool less each time.
+/// Says that work on the database is about to be given up in the middle. sqlx would ask the
+/// connection whether it is well and wait for the answer for ever, with one connection of the pool
+/// less each time.
 pub fn given_up() {
     GIVEN_UP.store(millis(), Ordering::Relaxed);
 }
@@ -83,10 +98,16 @@ async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         return Ok(true);
     }
     let answered = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
-    answered.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+    answered
+        .map_err(|_| sqlx::Error::PoolTimedOut)?
+        .map(|()| true)
 }
 
 /// A duration as Postgres takes it.
 pub(crate) fn interval(duration: Duration) -> PgInterval {
-    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
+    PgInterval {
+        months: 0,
+        days: 0,
+        microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX),
+    }
 }

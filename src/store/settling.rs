@@ -1,5 +1,6 @@
-//! The end of an attempt: what it cost goes from reserved to spent, and its trial ends or is queued again, in one transaction fenced
-//! by the lease token. It writes no metrics: money must not wait for them.
+//! The end of an attempt: what it cost goes from reserved to spent, and its trial ends or is queued
+//! again, in one transaction fenced by the lease token. It writes no metrics: money must not wait
+//! for them.
 
 use bakeoff_domain::attempt::TrialState;
 use bakeoff_domain::bill::{Agreed, Usage};
@@ -18,7 +19,8 @@ use super::trials::{Attempt, Claimed};
 use super::{Store, StoreError, budget, events, retried, warm_pools};
 
 impl Store {
-    /// Settles the attempt, releases its reservation, and ends the trial or queues it again for `again_at`.
+    /// Settles the attempt, releases its reservation, and ends the trial or queues it again for
+    /// `again_at`.
     pub async fn settle(
         &self,
         trial: &Claimed,
@@ -67,15 +69,38 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         if let Some(row) = settled {
-            let ran = row.training_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            let waits = waits(seen.map_or(attempt.transitions.as_slice(), |job| job.transitions.as_slice()));
-            alarm = book(&mut tx, trial, attempt, ending, (row.started_at, ended_at), (ran, waits), now).await?;
-            let job_ended_at = (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
+            let ran = row
+                .training_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok());
+            let waits = waits(seen.map_or(attempt.transitions.as_slice(), |job| {
+                job.transitions.as_slice()
+            }));
+            alarm = book(
+                &mut tx,
+                trial,
+                attempt,
+                ending,
+                (row.started_at, ended_at),
+                (ran, waits),
+                now,
+            )
+            .await?;
+            let job_ended_at =
+                (ending.billable_seconds.is_some() && row.started_at.is_some()).then_some(ended_at);
             warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
         }
         // The experiment's row is locked before the trial's, as everywhere.
-        if !fenced(&mut tx, trial, ending.trial, (due_at, Some(&ending.reason)), Lease::Release, now).await? {
+        if !fenced(
+            &mut tx,
+            trial,
+            ending.trial,
+            (due_at, Some(&ending.reason)),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         events::insert_all(&mut tx, &differences, now).await?;
@@ -116,8 +141,9 @@ async fn count_failure(
     Ok(())
 }
 
-/// The money of an ended attempt: the job's part is settled and released now; the metrics' part with the last read, or
-/// now when there is nothing to read. What is to be said when it cost more than was held.
+/// The money of an ended attempt: the job's part is settled and released now; the metrics' part
+/// with the last read, or now when there is nothing to read. What is to be said when it cost more
+/// than was held.
 async fn book(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -139,8 +165,16 @@ async fn book(
         until: ended_at,
         waits,
         billed_seconds: billed,
-        run_seconds: if billed == 0 { 0 } else { ran.unwrap_or(billed).max(billed) },
-        volume_gb: trial.plan.request.as_ref().map_or(0, |request| request.volume_size_gb),
+        run_seconds: if billed == 0 {
+            0
+        } else {
+            ran.unwrap_or(billed).max(billed)
+        },
+        volume_gb: trial
+            .plan
+            .request
+            .as_ref()
+            .map_or(0, |request| request.volume_size_gb),
     };
     let agreed = Agreed {
         price_id: attempt.price_id,
@@ -153,6 +187,11 @@ async fn book(
     if started_at.is_none() {
         super::metrics::settle(tx, &account, attempt.reserved_metrics_usd, (0, None), now).await?;
     }
-    let what = || format!("{} cost {cost}, more than the {held} reserved for it", attempt.job_name);
+    let what = || {
+        format!(
+            "{} cost {cost}, more than the {held} reserved for it",
+            attempt.job_name
+        )
+    };
     Ok((cost > held).then(what))
 }

@@ -1,4 +1,5 @@
-//! Versioned workloads and instance profiles. The same content of a workload under the same name is the same version.
+//! Versioned workloads and instance profiles. The same content of a workload under the same name is
+//! the same version.
 
 use bakeoff_domain::ids::{ProfileId, ProjectId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
@@ -29,7 +30,8 @@ pub struct StoredProfile {
     pub created_at: DateTime<Utc>,
 }
 
-/// Stores a workload inside the caller's transaction: an equal latest version is reused, a different one gets the next number.
+/// Stores a workload inside the caller's transaction: an equal latest version is reused, a
+/// different one gets the next number.
 pub(crate) async fn put_workload(
     tx: &mut PgConnection,
     project: ProjectId,
@@ -39,9 +41,12 @@ pub(crate) async fn put_workload(
 ) -> Result<StoredWorkload, StoreError> {
     let json = to_json(spec)?;
     // Two writers of one name take their turns, so that versions are dense and never collide.
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", format!("workload/{project}/{}", spec.name))
-        .execute(&mut *tx)
-        .await?;
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
+        format!("workload/{project}/{}", spec.name)
+    )
+    .execute(&mut *tx)
+    .await?;
     let latest = sqlx::query!(
         r#"SELECT id, version, spec, created_at FROM workloads
            WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT 1"#,
@@ -54,7 +59,12 @@ pub(crate) async fn put_workload(
         && row.spec == json
     {
         let (id, version, created_at) = (WorkloadId(row.id), row.version, row.created_at);
-        return Ok(StoredWorkload { id, version, spec: spec.clone(), created_at });
+        return Ok(StoredWorkload {
+            id,
+            version,
+            spec: spec.clone(),
+            created_at,
+        });
     }
     let version = latest.map_or(1, |row| row.version + 1);
     sqlx::query!(
@@ -68,11 +78,20 @@ pub(crate) async fn put_workload(
     )
     .execute(&mut *tx)
     .await?;
-    Ok(StoredWorkload { id: WorkloadId(fresh), version, spec: spec.clone(), created_at: now })
+    Ok(StoredWorkload {
+        id: WorkloadId(fresh),
+        version,
+        spec: spec.clone(),
+        created_at: now,
+    })
 }
 
 impl Store {
-    pub async fn workload(&self, project: ProjectId, id: WorkloadId) -> Result<Option<StoredWorkload>, StoreError> {
+    pub async fn workload(
+        &self,
+        project: ProjectId,
+        id: WorkloadId,
+    ) -> Result<Option<StoredWorkload>, StoreError> {
         let row = sqlx::query!(
             "SELECT version, spec, created_at FROM workloads WHERE id = $1 AND project_id = $2",
             id.0,
@@ -82,7 +101,12 @@ impl Store {
         .await?;
         row.map(|row| {
             let spec = from_json(row.spec, "workloads", id, "spec")?;
-            Ok(StoredWorkload { id, version: row.version, spec, created_at: row.created_at })
+            Ok(StoredWorkload {
+                id,
+                version: row.version,
+                spec,
+                created_at: row.created_at,
+            })
         })
         .transpose()
     }
@@ -119,7 +143,12 @@ impl Store {
         rows.into_iter()
             .map(|row| {
                 let spec = from_json(row.spec, "workloads", row.id, "spec")?;
-                Ok(StoredWorkload { id: WorkloadId(row.id), version: row.version, spec, created_at: row.created_at })
+                Ok(StoredWorkload {
+                    id: WorkloadId(row.id),
+                    version: row.version,
+                    spec,
+                    created_at: row.created_at,
+                })
             })
             .collect()
     }
@@ -156,7 +185,11 @@ impl Store {
     }
 
     /// Profiles by id, of one project.
-    pub async fn profiles_by_id(&self, project: ProjectId, ids: &[Uuid]) -> Result<Vec<StoredProfile>, StoreError> {
+    pub async fn profiles_by_id(
+        &self,
+        project: ProjectId,
+        ids: &[Uuid],
+    ) -> Result<Vec<StoredProfile>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, name, version, instance_type, spec, created_at FROM instance_profiles
                WHERE project_id = $1 AND id = ANY($2)"#,

@@ -1,4 +1,5 @@
-//! What was spent, added up from the ledger by day, experiment, trial or component: of what was used within a span.
+//! What was spent, added up from the ledger by day, experiment, trial or component: of what was
+//! used within a span.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -49,7 +50,8 @@ pub struct Saved {
 }
 
 impl Store {
-    /// A row that was used over several days counts on each by its time there, and outside the span not at all.
+    /// A row that was used over several days counts on each by its time there, and outside the span
+    /// not at all.
     pub async fn spent(&self, span: &Span, by: By, limit: i64) -> Result<Vec<Spent>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT CASE WHEN $5 THEN d.day END AS day,
@@ -90,7 +92,8 @@ impl Store {
         Ok(spent.collect())
     }
 
-    /// What managed spot did not bill of the time that ended attempts trained, at their price; on the day of their end.
+    /// What managed spot did not bill of the time that ended attempts trained, at their price; on
+    /// the day of their end.
     pub async fn saved_by_spot(&self, span: &Span, by: By) -> Result<Vec<Saved>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT CASE WHEN $5 THEN date_trunc('day', a.ended_at, 'UTC') END AS day,

@@ -1,5 +1,5 @@
-//! Stray jobs: they carry our marker, run, and no living attempt stands for them. Remembered, followed, billed; what to do about one
-//! is [`bakeoff_domain::stray`]'s business.
+//! Stray jobs: they carry our marker, run, and no living attempt stands for them. Remembered,
+//! followed, billed; what to do about one is [`bakeoff_domain::stray`]'s business.
 
 use bakeoff_domain::bill::{Agreed, Usage};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
@@ -36,8 +36,13 @@ pub struct StrayOwner {
 }
 
 impl Store {
-    /// Whether a job of a trial turned up since a moment that no attempt stands for, and is not settled yet.
-    pub async fn has_unsettled_stray(&self, trial: TrialId, since: DateTime<Utc>) -> Result<bool, StoreError> {
+    /// Whether a job of a trial turned up since a moment that no attempt stands for, and is not
+    /// settled yet.
+    pub async fn has_unsettled_stray(
+        &self,
+        trial: TrialId,
+        since: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM stray_jobs s JOIN attempts a ON a.id = s.attempt_id
                               WHERE a.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
@@ -48,13 +53,22 @@ impl Store {
         .await?)
     }
 
-    /// Remembers a stray job, with an alarm to its experiment if there is one. One that was thought to be over is followed
-    /// again; false when it is followed already, or a living attempt stands for it.
-    pub async fn record_stray(&self, job_name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    /// Remembers a stray job, with an alarm to its experiment if there is one. One that was thought
+    /// to be over is followed again; false when it is followed already, or a living attempt stands
+    /// for it.
+    pub async fn record_stray(
+        &self,
+        job_name: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         retried(|| self.record_stray_once(job_name, now)).await
     }
 
-    async fn record_stray_once(&self, job_name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn record_stray_once(
+        &self,
+        job_name: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let is_new = sqlx::query!(
             r#"INSERT INTO stray_jobs (job_name, attempt_id, found_at, last_seen_at, due_at, billed_seconds)
@@ -72,10 +86,12 @@ impl Store {
         .rows_affected()
             == 1;
         if is_new {
-            let owner =
-                sqlx::query!("SELECT project_id, experiment_id, trial_id FROM attempts WHERE job_name = $1", job_name)
-                    .fetch_optional(&mut *tx)
-                    .await?;
+            let owner = sqlx::query!(
+                "SELECT project_id, experiment_id, trial_id FROM attempts WHERE job_name = $1",
+                job_name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
             let told = owner.map(|row| NewEvent {
                 project_id: ProjectId(row.project_id),
                 experiment_id: ExperimentId(row.experiment_id),
@@ -94,13 +110,22 @@ impl Store {
 
     /// Whether there is a row of an attempt, whatever became of it.
     pub async fn has_attempt(&self, attempt: AttemptId) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1) AS "found!""#, attempt.0)
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1) AS "found!""#,
+            attempt.0
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
-    /// Tells the experiment of a trial, once, that a job which names that trial runs and is in no row.
-    pub async fn tell_unknown_job(&self, job_name: &str, trial: TrialId, now: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Tells the experiment of a trial, once, that a job which names that trial runs and is in no
+    /// row.
+    pub async fn tell_unknown_job(
+        &self,
+        job_name: &str,
+        trial: TrialId,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let message = format!(
             "{job_name} runs for this trial and is not in this database. It is left alone: another database of the same \
@@ -128,8 +153,9 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the row that a job of ours has not, from the trial that its tag names, so that it can be billed: after a restore from
-    /// a backup. False when there is no such trial, or the attempt has a row after all.
+    /// Makes the row that a job of ours has not, from the trial that its tag names, so that it can
+    /// be billed: after a restore from a backup. False when there is no such trial, or the attempt
+    /// has a row after all.
     pub async fn recover_attempt(
         &self,
         (attempt, job_name): (AttemptId, &str),
@@ -161,7 +187,11 @@ impl Store {
     }
 
     /// Stray jobs that are due for a look.
-    pub async fn due_strays(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Stray>, StoreError> {
+    pub async fn due_strays(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Stray>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT s.job_name, s.found_at, s.last_seen_at, a.started_at AS "started_at?", a.id AS "attempt_id?",
                       a.project_id AS "project_id?", a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?",
@@ -192,19 +222,31 @@ impl Store {
                     account,
                     instance_type: row.instance_type.clone().unwrap_or_default(),
                     region: row.region.clone().unwrap_or_default(),
-                    volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
-                    instance_count: row.instance_count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
+                    volume_gb: row
+                        .volume_gb
+                        .and_then(|gb| u32::try_from(gb).ok())
+                        .unwrap_or(0),
+                    instance_count: row
+                        .instance_count
+                        .and_then(|n| u32::try_from(n).ok())
+                        .unwrap_or(1),
                     usd_per_hour: row.usd_per_hour.map_or(Usd::ZERO, Usd),
                 });
-                let longest =
-                    row.longest.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+                let longest = row
+                    .longest
+                    .and_then(|seconds| u64::try_from(seconds).ok())
+                    .filter(|seconds| *seconds > 0);
                 let facts = StrayFacts {
                     found_at: row.found_at,
                     started_at: row.started_at,
                     last_seen_at: row.last_seen_at,
                     longest_billed_seconds: longest.unwrap_or(u64::MAX),
                 };
-                Stray { job_name: row.job_name, facts, owner }
+                Stray {
+                    job_name: row.job_name,
+                    facts,
+                    owner,
+                }
             })
             .collect())
     }
@@ -227,8 +269,8 @@ impl Store {
         Ok(())
     }
 
-    /// Books what a stray cost beyond what is booked already, on behalf of a term. It was never reserved: what passes the budget
-    /// pauses the experiment.
+    /// Books what a stray cost beyond what is booked already, on behalf of a term. It was never
+    /// reserved: what passes the budget pauses the experiment.
     pub async fn settle_stray(
         &self,
         term: &Term,
@@ -268,8 +310,15 @@ impl Store {
         if let (Some(owner), Some(settled)) = (&stray.owner, settled) {
             let booked = u64::try_from(settled.billed_seconds).unwrap_or_default();
             let seconds = billing.seconds.saturating_sub(booked);
-            book(&mut tx, owner, (settled.part, seconds, billing.estimated), now).await?;
-            budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &stray.job_name).await?;
+            book(
+                &mut tx,
+                owner,
+                (settled.part, seconds, billing.estimated),
+                now,
+            )
+            .await?;
+            budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &stray.job_name)
+                .await?;
         }
         tx.commit().await?;
         Ok(())
@@ -295,6 +344,18 @@ async fn book(
         run_seconds: seconds,
         volume_gb: owner.volume_gb,
     };
-    let agreed = Agreed { price_id: account.price_id, usd_per_hour: owner.usd_per_hour, estimated: false };
-    bill::settle(tx, account, (What::Stray(part), &usage, agreed), (None, estimated), now).await.map(drop)
+    let agreed = Agreed {
+        price_id: account.price_id,
+        usd_per_hour: owner.usd_per_hour,
+        estimated: false,
+    };
+    bill::settle(
+        tx,
+        account,
+        (What::Stray(part), &usage, agreed),
+        (None, estimated),
+        now,
+    )
+    .await
+    .map(drop)
 }

@@ -1,7 +1,7 @@
 //! Trials: claiming what is due under a lease, and reading them for people.
 //!
-//! A lease is real time on the database's clock. Its token grows with every claim; a writer whose token is not the row's
-//! any more changes nothing (see [`super::attempts`]).
+//! A lease is real time on the database's clock. Its token grows with every claim; a writer whose
+//! token is not the row's any more changes nothing (see [`super::attempts`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,8 @@ pub struct Claimed {
     /// Jobs that found no capacity, and until when that is waited for.
     pub no_capacity: u32,
     pub give_up_at: DateTime<Utc>,
-    /// Set when the last holder never gave it back: who, and the real seconds since it took or renewed the lease.
+    /// Set when the last holder never gave it back: who, and the real seconds since it took or
+    /// renewed the lease.
     pub abandoned: Option<(String, f64)>,
     pub attempt: Option<Attempt>,
 }
@@ -97,7 +98,8 @@ pub struct Attempt {
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's LastModifiedTime, as last seen.
     pub modified_at: Option<DateTime<Utc>>,
-    /// In tables, while it is not settled: when all jobs had been listed last, as of the same moment as its status.
+    /// In tables, while it is not settled: when all jobs had been listed last, as of the same
+    /// moment as its status.
     pub listed_at: Option<DateTime<Utc>>,
 }
 
@@ -148,7 +150,8 @@ impl TryFrom<AttemptRow> for Attempt {
             trial_id: TrialId(row.trial_id),
             number: count(row.number),
             job_name: row.job_name,
-            state: AttemptState::parse(&row.state).ok_or_else(|| StoreError::corrupt("attempts", row.id, "state"))?,
+            state: AttemptState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("attempts", row.id, "state"))?,
             price_id: PriceId(row.price_id),
             usd_per_hour: Usd(row.usd_per_hour),
             reserved_training_usd: Usd(row.reserved_training_usd),
@@ -210,7 +213,8 @@ impl TryFrom<TrialRow> for Trial {
             id: TrialId(row.id),
             experiment_id: ExperimentId(row.experiment_id),
             ordinal: row.ordinal,
-            state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            state: TrialState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
             reason: row.reason,
             plan: from_text(&row.plan, "trials", row.id, "plan")?,
             attempts_made: count(row.attempts_made),
@@ -259,12 +263,16 @@ impl TryFrom<HeadRow> for ShownTrial {
         Ok(Self {
             id: TrialId(row.id),
             experiment_id: ExperimentId(row.experiment_id),
-            state: TrialState::parse(&row.state).ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            state: TrialState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
             reason: row.reason,
             plan: plan.ok_or_else(|| StoreError::corrupt("trials", row.id, "plan"))?,
             is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
             instance_count: count(row.instance_count),
-            checkpoint_seconds: row.checkpoint_seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(0),
+            checkpoint_seconds: row
+                .checkpoint_seconds
+                .and_then(|seconds| u32::try_from(seconds).ok())
+                .unwrap_or(0),
             created_at: row.created_at,
             ended_at: row.ended_at,
             attempts: Vec::new(),
@@ -273,9 +281,9 @@ impl TryFrom<HeadRow> for ShownTrial {
 }
 
 impl Store {
-    /// Claims trials that are due on the domain clock and in nobody's hands: those that a person wants stopped before all others,
-    /// then the oldest due. What is queued is admitted
-    /// instead (see [`super::queue`]), unless it is to be stopped.
+    /// Claims trials that are due on the domain clock and in nobody's hands: those that a person
+    /// wants stopped before all others, then the oldest due. What is queued is admitted instead
+    /// (see [`super::queue`]), unless it is to be stopped.
     pub async fn claim_due_trials(
         &self,
         owner: &str,
@@ -322,9 +330,14 @@ impl Store {
         for row in rows {
             let plan = from_json(row.plan, "trials", row.id, "plan");
             let position = latest.iter().position(|(trial, _)| *trial == row.id);
-            let attempt = position.map(|index| latest.swap_remove(index).1).transpose();
-            // A row that cannot be read keeps its lease until it expires, and keeps nobody else waiting.
-            let (Some(state), Ok(plan), Ok(attempt)) = (TrialState::parse(&row.state), plan, attempt) else {
+            let attempt = position
+                .map(|index| latest.swap_remove(index).1)
+                .transpose();
+            // A row that cannot be read keeps its lease until it expires, and keeps nobody else
+            // waiting.
+            let (Some(state), Ok(plan), Ok(attempt)) =
+                (TrialState::parse(&row.state), plan, attempt)
+            else {
                 tracing::error!(trial = %row.id, "a trial cannot be read and is left alone");
                 continue;
             };
@@ -340,7 +353,9 @@ impl Store {
                 failures: count(row.failures),
                 over_quota: count(row.over_quota),
                 no_capacity: count(row.no_capacity),
-                give_up_at: row.give_up_at.unwrap_or(row.created_at + WAIT_BEFORE_DEADLINES),
+                give_up_at: row
+                    .give_up_at
+                    .unwrap_or(row.created_at + WAIT_BEFORE_DEADLINES),
                 abandoned: row.abandoned_by.zip(row.abandoned_seconds),
                 attempt,
             });
@@ -349,7 +364,10 @@ impl Store {
     }
 
     /// The latest attempt of each trial, as far as it can be read.
-    async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<(Uuid, Result<Attempt, StoreError>)>, StoreError> {
+    async fn latest_attempts(
+        &self,
+        trials: &[Uuid],
+    ) -> Result<Vec<(Uuid, Result<Attempt, StoreError>)>, StoreError> {
         let rows = sqlx::query_as!(
             AttemptRow,
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
@@ -363,11 +381,14 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (row.trial_id, Attempt::try_from(row))).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.trial_id, Attempt::try_from(row)))
+            .collect())
     }
 
-    /// When the scheduler has something to do: the next due moment of a trial in nobody's hands (domain clock), and the real
-    /// seconds until the next lease of another runs out.
+    /// When the scheduler has something to do: the next due moment of a trial in nobody's hands
+    /// (domain clock), and the real seconds until the next lease of another runs out.
     pub async fn next_due(&self) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT due_at FROM trials
@@ -383,7 +404,8 @@ impl Store {
         Ok((row.due_at, row.lease_seconds))
     }
 
-    /// All trials of some experiments, in order; their plans without the requests, which are most of them and in no table.
+    /// All trials of some experiments, in order; their plans without the requests, which are most
+    /// of them and in no table.
     pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
@@ -398,7 +420,11 @@ impl Store {
         .collect()
     }
 
-    pub async fn trial(&self, project: ProjectId, id: TrialId) -> Result<Option<Trial>, StoreError> {
+    pub async fn trial(
+        &self,
+        project: ProjectId,
+        id: TrialId,
+    ) -> Result<Option<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
             r#"SELECT id, experiment_id, ordinal, state, reason, plan::text AS "plan!", attempts_made, created_at, ended_at
@@ -426,7 +452,10 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (TrialId(row.id), ExperimentId(row.experiment_id))).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (TrialId(row.id), ExperimentId(row.experiment_id)))
+            .collect())
     }
 
     /// All attempts of some experiments, by trial and in order.
@@ -474,7 +503,11 @@ impl Store {
     }
 
     /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
-    pub async fn shown_trial(&self, project: ProjectId, id: TrialId) -> Result<Option<ShownTrial>, StoreError> {
+    pub async fn shown_trial(
+        &self,
+        project: ProjectId,
+        id: TrialId,
+    ) -> Result<Option<ShownTrial>, StoreError> {
         let rows = sqlx::query_as!(
             ShownRow,
             r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,

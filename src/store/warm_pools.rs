@@ -1,5 +1,6 @@
-//! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker says how long. A pool is held
-//! under a lease of its own, as a trial is; [`bakeoff_domain::pool`] decides.
+//! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker says
+//! how long. A pool is held under a lease of its own, as a trial is; [`bakeoff_domain::pool`]
+//! decides.
 
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ impl ClaimedPool {
             region: self.region.clone(),
             count: self.instance_count,
             from: self.job_ended_at,
-            until: self.job_ended_at + TimeDelta::seconds(u32::try_from(seconds).unwrap_or(u32::MAX).into()),
+            until: self.job_ended_at
+                + TimeDelta::seconds(u32::try_from(seconds).unwrap_or(u32::MAX).into()),
             waits: Vec::new(),
             billed_seconds: seconds,
             run_seconds: seconds,
@@ -66,11 +68,16 @@ impl ClaimedPool {
     }
 
     fn agreed(&self) -> Agreed {
-        Agreed { price_id: self.account.price_id, usd_per_hour: self.usd_per_hour, estimated: false }
+        Agreed {
+            price_id: self.account.price_id,
+            usd_per_hour: self.usd_per_hour,
+            estimated: false,
+        }
     }
 }
 
-/// Writes the pool that an attempt may leave, with its reservation (taken from the budget by the caller).
+/// Writes the pool that an attempt may leave, with its reservation (taken from the budget by the
+/// caller).
 pub(super) async fn reserve(
     tx: &mut PgConnection,
     account: &Account,
@@ -79,7 +86,9 @@ pub(super) async fn reserve(
     reserved: Usd,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else { return Ok(()) };
+    let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else {
+        return Ok(());
+    };
     sqlx::query!(
         r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
                                    pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state)
@@ -99,10 +108,17 @@ pub(super) async fn reserve(
     )
     .execute(&mut *tx)
     .await?;
-    ledger::write(tx, account, &Entry::worst_case("reserved", COMPONENT, reserved), now).await
+    ledger::write(
+        tx,
+        account,
+        &Entry::worst_case("reserved", COMPONENT, reserved),
+        now,
+    )
+    .await
 }
 
-/// The job of an attempt is over, and from when a pool may be there; `None`: it never had instances.
+/// The job of an attempt is over, and from when a pool may be there; `None`: it never had
+/// instances.
 pub(super) async fn job_ended(
     tx: &mut PgConnection,
     account: &Account,
@@ -128,15 +144,31 @@ pub(super) async fn job_ended(
     )
     .fetch_optional(&mut *tx)
     .await?;
-    let Some(reserved) = reserved.map(Usd) else { return Ok(()) };
-    budget::settle(tx, account.experiment_id, account.project_id, reserved, Usd::ZERO).await?;
-    ledger::write(tx, account, &Entry::worst_case("released", COMPONENT, reserved), now).await
+    let Some(reserved) = reserved.map(Usd) else {
+        return Ok(());
+    };
+    budget::settle(
+        tx,
+        account.experiment_id,
+        account.project_id,
+        reserved,
+        Usd::ZERO,
+    )
+    .await?;
+    ledger::write(
+        tx,
+        account,
+        &Entry::worst_case("released", COMPONENT, reserved),
+        now,
+    )
+    .await
 }
 
 impl Store {
-    /// A pool of a job without a living attempt, that nobody looks after although it may cost more than is booked: it is looked
-    /// after from now on, to be ended and billed. Nobody may use it, since no budget holds it. False: somebody looks after it, or
-    /// all is booked, or the term is over.
+    /// A pool of a job without a living attempt, that nobody looks after although it may cost more
+    /// than is booked: it is looked after from now on, to be ended and billed. Nobody may use it,
+    /// since no budget holds it. False: somebody looks after it, or all is booked, or the term is
+    /// over.
     pub async fn take_over_pool(
         &self,
         term: &Term,
@@ -254,9 +286,14 @@ impl Store {
                 is_job_settled: row.is_job_settled,
                 is_wanted: row.is_wanted,
                 absent: u32::try_from(row.absent).unwrap_or_default(),
-                booked_seconds: row.retained_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
+                booked_seconds: row
+                    .retained_seconds
+                    .and_then(|seconds| u64::try_from(seconds).ok()),
                 region: row.region.unwrap_or_default(),
-                volume_gb: row.volume_gb.and_then(|gb| u32::try_from(gb).ok()).unwrap_or(0),
+                volume_gb: row
+                    .volume_gb
+                    .and_then(|gb| u32::try_from(gb).ok())
+                    .unwrap_or(0),
                 instance_type: row.instance_type,
                 instance_count: u32::try_from(row.instance_count).unwrap_or_default(),
                 usd_per_hour: Usd(row.usd_per_hour),
@@ -322,10 +359,22 @@ impl Store {
         let usd = match pool.booked_seconds {
             None => {
                 let agreed = pool.agreed();
-                let money = (Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO), estimated);
-                bill::settle(&mut tx, account, (What::Pool, &pool.kept(retained_seconds), agreed), money, now).await?
+                let money = (
+                    Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
+                    estimated,
+                );
+                bill::settle(
+                    &mut tx,
+                    account,
+                    (What::Pool, &pool.kept(retained_seconds), agreed),
+                    money,
+                    now,
+                )
+                .await?
             }
-            Some(booked) => book_more(&mut tx, pool, (booked, retained_seconds, estimated), now).await?,
+            Some(booked) => {
+                book_more(&mut tx, pool, (booked, retained_seconds, estimated), now).await?
+            }
         };
         let event = NewEvent {
             project_id: pool.account.project_id,
@@ -333,14 +382,20 @@ impl Store {
             trial_id: Some(pool.account.trial_id),
             kind: "trial.pool_settled".to_owned(),
             severity: "info",
-            message: format!("its warm pool of {} was kept for {retained_seconds} s: {usd}", pool.instance_type),
+            message: format!(
+                "its warm pool of {} was kept for {retained_seconds} s: {usd}",
+                pool.instance_type
+            ),
         };
         events::insert(&mut tx, &event, now).await?;
         if pool.reserved_usd == Usd::ZERO {
             budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name).await?;
         } else if usd > pool.reserved_usd {
             let held = pool.reserved_usd;
-            let what = format!("the warm pool of {} cost {usd}, more than the {held} reserved for it", pool.job_name);
+            let what = format!(
+                "the warm pool of {} cost {usd}, more than the {held} reserved for it",
+                pool.job_name
+            );
             budget::over_reservation(&mut tx, account, &what, now).await?;
         }
         tx.commit().await?;
@@ -359,20 +414,53 @@ async fn book_more(
     bill::lock(tx, account.experiment_id).await?;
     let kind = std::slice::from_ref(&pool.instance_type);
     let tariffs = prices::tariffs(&mut *tx, account.project_id, &pool.region, kind).await?;
-    let lines = |seconds| lines(&pool.kept(seconds), &tariffs.prices, &tariffs.rates, pool.agreed());
+    let lines = |seconds| {
+        lines(
+            &pool.kept(seconds),
+            &tariffs.prices,
+            &tariffs.rates,
+            pool.agreed(),
+        )
+    };
     let (booked, owed) = (lines(booked_seconds), lines(retained_seconds));
     let mut corrections = Vec::new();
-    for (component, name) in [(Component::Training, COMPONENT), (Component::Storage, "storage")] {
+    for (component, name) in [
+        (Component::Training, COMPONENT),
+        (Component::Storage, "storage"),
+    ] {
         let of = |lines: &[Line]| -> Vec<Line> {
-            lines.iter().filter(|line| line.component == component).cloned().collect()
+            lines
+                .iter()
+                .filter(|line| line.component == component)
+                .cloned()
+                .collect()
         };
         let booked: Usd = of(&booked).iter().map(|line| line.usd).sum();
-        corrections.extend(corrections::correction(*account, (name, of(&owed), booked), now));
+        corrections.extend(corrections::correction(
+            *account,
+            (name, of(&owed), booked),
+            now,
+        ));
     }
     let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
-    budget::settle(tx, account.experiment_id, account.project_id, Usd::ZERO, total).await?;
+    budget::settle(
+        tx,
+        account.experiment_id,
+        account.project_id,
+        Usd::ZERO,
+        total,
+    )
+    .await?;
     for correction in corrections {
-        repricing::adjust(tx, &Correction { estimated, ..correction }, now).await?;
+        repricing::adjust(
+            tx,
+            &Correction {
+                estimated,
+                ..correction
+            },
+            now,
+        )
+        .await?;
     }
     Ok(total)
 }

@@ -1,5 +1,5 @@
-//! What a listing or an event of AWS's changes: statuses for people to see, and trials that become due. Stray jobs are in
-//! [`super::strays`].
+//! What a listing or an event of AWS's changes: statuses for people to see, and trials that become
+//! due. Stray jobs are in [`super::strays`].
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::watch::{Change, Known, PoolNotice};
@@ -14,7 +14,10 @@ use super::{Store, StoreError, retried};
 
 impl Store {
     /// What is stored of the running attempts (of those with these names, when given).
-    pub async fn running_attempts(&self, job_names: Option<&[String]>) -> Result<Vec<Known>, StoreError> {
+    pub async fn running_attempts(
+        &self,
+        job_names: Option<&[String]>,
+    ) -> Result<Vec<Known>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT a.id, a.trial_id, a.job_name, a.secondary_status, a.modified_at,
                       a.started_at IS NOT NULL AS "has_started!", t.purchase_option = 'spot' AS "is_spot!",
@@ -42,8 +45,9 @@ impl Store {
             .collect())
     }
 
-    /// When the oldest job that is still of interest was planned: those that run or keep a pool, and those whose end nobody told us,
-    /// or whose pool was settled at nothing, since a moment each.
+    /// When the oldest job that is still of interest was planned: those that run or keep a pool,
+    /// and those whose end nobody told us, or whose pool was settled at nothing, since a moment
+    /// each.
     pub async fn oldest_watched(
         &self,
         in_doubt_since: DateTime<Utc>,
@@ -121,9 +125,14 @@ impl Store {
         Ok(woken.execute(&self.pool).await?.rows_affected())
     }
 
-    /// The clock was stepped back: what was due soon lies ahead by the whole step, a person's stop included. All of it becomes due
-    /// now; too early costs a look. Only a quarantine lasts as long as ever, from now.
-    pub async fn clock_stepped_back(&self, now: DateTime<Utc>, quarantine: TimeDelta) -> Result<u64, StoreError> {
+    /// The clock was stepped back: what was due soon lies ahead by the whole step, a person's stop
+    /// included. All of it becomes due now; too early costs a look. Only a quarantine lasts as long
+    /// as ever, from now.
+    pub async fn clock_stepped_back(
+        &self,
+        now: DateTime<Utc>,
+        quarantine: TimeDelta,
+    ) -> Result<u64, StoreError> {
         let woken = sqlx::query!(
             r#"WITH woken AS (SELECT id FROM trials WHERE due_at > $1
                                 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
@@ -132,14 +141,27 @@ impl Store {
             now,
         );
         let woken = woken.execute(&self.pool).await?.rows_affected();
-        sqlx::query!("UPDATE warm_pools SET due_at = $1 WHERE due_at > $1", now).execute(&self.pool).await?;
-        sqlx::query!("UPDATE stray_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1", now)
+        sqlx::query!("UPDATE warm_pools SET due_at = $1 WHERE due_at > $1", now)
             .execute(&self.pool)
             .await?;
-        sqlx::query!("UPDATE quotas SET held_until = $1 WHERE held_until > $1", now).execute(&self.pool).await?;
-        sqlx::query!("UPDATE repricing_failures SET retry_at = $1 WHERE retry_at > $1", now)
-            .execute(&self.pool)
-            .await?;
+        sqlx::query!(
+            "UPDATE stray_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            "UPDATE quotas SET held_until = $1 WHERE held_until > $1",
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            "UPDATE repricing_failures SET retry_at = $1 WHERE retry_at > $1",
+            now
+        )
+        .execute(&self.pool)
+        .await?;
         sqlx::query!(
             r#"WITH waiting AS (SELECT id FROM attempts WHERE metrics_due_at > $1 OR checkpoint_due_at > $1 OR quarantine_until > $2
                                 ORDER BY id FOR NO KEY UPDATE)
@@ -156,9 +178,13 @@ impl Store {
         Ok(woken)
     }
 
-    /// Of some jobs (and whether they are over), those that no living attempt stands for and that are not followed yet. Of those that
-    /// are over only the ones whose bill nobody knows: without a row, or with one that says that there was no job, or an estimate.
-    pub async fn without_living_attempt(&self, jobs: &[(String, bool)]) -> Result<Vec<String>, StoreError> {
+    /// Of some jobs (and whether they are over), those that no living attempt stands for and that
+    /// are not followed yet. Of those that are over only the ones whose bill nobody knows: without
+    /// a row, or with one that says that there was no job, or an estimate.
+    pub async fn without_living_attempt(
+        &self,
+        jobs: &[(String, bool)],
+    ) -> Result<Vec<String>, StoreError> {
         let (names, over): (Vec<String>, Vec<bool>) = jobs.iter().cloned().unzip();
         let rows = sqlx::query_scalar!(
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[]) AS t(name, is_over)
@@ -176,16 +202,27 @@ impl Store {
         Ok(rows)
     }
 
-    /// Of what a listing tells of warm pools: those that are ours to look after become due. Returned are the others that a job
-    /// without a living attempt left: they wait, or cost more than is booked.
-    pub async fn notice_pools(&self, told: &[PoolNotice], now: DateTime<Utc>) -> Result<Vec<String>, StoreError> {
+    /// Of what a listing tells of warm pools: those that are ours to look after become due.
+    /// Returned are the others that a job without a living attempt left: they wait, or cost more
+    /// than is booked.
+    pub async fn notice_pools(
+        &self,
+        told: &[PoolNotice],
+        now: DateTime<Utc>,
+    ) -> Result<Vec<String>, StoreError> {
         let names: Vec<String> = told.iter().map(|pool| pool.job_name.clone()).collect();
         let idle: Vec<bool> = told.iter().map(|pool| pool.is_idle).collect();
-        let retained: Vec<i64> =
-            told.iter().map(|pool| i64::try_from(pool.retained_seconds).unwrap_or(i64::MAX)).collect();
-        sqlx::query!("UPDATE warm_pools SET due_at = $2 WHERE job_name = ANY($1) AND due_at > $2", &names, now,)
-            .execute(&self.pool)
-            .await?;
+        let retained: Vec<i64> = told
+            .iter()
+            .map(|pool| i64::try_from(pool.retained_seconds).unwrap_or(i64::MAX))
+            .collect();
+        sqlx::query!(
+            "UPDATE warm_pools SET due_at = $2 WHERE job_name = ANY($1) AND due_at > $2",
+            &names,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(sqlx::query_scalar!(
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[], $3::bigint[]) AS t(name, is_idle, retained)
                LEFT JOIN attempts a ON a.job_name = t.name LEFT JOIN warm_pools p ON p.attempt_id = a.id
@@ -207,8 +244,8 @@ async fn write_notices(
     look: &[TrialId],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    // Only forwards: a page or an event may be older than what a look has told meanwhile. All in one order, as whoever reads
-    // their metrics takes them.
+    // Only forwards: a page or an event may be older than what a look has told meanwhile. All in
+    // one order, as whoever reads their metrics takes them.
     let written = sqlx::query!(
         r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
            UPDATE attempts a
@@ -238,7 +275,9 @@ async fn write_notices(
         )
         .execute(&mut *tx)
         .await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')").execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+            .execute(&mut *tx)
+            .await?;
     }
     let events: Vec<NewEvent> = written
         .into_iter()
@@ -247,7 +286,11 @@ async fn write_notices(
             experiment_id: ExperimentId(row.experiment_id),
             trial_id: Some(TrialId(row.trial_id)),
             kind: "trial.status".to_owned(),
-            severity: if row.told == "Interrupted" { "warning" } else { "info" },
+            severity: if row.told == "Interrupted" {
+                "warning"
+            } else {
+                "info"
+            },
             message: format!("{} {}: {}", row.candidate, row.purchase_option, row.told),
         })
         .collect();

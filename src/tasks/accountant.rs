@@ -1,4 +1,5 @@
-//! The accountant: our own calls to AWS, added to their hour, so that what watching costs is seen over restarts and replicas.
+//! The accountant: our own calls to AWS, added to their hour, so that what watching costs is seen
+//! over restarts and replicas.
 
 use chrono::{DateTime, DurationRound, TimeDelta};
 
@@ -12,7 +13,9 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
         return Ok(0);
     }
     let now = app.clock.now();
-    let hour_at = now.duration_trunc(TimeDelta::hours(1)).unwrap_or(DateTime::UNIX_EPOCH);
+    let hour_at = now
+        .duration_trunc(TimeDelta::hours(1))
+        .unwrap_or(DateTime::UNIX_EPOCH);
     app.store.add_aws_calls(hour_at, &tallies).await?;
     Ok(tallies.len())
 }

@@ -1,5 +1,5 @@
-//! The archivist: steady figures of series that have gone quiet, chunks for those whose trial or run is over, and an end to points
-//! that are older than anybody wants to keep. It reads no AWS.
+//! The archivist: steady figures of series that have gone quiet, chunks for those whose trial or
+//! run is over, and an end to points that are older than anybody wants to keep. It reads no AWS.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,10 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
     let settled = settle(app, now).await;
     app.pulse.beat();
-    let compacted = app.store.compact(now - COMPACT_AFTER, SERIES_MAX, now).await;
+    let compacted = app
+        .store
+        .compact(now - COMPACT_AFTER, SERIES_MAX, now)
+        .await;
     app.pulse.beat();
     let dropped = app.store.drop_empty_months(now - MONTHS_AFTER).await;
     let forgotten = match app.settings.points_kept {
@@ -47,7 +50,10 @@ async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
         buckets.entry(id).or_default().push(bucket);
     }
     let figure = |id: i32| buckets.get(&id).and_then(|buckets| steady(buckets));
-    let settled: Vec<_> = quiet.iter().map(|(id, points)| (*id, *points, figure(*id))).collect();
+    let settled: Vec<_> = quiet
+        .iter()
+        .map(|(id, points)| (*id, *points, figure(*id)))
+        .collect();
     app.store.settle_series(&settled).await?;
     Ok(settled.len())
 }

@@ -1,5 +1,5 @@
-//! Checkpoints: how much work would be lost now? The newest object below each running trial's prefix, once an interval; an
-//! alarm when the sync has stopped.
+//! Checkpoints: how much work would be lost now? The newest object below each running trial's
+//! prefix, once an interval; an alarm when the sync has stopped.
 
 use bakeoff_domain::spot::at_risk;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -14,7 +14,10 @@ const HOLD: TimeDelta = TimeDelta::minutes(10);
 
 /// One tick; returns how many attempts were looked at.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let due = app.store.claim_due_checkpoints(app.clock.now(), HOLD, DUE_MAX).await?;
+    let due = app
+        .store
+        .claim_due_checkpoints(app.clock.now(), HOLD, DUE_MAX)
+        .await?;
     let count = due.len();
     for attempt in due {
         app.pulse.beat();
@@ -38,13 +41,23 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let now = app.clock.now();
     let next_at = now + TimeDelta::seconds(due.spec.interval_seconds.into());
     let alarm = alarm(due, newest, now);
-    app.store.record_checkpoint(due, newest, alarm.as_deref(), (next_at, now)).await
+    app.store
+        .record_checkpoint(due, newest, alarm.as_deref(), (next_at, now))
+        .await
 }
 
 /// Only training writes checkpoints: while it waits for capacity nothing is at risk.
 fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<String> {
-    let since = due.training_since.filter(|_| due.secondary_status.as_deref() == Some("Training"))?;
-    let risk = at_risk(since, newest, due.spec.interval_seconds, (due.instance_count, due.usd_per_hour), now);
+    let since = due
+        .training_since
+        .filter(|_| due.secondary_status.as_deref() == Some("Training"))?;
+    let risk = at_risk(
+        since,
+        newest,
+        due.spec.interval_seconds,
+        (due.instance_count, due.usd_per_hour),
+        now,
+    );
     risk.is_stalled.then(|| {
         format!(
             "no checkpoint for {} minutes, and one every {} was announced: an interruption now would lose work of {}; look \

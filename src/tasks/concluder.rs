@@ -1,4 +1,5 @@
-//! The concluder: an experiment whose trials are over and whose metrics are read gets its recommendation and ends.
+//! The concluder: an experiment whose trials are over and whose metrics are read gets its
+//! recommendation and ends.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 
@@ -14,13 +15,18 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let (mut concluded, mut after) = (0, None);
     loop {
         let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
-        let page = app.store.experiments_to_conclude(after, limit, app.clock.now()).await?;
+        let page = app
+            .store
+            .experiments_to_conclude(after, limit, app.clock.now())
+            .await?;
         for (project, id) in &page {
             app.pulse.beat();
             // One experiment that cannot be read must not keep the others waiting.
             match conclude(app, *project, *id).await {
                 Ok(is_done) => concluded += usize::from(is_done),
-                Err(error) => tracing::error!(%error, experiment = %id, "an experiment could not be concluded"),
+                Err(error) => {
+                    tracing::error!(%error, experiment = %id, "an experiment could not be concluded")
+                }
             }
         }
         after = page.last().map(|(_, id)| *id);
@@ -31,7 +37,9 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn conclude(app: &App, project: ProjectId, id: ExperimentId) -> Result<bool, StoreError> {
-    let Some(experiment) = app.store.experiment(project, id).await? else { return Ok(false) };
+    let Some(experiment) = app.store.experiment(project, id).await? else {
+        return Ok(false);
+    };
     let now = app.clock.now();
     let recommendation = read::recommendation(&app.store, &experiment, now).await?;
     app.store.conclude(project, id, &recommendation, now).await

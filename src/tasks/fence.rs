@@ -1,4 +1,6 @@
-//! The fence: each replica checks that the object still belongs to its database, and the watcher's leader renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done meanwhile [`crate::fence`]'s.
+//! The fence: each replica checks that the object still belongs to its database, and the watcher's
+//! leader renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done
+//! meanwhile [`crate::fence`]'s.
 
 use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, WrittenFrom, decide};
 use chrono::{DateTime, TimeDelta, Utc};
@@ -37,11 +39,17 @@ pub struct Memory {
 
 /// One tick; returns how long until the next.
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
-    let Some(uri) = &app.fence.uri else { return Ok(LOOK_EVERY) };
+    let Some(uri) = &app.fence.uri else {
+        return Ok(LOOK_EVERY);
+    };
     let now = app.clock.now();
-    let Some(seen) = look(app, uri, memory, now).await? else { return Ok(LOOK_AGAIN) };
+    let Some(seen) = look(app, uri, memory, now).await? else {
+        return Ok(LOOK_AGAIN);
+    };
     let standing = match seen.decision {
-        FenceDecision::Ours | FenceDecision::Make | FenceDecision::TakeOver => hold(app, uri, &seen, now).await?,
+        FenceDecision::Ours | FenceDecision::Make | FenceDecision::TakeOver => {
+            hold(app, uri, &seen, now).await?
+        }
         FenceDecision::Unsure => Standing::Unsure,
         FenceDecision::Stranger { token, since } => {
             if memory.stranger.is_some_and(|(before, _)| before != token) {
@@ -61,18 +69,31 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
         memory.stranger = None;
     }
     app.fence.set(standing, now);
-    Ok(if standing == Standing::Ours { LOOK_EVERY } else { LOOK_AGAIN })
+    Ok(if standing == Standing::Ours {
+        LOOK_EVERY
+    } else {
+        LOOK_AGAIN
+    })
 }
 
 /// Renews a fence that may be ours. Who cannot write it does not hold it, however often it is read.
-async fn hold(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<Standing, StoreError> {
+async fn hold(
+    app: &App,
+    uri: &str,
+    seen: &Seen,
+    now: DateTime<Utc>,
+) -> Result<Standing, StoreError> {
     let age = seen.facts.renewed_at.map(|at| (now - at).abs());
     let is_ours = seen.decision == FenceDecision::Ours;
     let is_due = !is_ours || age.is_none_or(|age| age >= RENEW_EVERY);
     if is_due && app.watcher.is_trusted().await && renew(app, uri, seen, now).await? {
         return Ok(Standing::Ours);
     }
-    Ok(if is_ours && age.is_some_and(|age| age <= TRUSTED) { Standing::Ours } else { Standing::Unsure })
+    Ok(if is_ours && age.is_some_and(|age| age <= TRUSTED) {
+        Standing::Ours
+    } else {
+        Standing::Unsure
+    })
 }
 
 /// A look at the object, and what follows from it.
@@ -85,7 +106,12 @@ struct Seen {
 }
 
 /// What the object says against what the database knows; `None` when it cannot be read.
-async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> Result<Option<Seen>, StoreError> {
+async fn look(
+    app: &App,
+    uri: &str,
+    memory: &mut Memory,
+    now: DateTime<Utc>,
+) -> Result<Option<Seen>, StoreError> {
     let mut seen = None;
     for _ in 0..READS {
         let found = match app.aws.get_object(uri).await {
@@ -120,7 +146,12 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
         facts.stranger = memory.stranger;
         let decision = decide(&facts, found, now);
         let is_certain = !matches!(decision, FenceDecision::Stranger { .. });
-        seen = Some(Seen { facts, database, found, decision });
+        seen = Some(Seen {
+            facts,
+            database,
+            found,
+            decision,
+        });
         if is_certain {
             break;
         }
@@ -128,17 +159,23 @@ async fn look(app: &App, uri: &str, memory: &mut Memory, now: DateTime<Utc>) -> 
     Ok(seen)
 }
 
-/// Writes the next token: first where the living database keeps it, then for all to see. False when it is not certain that it was.
+/// Writes the next token: first where the living database keeps it, then for all to see. False when
+/// it is not certain that it was.
 async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let is_taken_over = seen.decision == FenceDecision::TakeOver;
     // One that got no answer may yet be written: it is the same one again.
-    let unanswered = seen.facts.next.filter(|next| seen.found != Some(*next) && !is_taken_over);
+    let unanswered = seen
+        .facts
+        .next
+        .filter(|next| seen.found != Some(*next) && !is_taken_over);
     let token = unanswered.unwrap_or_else(ids::fresh);
     let object = Object {
         installation: app.settings.installation.clone(),
         token,
         database: Some(seen.database.clone()),
-        note: "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone.".to_owned(),
+        note:
+            "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone."
+                .to_owned(),
     };
     if is_taken_over {
         tracing::warn!(
@@ -146,7 +183,9 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
             "the fence's holder is gone: this database takes over, and sweeps before it submits"
         );
     }
-    app.store.fence_will_be(token, seen.found, is_taken_over.then_some(now)).await?;
+    app.store
+        .fence_will_be(token, seen.found, is_taken_over.then_some(now))
+        .await?;
     // A process that slept in between must not overwrite what another has taken over.
     if !app.watcher.is_trusted().await {
         return Ok(false);

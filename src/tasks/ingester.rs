@@ -1,5 +1,6 @@
-//! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap → normalise → upsert with
-//! rollups and cursors in one transaction. What a metric means is the domain's business.
+//! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap →
+//! normalise → upsert with rollups and cursors in one transaction. What a metric means is the
+//! domain's business.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ use crate::store::series::{Named, Samples};
 const DUE_MAX: i64 = 500;
 /// Another reader finds them again after this long, should we die.
 const HOLD: TimeDelta = TimeDelta::minutes(10);
-/// A last read that has failed for so long after the job's end is given up: the figures stay as they are.
+/// A last read that has failed for so long after the job's end is given up: the figures stay as
+/// they are.
 const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
 /// Pages of one answer: 500 series of two weeks of minutes fit in 101.
 const PAGES_MAX: u32 = 128;
@@ -54,11 +56,15 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     }
     let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;
     let count = due.len();
-    // Last reads have their own, longer windows, and old ones a coarser period: batched apart, so that they do not spoil everybody's.
+    // Last reads have their own, longer windows, and old ones a coarser period: batched apart, so
+    // that they do not spoil everybody's.
     let mut groups: BTreeMap<(bool, TimeDelta), Vec<MetricsDue>> = BTreeMap::new();
     for attempt in due {
         let start = window(&attempt, now).map_or(now, |window| window.0);
-        groups.entry((is_last(&attempt, now), period(start, now))).or_default().push(attempt);
+        groups
+            .entry((is_last(&attempt, now), period(start, now)))
+            .or_default()
+            .push(attempt);
     }
     for ((_, period), group) in groups {
         for batch in batches(group) {
@@ -71,7 +77,8 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-/// What CloudWatch still has of a moment: minutes for 15 days, five minutes for 63, hours for 455 (CloudWatch user guide).
+/// What CloudWatch still has of a moment: minutes for 15 days, five minutes for 63, hours for 455
+/// (CloudWatch user guide).
 fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
     match (now - start).num_days() {
         ..=14 => TimeDelta::minutes(1),
@@ -81,11 +88,15 @@ fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
 }
 
 fn is_last(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
-    attempt.settled_end_at.is_some_and(|end| end + METRICS_FINAL_AFTER <= now)
+    attempt
+        .settled_end_at
+        .is_some_and(|end| end + METRICS_FINAL_AFTER <= now)
 }
 
 fn is_hopeless(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
-    attempt.settled_end_at.is_some_and(|end| end + GIVE_UP_AFTER <= now)
+    attempt
+        .settled_end_at
+        .is_some_and(|end| end + GIVE_UP_AFTER <= now)
 }
 
 fn batches(attempts: Vec<MetricsDue>) -> Vec<Vec<MetricsDue>> {
@@ -128,9 +139,16 @@ fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
 fn window(attempt: &MetricsDue, now: DateTime<Utc>) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     let started = attempt.started_at?;
     if let Some(end) = attempt.settled_end_at.filter(|_| is_last(attempt, now)) {
-        // The whole once more, as far as CloudWatch has its minutes: means of more must not take the place of what was read.
-        let read = attempt.cursor.filter(|_| now - started > MINUTES_KEPT).map(|cursor| cursor - OVERLAP);
-        return Some((minute(read.unwrap_or(started)), minute(end) + TimeDelta::minutes(2)));
+        // The whole once more, as far as CloudWatch has its minutes: means of more must not take
+        // the place of what was read.
+        let read = attempt
+            .cursor
+            .filter(|_| now - started > MINUTES_KEPT)
+            .map(|cursor| cursor - OVERLAP);
+        return Some((
+            minute(read.unwrap_or(started)),
+            minute(end) + TimeDelta::minutes(2),
+        ));
     }
     let start = attempt.cursor.map_or(started, |cursor| cursor - OVERLAP);
     let window = (minute(start), minute(now));
@@ -141,18 +159,35 @@ fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(at.timestamp().div_euclid(60) * 60, 0).unwrap_or(at)
 }
 
-async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn read(
+    app: &App,
+    batch: Vec<MetricsDue>,
+    period: TimeDelta,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
     app.pulse.beat();
     if app.settings.sagemaker_metrics && !read_iterations(app, &batch, now).await? {
         // The claim's hold brings them back.
         return Ok(());
     }
     let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
-    let (ready, waiting): (Vec<_>, Vec<_>) = batch.into_iter().zip(windows).partition(|(_, window)| window.is_some());
-    let mut progress: Vec<Progress> = waiting.into_iter().map(|(attempt, _)| advance(app, attempt, now, now)).collect();
+    let (ready, waiting): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .zip(windows)
+        .partition(|(_, window)| window.is_some());
+    let mut progress: Vec<Progress> = waiting
+        .into_iter()
+        .map(|(attempt, _)| advance(app, attempt, now, now))
+        .collect();
     let mut samples: BTreeMap<AttemptId, Samples> = BTreeMap::new();
-    let start = ready.iter().filter_map(|(_, window)| window.map(|w| w.0)).min();
-    let end = ready.iter().filter_map(|(_, window)| window.map(|w| w.1)).max();
+    let start = ready
+        .iter()
+        .filter_map(|(_, window)| window.map(|w| w.0))
+        .min();
+    let end = ready
+        .iter()
+        .filter_map(|(_, window)| window.map(|w| w.1))
+        .max();
     if let Some((start, end)) = start.zip(end) {
         let ready: Vec<MetricsDue> = ready.into_iter().map(|(attempt, _)| attempt).collect();
         match ask(app, &ready, Window { period, start, end }).await? {
@@ -160,7 +195,10 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
                 for (attempt, own) in ready.into_iter().zip(series) {
                     let asked = queries(&attempt);
                     let is_complete = own.iter().all(Series::is_whole);
-                    samples.insert(attempt.account.attempt_id, normalise(&attempt, &asked, &own));
+                    samples.insert(
+                        attempt.account.attempt_id,
+                        normalise(&attempt, &asked, &own),
+                    );
                     if is_complete || is_hopeless(&attempt, now) {
                         progress.push(advance(app, attempt, end, now));
                     } else {
@@ -174,8 +212,11 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
             }
             Err(error) => {
                 tracing::warn!(%error, attempts = ready.len(), "metrics could not be read");
-                // The claim's hold brings them back, but not for ever: money must not stay reserved for a read that is denied.
-                let given_up = ready.into_iter().filter(|attempt| is_hopeless(attempt, now));
+                // The claim's hold brings them back, but not for ever: money must not stay reserved
+                // for a read that is denied.
+                let given_up = ready
+                    .into_iter()
+                    .filter(|attempt| is_hopeless(attempt, now));
                 progress.extend(given_up.map(|attempt| advance(app, attempt, now, now)));
             }
         }
@@ -183,17 +224,23 @@ async fn read(app: &App, batch: Vec<MetricsDue>, period: TimeDelta, now: DateTim
     write(app, progress, samples, now).await
 }
 
-/// Asks for the series of some attempts: those of each, in the order of its queries. Each page is counted before it is asked for:
-/// whatever becomes of the reply, or of us, AWS bills it.
+/// Asks for the series of some attempts: those of each, in the order of its queries. Each page is
+/// counted before it is asked for: whatever becomes of the reply, or of us, AWS bills it.
 async fn ask(
     app: &App,
     attempts: &[MetricsDue],
     window: Window,
 ) -> Result<Result<Vec<Vec<Series>>, AwsError>, StoreError> {
-    let counts: Vec<usize> = attempts.iter().map(|attempt| queries(attempt).len()).collect();
+    let counts: Vec<usize> = attempts
+        .iter()
+        .map(|attempt| queries(attempt).len())
+        .collect();
     let booked = |times: i64| -> Vec<(AttemptId, i64)> {
         let each = |(attempt, count): (&MetricsDue, &usize)| {
-            (attempt.account.attempt_id, i64::try_from(*count).unwrap_or_default() * times)
+            (
+                attempt.account.attempt_id,
+                i64::try_from(*count).unwrap_or_default() * times,
+            )
         };
         attempts.iter().zip(&counts).map(each).collect()
     };
@@ -207,7 +254,9 @@ async fn ask(
         }
         if !app.store.count_requested(&booked(1)).await? {
             app.store.count_requested(&booked(-1)).await?;
-            return Ok(Err(AwsError::Unknown("another reader was faster, and has settled some of them".to_owned())));
+            return Ok(Err(AwsError::Unknown(
+                "another reader was faster, and has settled some of them".to_owned(),
+            )));
         }
         crash::point("before_metrics");
         let page = app.aws.metrics_page(&all, window, token).await;
@@ -224,7 +273,8 @@ async fn ask(
         }
         token = page.next;
         if token.is_none() {
-            // Another account's CloudWatch knows nothing of our jobs, and says that this is all. What has points is ours by its name.
+            // Another account's CloudWatch knows nothing of our jobs, and says that this is all.
+            // What has points is ours by its name.
             if series.iter().any(|one| one.points.is_empty()) {
                 app.aws.doubt_account();
                 if let Err(error) = super::confirm_account(app).await? {
@@ -232,26 +282,36 @@ async fn ask(
                 }
             }
             let mut series = series.into_iter();
-            return Ok(Ok(counts.iter().map(|count| series.by_ref().take(*count).collect()).collect()));
+            return Ok(Ok(counts
+                .iter()
+                .map(|count| series.by_ref().take(*count).collect())
+                .collect()));
         }
     }
-    Ok(Err(AwsError::Unknown(format!("GetMetricData has more than {PAGES_MAX} pages"))))
+    Ok(Err(AwsError::Unknown(format!(
+        "GetMetricData has more than {PAGES_MAX} pages"
+    ))))
 }
 
-/// A last read settles money: a transaction of its own, so that no two rows of a budget are ever locked in one.
+/// A last read settles money: a transaction of its own, so that no two rows of a budget are ever
+/// locked in one.
 async fn write(
     app: &App,
     progress: Vec<Progress>,
     mut samples: BTreeMap<AttemptId, Samples>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let (last, running): (Vec<_>, Vec<_>) = progress.into_iter().partition(|step| step.next_at.is_none());
+    let (last, running): (Vec<_>, Vec<_>) = progress
+        .into_iter()
+        .partition(|step| step.next_at.is_none());
     for step in last {
         // The least that is known of it: money does not wait for it.
         if let Err(error) = keep_final(app, &step.due, now).await {
             tracing::warn!(%error, job = step.due.job_name, "the last values of a job could not be written");
         }
-        let own = samples.remove(&step.due.account.attempt_id).unwrap_or_default();
+        let own = samples
+            .remove(&step.due.account.attempt_id)
+            .unwrap_or_default();
         app.store.record_metrics(&own, &[step], now).await?;
         app.pulse.beat();
     }
@@ -265,8 +325,8 @@ async fn write(
     app.store.record_metrics(&all, &running, now).await
 }
 
-/// The last values that SageMaker keeps of a job's own metrics: the least that is known of it, where nothing else was read. Again
-/// changes nothing.
+/// The last values that SageMaker keeps of a job's own metrics: the least that is known of it,
+/// where nothing else was read. Again changes nothing.
 async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(), StoreError> {
     if due.final_metrics.is_empty() {
         return Ok(());
@@ -279,28 +339,49 @@ async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(
             name: last.name.clone(),
             metric: metric.and_then(|metric| metric.meaning.standard()),
         });
-        samples.points.push(Point { name: place, step: None, at: last.at, value: last.value });
+        samples.points.push(Point {
+            name: place,
+            step: None,
+            at: last.at,
+            value: last.value,
+        });
     }
-    app.store.append(Source::Final, &samples, now).await.map(drop)
+    app.store
+        .append(Source::Final, &samples, now)
+        .await
+        .map(drop)
 }
 
-/// SageMaker's own series of jobs that are over, once. False: ask again later; what is denied or unknown to SageMaker is not asked
-/// for again, and keeps nothing waiting.
-async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) -> Result<bool, StoreError> {
-    let over = batch.iter().filter(|attempt| is_last(attempt, now) && !is_hopeless(attempt, now));
+/// SageMaker's own series of jobs that are over, once. False: ask again later; what is denied or
+/// unknown to SageMaker is not asked for again, and keeps nothing waiting.
+async fn read_iterations(
+    app: &App,
+    batch: &[MetricsDue],
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let over = batch
+        .iter()
+        .filter(|attempt| is_last(attempt, now) && !is_hopeless(attempt, now));
     let asked: Vec<(&MetricsDue, &MetricDefinition, IterationQuery)> = over
         .filter_map(|attempt| Some((attempt, attempt.job_arn.as_ref()?)))
         .flat_map(|(attempt, arn)| {
-            let query =
-                |metric: &MetricDefinition| IterationQuery { metric: metric.name.clone(), job_arn: arn.clone() };
-            attempt.metrics.iter().map(move |metric| (attempt, metric, query(metric)))
+            let query = |metric: &MetricDefinition| IterationQuery {
+                metric: metric.name.clone(),
+                job_arn: arn.clone(),
+            };
+            attempt
+                .metrics
+                .iter()
+                .map(move |metric| (attempt, metric, query(metric)))
         })
         .collect();
     for some in asked.chunks(ITERATION_QUERIES_MAX) {
         let queries: Vec<IterationQuery> = some.iter().map(|(_, _, query)| query.clone()).collect();
         let series = match app.aws.read_iterations(&queries).await {
             Ok(series) => series,
-            Err(AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_)) => return Ok(false),
+            Err(AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_)) => {
+                return Ok(false);
+            }
             Err(error @ AwsError::Denied(_)) => {
                 tracing::warn!(%error, "AWS denies BatchGetMetrics");
                 return Ok(true);
@@ -313,7 +394,11 @@ async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) ->
         let mut samples = Samples::default();
         for (place, ((attempt, metric, _), points)) in some.iter().zip(series).enumerate() {
             let subject = Subject::Trial(attempt.account.trial_id);
-            samples.named.push(Named { subject, name: metric.name.clone(), metric: metric.meaning.standard() });
+            samples.named.push(Named {
+                subject,
+                name: metric.name.clone(),
+                metric: metric.meaning.standard(),
+            });
             samples.points.extend(points.into_iter().map(|point| Point {
                 name: place,
                 step: point.step.and_then(|step| i32::try_from(step).ok()),
@@ -321,7 +406,9 @@ async fn read_iterations(app: &App, batch: &[MetricsDue], now: DateTime<Utc>) ->
                 value: point.value,
             }));
         }
-        app.store.append(Source::SagemakerMetrics, &samples, now).await?;
+        app.store
+            .append(Source::SagemakerMetrics, &samples, now)
+            .await?;
     }
     Ok(true)
 }
@@ -333,27 +420,57 @@ fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>
         Some(end) => Some(app.settings.metrics_slot(end + METRICS_FINAL_AFTER)),
         None => Some(app.settings.metrics_slot(now)),
     };
-    Progress { due, cursor, next_at }
+    Progress {
+        due,
+        cursor,
+        next_at,
+    }
 }
 
 /// Shares of one device, hosts averaged; the script's own metrics as they are.
 fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Samples {
     let instance = catalog::find(&attempt.instance_type);
-    let (vcpus, gpus) = instance.map_or((1, 1), |found| (found.vcpus.unwrap_or(1), found.accelerator_count));
+    let (vcpus, gpus) = instance.map_or((1, 1), |found| {
+        (found.vcpus.unwrap_or(1), found.accelerator_count)
+    });
     let mut sums: BTreeMap<&str, BTreeMap<DateTime<Utc>, (f64, u32)>> = BTreeMap::new();
     for (query, points) in asked.iter().zip(series) {
         for (at, value) in &points.points {
-            let share = if query.dimension == "Host" { normalised(&query.metric, *value, vcpus, gpus) } else { *value };
-            let entry = sums.entry(&query.metric).or_default().entry(*at).or_default();
+            let share = if query.dimension == "Host" {
+                normalised(&query.metric, *value, vcpus, gpus)
+            } else {
+                *value
+            };
+            let entry = sums
+                .entry(&query.metric)
+                .or_default()
+                .entry(*at)
+                .or_default();
             *entry = (entry.0 + share, entry.1 + 1);
         }
     }
-    let meaning = |name: &str| attempt.metrics.iter().find(|metric| metric.name == name)?.meaning.standard();
+    let meaning = |name: &str| {
+        attempt
+            .metrics
+            .iter()
+            .find(|metric| metric.name == name)?
+            .meaning
+            .standard()
+    };
     let mut samples = Samples::default();
     for (place, (name, values)) in sums.into_iter().enumerate() {
         let subject = Subject::Trial(attempt.account.trial_id);
-        samples.named.push(Named { subject, name: name.to_owned(), metric: meaning(name) });
-        let point = |(at, (sum, count))| Point { name: place, step: None, at, value: sum / f64::from(count) };
+        samples.named.push(Named {
+            subject,
+            name: name.to_owned(),
+            metric: meaning(name),
+        });
+        let point = |(at, (sum, count))| Point {
+            name: place,
+            step: None,
+            at,
+            value: sum / f64::from(count),
+        };
         samples.points.extend(values.into_iter().map(point));
     }
     samples

@@ -1,5 +1,5 @@
-//! Listens to the database's notifications: wakes the scheduler, tells event streams to re-read. A lost notification
-//! loses nothing, since everybody also looks on a timer.
+//! Listens to the database's notifications: wakes the scheduler, tells event streams to re-read. A
+//! lost notification loses nothing, since everybody also looks on a timer.
 
 use std::time::Duration;
 
@@ -30,7 +30,9 @@ pub(super) async fn run(app: App, stop: CancellationToken) {
 
 async fn listen(app: &App) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(app.store.pool()).await?;
-    listener.listen_all(["bakeoff_wake", "bakeoff_events"]).await?;
+    listener
+        .listen_all(["bakeoff_wake", "bakeoff_events"])
+        .await?;
     while let Some(notification) = listener.try_recv().await? {
         match notification.channel() {
             "bakeoff_wake" => app.wake.notify_one(),

@@ -1,5 +1,5 @@
-//! The background loops. A tick takes no input and a wake carries no data, so a restart takes the same path. Tasks never import
-//! `http`.
+//! The background loops. A tick takes no input and a wake carries no data, so a restart takes the
+//! same path. Tasks never import `http`.
 
 pub mod accountant;
 pub mod archivist;
@@ -43,23 +43,44 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(scheduler_loop(own(app), tracker.clone(), stop.clone()));
     tracker.spawn(watcher_loop(own(app), stop.clone()));
     tracker.spawn(fence_loop(own(app), stop.clone()));
-    let start =
-        |name, interval, tick: fn(App) -> Tick| tracker.spawn(every(own(app), stop.clone(), name, interval, tick));
+    let start = |name, interval, tick: fn(App) -> Tick| {
+        tracker.spawn(every(own(app), stop.clone(), name, interval, tick))
+    };
     let poll = app.settings.policy.poll;
-    let metrics = app.settings.metrics_interval.map_or(TimeDelta::minutes(2), |interval| interval / 4);
-    start("pools", poll / 2, |app| async move { pools::tick(&app).await }.boxed());
-    start("checkpoints", TimeDelta::minutes(2), |app| async move { checkpoints::tick(&app).await }.boxed());
-    start("ingester", metrics, |app| async move { ingester::tick(&app).await }.boxed());
-    start("repricer", TimeDelta::seconds(20), |app| async move { repricer::tick(&app).await }.boxed());
-    start("concluder", TimeDelta::seconds(20), |app| async move { concluder::tick(&app).await }.boxed());
-    start("accountant", TimeDelta::minutes(1), |app| async move { accountant::tick(&app).await }.boxed());
-    start("archivist", TimeDelta::minutes(5), |app| async move { archivist::tick(&app).await }.boxed());
+    let metrics = app
+        .settings
+        .metrics_interval
+        .map_or(TimeDelta::minutes(2), |interval| interval / 4);
+    start("pools", poll / 2, |app| {
+        async move { pools::tick(&app).await }.boxed()
+    });
+    start("checkpoints", TimeDelta::minutes(2), |app| {
+        async move { checkpoints::tick(&app).await }.boxed()
+    });
+    start("ingester", metrics, |app| {
+        async move { ingester::tick(&app).await }.boxed()
+    });
+    start("repricer", TimeDelta::seconds(20), |app| {
+        async move { repricer::tick(&app).await }.boxed()
+    });
+    start("concluder", TimeDelta::seconds(20), |app| {
+        async move { concluder::tick(&app).await }.boxed()
+    });
+    start("accountant", TimeDelta::minutes(1), |app| {
+        async move { accountant::tick(&app).await }.boxed()
+    });
+    start("archivist", TimeDelta::minutes(5), |app| {
+        async move { archivist::tick(&app).await }.boxed()
+    });
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 
 /// With a pulse of its own: one task's steps are not another's.
 fn own(app: &App) -> App {
-    App { pulse: Pulse::default(), ..app.clone() }
+    App {
+        pulse: Pulse::default(),
+        ..app.clone()
+    }
 }
 
 type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
@@ -67,7 +88,13 @@ type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
     let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
     while !stop.is_cancelled() {
-        let is_done = guarded(&app, "scheduler", scheduler::start(&app, &tracker, &slots).boxed()).await.is_some();
+        let is_done = guarded(
+            &app,
+            "scheduler",
+            scheduler::start(&app, &tracker, &slots).boxed(),
+        )
+        .await
+        .is_some();
         tokio::select! {
             // With every slot taken there is nothing to claim for.
             () = stop.cancelled() => return,
@@ -85,7 +112,10 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
 async fn scheduler_pause(app: &App, is_done: bool) {
     real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
     // No answer is no reason to wait for ever.
-    let next = app.pulse.patiently(app.settings.patience(), scheduler_wait(app)).await;
+    let next = app
+        .pulse
+        .patiently(app.settings.patience(), scheduler_wait(app))
+        .await;
     let (wait, lease) = next.unwrap_or((TimeDelta::zero(), Duration::ZERO));
     tokio::select! {
         () = app.clock.sleep(wait.clamp(TimeDelta::zero(), IDLE_MAX)) => {}
@@ -100,9 +130,18 @@ async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
     let mut wait = due.map_or(IDLE_MAX, |at| at - now);
     if let Ok(Some(at)) = app.store.next_waiting().await {
         // A full lane or an empty bucket says when it is worth another try.
-        wait = wait.min((at - now).max(app.settings.policy.poll / 4).min(app.aws.creates_after()));
+        wait = wait.min(
+            (at - now)
+                .max(app.settings.policy.poll / 4)
+                .min(app.aws.creates_after()),
+        );
     }
-    (wait, lease.map_or(Duration::MAX, |seconds| Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))))
+    (
+        wait,
+        lease.map_or(Duration::MAX, |seconds| {
+            Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
+        }),
+    )
 }
 
 async fn watcher_loop(app: App, stop: CancellationToken) {
@@ -111,7 +150,12 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
         let next = guarded(&app, "watcher", watcher::tick(&app, &mut memory).boxed()).await;
         // A lease is real time: it must be renewed however slow the domain clock is.
         let pause = async {
-            real_sleep(if next.is_some() { PAUSE_REAL } else { FAILED_REAL }).await;
+            real_sleep(if next.is_some() {
+                PAUSE_REAL
+            } else {
+                FAILED_REAL
+            })
+            .await;
             tokio::select! {
                 () = app.clock.sleep(next.unwrap_or(TimeDelta::seconds(1))) => {}
                 () = real_sleep(app.settings.lease / 3) => {}
@@ -123,7 +167,10 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
         }
     }
     // A database that does not answer must not keep the process.
-    app.pulse.patiently(app.settings.lease / 3, app.watcher.resign(&app.store)).await.unwrap_or_default();
+    app.pulse
+        .patiently(app.settings.lease / 3, app.watcher.resign(&app.store))
+        .await
+        .unwrap_or_default();
 }
 
 async fn fence_loop(app: App, stop: CancellationToken) {
@@ -131,7 +178,12 @@ async fn fence_loop(app: App, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let next = guarded(&app, "fence", fence::tick(&app, &mut memory).boxed()).await;
         let pause = async {
-            real_sleep(if next.is_some() { TICK_REAL } else { FAILED_REAL }).await;
+            real_sleep(if next.is_some() {
+                TICK_REAL
+            } else {
+                FAILED_REAL
+            })
+            .await;
             app.clock.sleep(next.unwrap_or(TimeDelta::seconds(5))).await;
         };
         tokio::select! {
@@ -141,7 +193,8 @@ async fn fence_loop(app: App, stop: CancellationToken) {
     }
 }
 
-/// That the credentials are of the account that the installation's jobs are in: the first that was ever seen.
+/// That the credentials are of the account that the installation's jobs are in: the first that was
+/// ever seen.
 async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> {
     if !app.aws.knows_account() {
         let seen = match app.aws.caller_account().await {
@@ -156,9 +209,17 @@ async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> 
 }
 
 /// A tick that fails, panics, or gets no answer is logged once, here, and the loop goes on.
-async fn guarded<T>(app: &App, name: &'static str, tick: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+async fn guarded<T>(
+    app: &App,
+    name: &'static str,
+    tick: impl Future<Output = Result<T, StoreError>>,
+) -> Option<T> {
     let patience = app.settings.patience();
-    let why = match app.pulse.patiently(patience, AssertUnwindSafe(tick).catch_unwind()).await {
+    let why = match app
+        .pulse
+        .patiently(patience, AssertUnwindSafe(tick).catch_unwind())
+        .await
+    {
         Some(Ok(Ok(done))) => {
             app.tasks.done(name);
             return Some(done);
@@ -185,11 +246,20 @@ async fn guarded<T>(app: &App, name: &'static str, tick: impl Future<Output = Re
 }
 
 /// A loop on a timer of the domain clock.
-async fn every(app: App, stop: CancellationToken, name: &'static str, interval: TimeDelta, tick: fn(App) -> Tick) {
+async fn every(
+    app: App,
+    stop: CancellationToken,
+    name: &'static str,
+    interval: TimeDelta,
+    tick: fn(App) -> Tick,
+) {
     while !stop.is_cancelled() {
         let is_done = guarded(&app, name, tick(app.clone())).await.is_some();
         let pause = async {
-            tokio::join!(real_sleep(if is_done { TICK_REAL } else { FAILED_REAL }), app.clock.sleep(interval));
+            tokio::join!(
+                real_sleep(if is_done { TICK_REAL } else { FAILED_REAL }),
+                app.clock.sleep(interval)
+            );
         };
         tokio::select! {
             () = stop.cancelled() => return,

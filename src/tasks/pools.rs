@@ -16,7 +16,10 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed_at = Stopwatch::start();
     let settings = &app.settings;
     let holder = (settings.owner.as_str(), settings.lease);
-    let claimed = app.store.claim_due_pools(holder, app.clock.now(), CLAIM_MAX).await?;
+    let claimed = app
+        .store
+        .claim_due_pools(holder, app.clock.now(), CLAIM_MAX)
+        .await?;
     let count = claimed.len();
     for pool in claimed {
         app.pulse.beat();
@@ -51,14 +54,24 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
             {
                 tracing::info!(%error, job = pool.job_name, "a pool was not ended; asking again");
             }
-            app.store.postpone_pool(pool, (now + policy.poll / 2, false)).await
+            app.store
+                .postpone_pool(pool, (now + policy.poll / 2, false))
+                .await
         }
-        // Just after the end not all is told yet, of its pool neither; and prices that change meanwhile concern what is settled.
+        // Just after the end not all is told yet, of its pool neither; and prices that change
+        // meanwhile concern what is settled.
         PoolDecision::Settle { .. } if !pool.is_job_settled => {
-            app.store.postpone_pool(pool, (now + policy.poll, false)).await
+            app.store
+                .postpone_pool(pool, (now + policy.poll, false))
+                .await
         }
-        PoolDecision::Settle { retained_seconds, estimated } => {
-            app.store.settle_pool(pool, (retained_seconds, estimated), now).await.map(drop)
-        }
+        PoolDecision::Settle {
+            retained_seconds,
+            estimated,
+        } => app
+            .store
+            .settle_pool(pool, (retained_seconds, estimated), now)
+            .await
+            .map(drop),
     }
 }

@@ -1,5 +1,6 @@
-//! The repricer: prices whose day has come are applied to what depends on them. Settled attempts are corrected, ended experiments
-//! are decided anew, and each says why. What it does a second time changes nothing.
+//! The repricer: prices whose day has come are applied to what depends on them. Settled attempts
+//! are corrected, ended experiments are decided anew, and each says why. What it does a second time
+//! changes nothing.
 
 use std::cmp::Ordering;
 
@@ -37,7 +38,10 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
             let Some(last) = dependents.last() else { break };
             after = last.experiment_id.0;
             for dependent in dependents {
-                let own: Vec<&Change> = changes.iter().filter(|change| dependent.is_hit_by(change)).collect();
+                let own: Vec<&Change> = changes
+                    .iter()
+                    .filter(|change| dependent.is_hit_by(change))
+                    .collect();
                 if !own.is_empty() {
                     count += usize::from(apply_or_put_off(app, &own, &dependent, now).await?);
                 }
@@ -57,7 +61,8 @@ async fn retry(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-/// One experiment that cannot be read must not keep the others waiting, nor be forgotten: it is tried again.
+/// One experiment that cannot be read must not keep the others waiting, nor be forgotten: it is
+/// tried again.
 async fn apply_or_put_off(
     app: &App,
     changes: &[&Change],
@@ -75,15 +80,24 @@ async fn apply_or_put_off(
         Err(error) => {
             tracing::error!(%error, %experiment, "an experiment could not be repriced; trying again");
             let prices: Vec<PriceId> = changes.iter().map(|change| change.price_id).collect();
-            app.store.repricing_failed(experiment, &prices, now + RETRY_AFTER).await?;
+            app.store
+                .repricing_failed(experiment, &prices, now + RETRY_AFTER)
+                .await?;
             Ok(false)
         }
     }
 }
 
-async fn apply(app: &App, changes: &[&Change], dependent: &Dependent, now: DateTime<Utc>) -> Result<bool, StoreError> {
+async fn apply(
+    app: &App,
+    changes: &[&Change],
+    dependent: &Dependent,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
     let (project, id) = (dependent.project_id, dependent.experiment_id);
-    let Some(experiment) = app.store.experiment(project, id).await? else { return Ok(false) };
+    let Some(experiment) = app.store.experiment(project, id).await? else {
+        return Ok(false);
+    };
     let mut decided = None;
     if experiment.ended_at.is_some()
         && let Some(before) = app.store.recommendation(id).await?
@@ -91,15 +105,21 @@ async fn apply(app: &App, changes: &[&Change], dependent: &Dependent, now: DateT
         let after = read::decide(&app.store, &experiment, now).await?;
         decided = before.differs(&after).then_some((before, after));
     }
-    let types: Vec<String> = changes.iter().filter_map(|change| change.instance_type.clone()).collect();
+    let types: Vec<String> = changes
+        .iter()
+        .filter_map(|change| change.instance_type.clone())
+        .collect();
     let region = changes.first().map(|change| change.region.as_str());
     let prices = app.store.prices_of(project, region, Some(&types)).await?;
     let decided = decided.as_ref().map(|(before, after)| (before, after));
     let reason = |effect: &Effect| reason(effect, changes, &prices, decided, now);
-    app.store.reprice(dependent, changes, decided, reason, now).await
+    app.store
+        .reprice(dependent, changes, decided, reason, now)
+        .await
 }
 
-/// The change in words: the prices that matter, what it does to the bill, what to the ranking; and which prices those are.
+/// The change in words: the prices that matter, what it does to the bill, what to the ranking; and
+/// which prices those are.
 fn reason(
     effect: &Effect,
     changes: &[&Change],
@@ -112,7 +132,10 @@ fn reason(
         let is_billed = effect.prices.contains(&change.price_id);
         let Some(new) = prices.iter().find(|price| price.id == change.price_id) else {
             if is_billed {
-                said.push(format!("A GB-month of storage in {} has another price.", change.region));
+                said.push(format!(
+                    "A GB-month of storage in {} has another price.",
+                    change.region
+                ));
                 due_to.push(change.price_id);
             }
             continue;
@@ -127,9 +150,15 @@ fn reason(
     let attempts = effect.attempts.len();
     match effect.usd.cmp(&Usd::ZERO) {
         Ordering::Equal => {}
-        Ordering::Greater => said.push(format!("What {attempts} attempts used since is billed {} more.", effect.usd)),
+        Ordering::Greater => said.push(format!(
+            "What {attempts} attempts used since is billed {} more.",
+            effect.usd
+        )),
         Ordering::Less => {
-            said.push(format!("What {attempts} attempts used since is billed {} less.", Usd::ZERO - effect.usd));
+            said.push(format!(
+                "What {attempts} attempts used since is billed {} less.",
+                Usd::ZERO - effect.usd
+            ));
         }
     }
     let first = |one: &Recommendation| one.ranked.first().map(|row| row.candidate.clone());
@@ -145,7 +174,11 @@ fn reason(
 
 /// What the price was until this one began; or what was taken for it.
 fn before(prices: &[Price], new: &Price) -> Option<Price> {
-    let others: Vec<Price> = prices.iter().filter(|price| price.id != new.id).cloned().collect();
+    let others: Vec<Price> = prices
+        .iter()
+        .filter(|price| price.id != new.id)
+        .cloned()
+        .collect();
     let in_force = |at| price::in_force(&others, &new.instance_type, &new.region, at);
     in_force(new.effective_from - TimeDelta::seconds(1)).or_else(|| in_force(new.effective_from))
 }
@@ -159,6 +192,14 @@ fn describe(new: &Price, old: Option<&Price>) -> String {
             format!("{} before, {share:+.1} %", rate(old))
         },
     );
-    let (kind, region, since) = (&new.instance_type, &new.region, new.effective_from.format("%Y-%m-%d"));
-    format!("{kind} in {region} costs {} an hour since {since} ({was}; {}).", rate(new), new.label())
+    let (kind, region, since) = (
+        &new.instance_type,
+        &new.region,
+        new.effective_from.format("%Y-%m-%d"),
+    );
+    format!(
+        "{kind} in {region} costs {} an hour since {since} ({was}; {}).",
+        rate(new),
+        new.label()
+    )
 }

@@ -1,8 +1,9 @@
 //! The scheduler: claim → look → decide → act → apply. It has no choices of its own: what to do is
 //! [`bakeoff_domain::decide`]'s, how to write it is `store::attempts`'.
 //!
-//! On a crash between "create" and "record" the attempt's row is there (it was committed first), so the next claim sends
-//! the same create again, is told that the name is taken, finds our marker on the job, and adopts it.
+//! On a crash between "create" and "record" the attempt's row is there (it was committed first), so
+//! the next claim sends the same create again, is told that the name is taken, finds our marker on
+//! the job, and adopts it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +14,8 @@ use bakeoff_domain::bill;
 use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
 use bakeoff_domain::cost;
 use bakeoff_domain::decide::{
-    self, AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create, after_rejection, decide,
-    needs_look,
+    self, AfterCreate, AttemptFacts, Decision, Ending, Seen, Situation, after_create,
+    after_rejection, decide, needs_look,
 };
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
@@ -57,13 +58,20 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed = claim(app, usize::MAX).await?;
     let count = claimed.len();
     let all = futures::stream::iter(claimed);
-    all.for_each_concurrent(SLOTS, |(trial, claimed_at)| work_logged(app, trial, claimed_at)).await;
+    all.for_each_concurrent(SLOTS, |(trial, claimed_at)| {
+        work_logged(app, trial, claimed_at)
+    })
+    .await;
     Ok(count)
 }
 
-/// The same for a loop: as many trials as there are free slots are claimed and worked on aside, so that one whose call to AWS
-/// hangs keeps nobody else waiting.
-pub(super) async fn start(app: &App, aside: &TaskTracker, slots: &Arc<Semaphore>) -> Result<usize, StoreError> {
+/// The same for a loop: as many trials as there are free slots are claimed and worked on aside, so
+/// that one whose call to AWS hangs keeps nobody else waiting.
+pub(super) async fn start(
+    app: &App,
+    aside: &TaskTracker,
+    slots: &Arc<Semaphore>,
+) -> Result<usize, StoreError> {
     let claimed = claim(app, slots.available_permits()).await?;
     let count = claimed.len();
     for (trial, claimed_at) in claimed {
@@ -76,7 +84,8 @@ pub(super) async fn start(app: &App, aside: &TaskTracker, slots: &Arc<Semaphore>
     Ok(count)
 }
 
-/// Trials that are due, and those whose turn it is, at most `room`; each with the moment before its lease began.
+/// Trials that are due, and those whose turn it is, at most `room`; each with the moment before its
+/// lease began.
 async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, StoreError> {
     // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
     let claimed_at = Stopwatch::start();
@@ -93,36 +102,59 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         app.newest.reached(listed_at);
     }
     if let Some(back) = app.newest.step_back(now) {
-        let woken = app.store.clock_stepped_back(now, settings.policy.quarantine).await?;
-        tracing::warn!(seconds = back.num_seconds(), woken, "the clock was stepped back; all is looked at anew");
+        let woken = app
+            .store
+            .clock_stepped_back(now, settings.policy.quarantine)
+            .await?;
+        tracing::warn!(
+            seconds = back.num_seconds(),
+            woken,
+            "the clock was stepped back; all is looked at anew"
+        );
     }
     app.newest.reached(now);
-    let claimed = app.store.claim_due_trials(&settings.owner, settings.lease, now, most).await?;
+    let claimed = app
+        .store
+        .claim_due_trials(&settings.owner, settings.lease, now, most)
+        .await?;
     let admitted_at = Stopwatch::start();
-    // Whoever is claimed already must not wait for a lease to run out because nobody can be admitted.
-    let admitted = admit(app, room - claimed.len().min(room)).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "nobody could be admitted; trying again");
-        Vec::new()
-    });
-    let since = |trials: Vec<Claimed>, since: Stopwatch| trials.into_iter().map(move |trial| (trial, since));
-    Ok(since(claimed, claimed_at).chain(since(admitted, admitted_at)).collect())
+    // Whoever is claimed already must not wait for a lease to run out because nobody can be
+    // admitted.
+    let admitted = admit(app, room - claimed.len().min(room))
+        .await
+        .unwrap_or_else(|error| {
+            tracing::warn!(%error, "nobody could be admitted; trying again");
+            Vec::new()
+        });
+    let since = |trials: Vec<Claimed>, since: Stopwatch| {
+        trials.into_iter().map(move |trial| (trial, since))
+    };
+    Ok(since(claimed, claimed_at)
+        .chain(since(admitted, admitted_at))
+        .collect())
 }
 
 async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     let lease = app.settings.lease;
     let held_since = HeldSince(Mutex::new(claimed_at));
     let work = AssertUnwindSafe(work(app, &trial, &held_since).boxed()).catch_unwind();
-    // If it expired, another replica would start the same work over, just as slowly, and no one would finish.
+    // If it expired, another replica would start the same work over, just as slowly, and no one
+    // would finish.
     let renew = || async {
         let asked = Stopwatch::start();
         match app.store.renew_claim(&trial, lease).await {
             Ok(true) => held_since.renewed(asked),
             Ok(false) => {}
-            Err(error) => tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed"),
+            Err(error) => {
+                tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed")
+            }
         }
     };
     let kept = meanwhile(lease / 3, work, renew);
-    let Some(done) = Pulse::default().patiently(app.settings.patience(), kept).await else {
+    let Some(done) = Pulse::default()
+        .patiently(app.settings.patience(), kept)
+        .await
+    else {
         tracing::warn!(trial = %trial.id, "work on a trial got no answer and is given up; its lease will pass on");
         return;
     };
@@ -131,7 +163,9 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
         Ok(Err(error)) => {
             tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
         }
-        Err(_) => tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on"),
+        Err(_) => {
+            tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on")
+        }
     }
 }
 
@@ -139,7 +173,10 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
 async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     let now = app.clock.now();
     let creates = app.aws.creates_available().min(ADMIT_MAX).min(room);
-    if creates == 0 || !app.fence.may_act(now) || app.store.next_waiting().await?.is_none_or(|at| at > now) {
+    if creates == 0
+        || !app.fence.may_act(now)
+        || app.store.next_waiting().await?.is_none_or(|at| at > now)
+    {
         return Ok(Vec::new());
     }
     let holder = (app.settings.owner.as_str(), app.settings.lease);
@@ -156,7 +193,10 @@ impl HeldSince {
     }
 
     fn elapsed(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed()
     }
 }
 
@@ -176,10 +216,18 @@ async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), 
     if let Some((owner, seconds)) = &trial.abandoned {
         tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
         metrics::histogram!("bakeoff_takeover_seconds").record(*seconds);
-        app.store.record_takeover(trial, (owner, *seconds), app.clock.now()).await?;
+        app.store
+            .record_takeover(trial, (owner, *seconds), app.clock.now())
+            .await?;
     }
-    let mut hand =
-        Hand { app, trial, attempt: trial.attempt.clone(), seen: Seen::NotLooked, held_since, planned_here: None };
+    let mut hand = Hand {
+        app,
+        trial,
+        attempt: trial.attempt.clone(),
+        seen: Seen::NotLooked,
+        held_since,
+        planned_here: None,
+    };
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
         hand.look().await;
@@ -198,7 +246,9 @@ async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), 
             return Ok(());
         }
     }
-    app.store.release_lease(trial, app.clock.now() + app.settings.policy.poll, None).await
+    app.store
+        .release_lease(trial, app.clock.now() + app.settings.policy.poll, None)
+        .await
 }
 
 impl Hand<'_> {
@@ -234,13 +284,21 @@ impl Hand<'_> {
 
     /// At the first look, and only for a sample. What cannot be asked is not asked again.
     async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
-        let Some(request) = self.trial.plan.request.as_ref() else { return };
+        let Some(request) = self.trial.plan.request.as_ref() else {
+            return;
+        };
         if attempt.is_compared || !requested::is_sampled(attempt.id) {
             return;
         }
-        let Ok(tags) = self.app.aws.tags(&job.arn).await else { return };
+        let Ok(tags) = self.app.aws.tags(&job.arn).await else {
+            return;
+        };
         if let Some(missing) = requested::missing_tags(request, &tags)
-            && let Err(error) = self.app.store.record_silent_drop(self.trial, &missing, self.app.clock.now()).await
+            && let Err(error) = self
+                .app
+                .store
+                .record_silent_drop(self.trial, &missing, self.app.clock.now())
+                .await
         {
             tracing::info!(%error, trial = %self.trial.id, "missing tags could not be reported");
         }
@@ -254,7 +312,11 @@ impl Hand<'_> {
     }
 
     /// Acts and applies. True when the same claim has a next step.
-    async fn carry_out(&mut self, decision: Decision, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn carry_out(
+        &mut self,
+        decision: Decision,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let store = &self.app.store;
         match (decision, self.attempt.clone()) {
             (Decision::Plan, _) => self.plan(now).await,
@@ -263,18 +325,28 @@ impl Hand<'_> {
             (Decision::Stop, Some(attempt)) => self.stop(&attempt, now).await,
             (Decision::LookAgain { at }, Some(attempt)) => {
                 let is_absent = self.seen == Seen::Absent;
-                store.record_look(self.trial, &attempt, self.job(), (at, is_absent), now).await?;
+                store
+                    .record_look(self.trial, &attempt, self.job(), (at, is_absent), now)
+                    .await?;
                 Ok(false)
             }
             (Decision::Quarantine { until }, Some(attempt)) => {
                 let why = "cancelled; waiting until it is certain that no job exists";
-                store.quarantine(self.trial, &attempt, (until, why), now).await?;
+                store
+                    .quarantine(self.trial, &attempt, (until, why), now)
+                    .await?;
                 Ok(false)
             }
-            (Decision::End(ending), Some(attempt)) => self.settle(&attempt, &ending, None, now).await,
-            (Decision::Retry { ending, at }, Some(attempt)) => self.settle(&attempt, &ending, Some(at), now).await,
+            (Decision::End(ending), Some(attempt)) => {
+                self.settle(&attempt, &ending, None, now).await
+            }
+            (Decision::Retry { ending, at }, Some(attempt)) => {
+                self.settle(&attempt, &ending, Some(at), now).await
+            }
             (Decision::EndUnstarted { reason }, _) => {
-                store.end_without_attempt(self.trial, TrialState::Stopped, &reason, now).await?;
+                store
+                    .end_without_attempt(self.trial, TrialState::Stopped, &reason, now)
+                    .await?;
                 Ok(false)
             }
             (
@@ -288,21 +360,35 @@ impl Hand<'_> {
                 | Decision::Retry { .. },
                 _,
             ) => {
-                store.release_lease(self.trial, now + self.app.settings.policy.poll, None).await?;
+                store
+                    .release_lease(self.trial, now + self.app.settings.policy.poll, None)
+                    .await?;
                 Ok(false)
             }
         }
     }
 
-    /// Price and worst case are those of this moment: a trial may have waited long, and a retry may come days later.
+    /// Price and worst case are those of this moment: a trial may have waited long, and a retry may
+    /// come days later.
     async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut plan = self.trial.plan.clone();
         let kind = std::slice::from_ref(&plan.instance_type);
         let region = &self.app.settings.region;
-        let tariffs = self.app.store.tariffs(self.trial.project_id, region, kind).await?;
+        let tariffs = self
+            .app
+            .store
+            .tariffs(self.trial.project_id, region, kind)
+            .await?;
         let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
         let Some((price, request)) = current.zip(plan.request.as_ref()) else {
-            self.app.store.refuse(self.trial, "its price is unknown: its cost cannot be bounded", now).await?;
+            self.app
+                .store
+                .refuse(
+                    self.trial,
+                    "its price is unknown: its cost cannot be bounded",
+                    now,
+                )
+                .await?;
             return Ok(false);
         };
         // What its weights and data take was worked out with the plan.
@@ -316,11 +402,18 @@ impl Hand<'_> {
         let reserve = (worst.training_usd, worst.metrics_usd);
         if self.has_earlier_job(now).await? {
             let at = now + self.app.settings.policy.poll;
-            self.app.store.requeue(self.trial, (at, EARLIER_JOB), worst.training_usd, now).await?;
+            self.app
+                .store
+                .requeue(self.trial, (at, EARLIER_JOB), worst.training_usd, now)
+                .await?;
             return Ok(false);
         }
         crash::point("before_plan");
-        let applied = self.app.store.plan_attempt(self.trial, (id, &job_name), &plan, &price, now).await?;
+        let applied = self
+            .app
+            .store
+            .plan_attempt(self.trial, (id, &job_name), &plan, &price, now)
+            .await?;
         crash::point("after_plan");
         match applied {
             Applied::Stale => Ok(false),
@@ -364,12 +457,20 @@ impl Hand<'_> {
     }
 
     /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
-    async fn wait_for_budget(&self, worst: &WorstCase, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn wait_for_budget(
+        &self,
+        worst: &WorstCase,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let store = &self.app.store;
         tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
-        let experiment = store.experiment(self.trial.project_id, self.trial.experiment_id).await?;
+        let experiment = store
+            .experiment(self.trial.project_id, self.trial.experiment_id)
+            .await?;
         let project = store.project(self.trial.project_id).await?;
-        let Some((experiment, project)) = experiment.zip(project) else { return Ok(false) };
+        let Some((experiment, project)) = experiment.zip(project) else {
+            return Ok(false);
+        };
         let held_back = match experiment.state {
             ExperimentState::Running => experiment.paused_reason.as_deref(),
             ExperimentState::Cancelling
@@ -393,31 +494,49 @@ impl Hand<'_> {
             }
             Shortfall::Wait { why } => {
                 let at = now + self.app.settings.policy.poll * 2;
-                store.requeue(self.trial, (at, &why), worst.training_usd, now).await?;
+                store
+                    .requeue(self.trial, (at, &why), worst.training_usd, now)
+                    .await?;
             }
         }
         Ok(false)
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        // An attempt is planned only from a request; without one the lease runs out, and the log names the row.
+        // An attempt is planned only from a request; without one the lease runs out, and the log
+        // names the row.
         let Some(template) = &self.trial.plan.request else {
             return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
         };
         let marker = attempt.id.to_string();
-        let mut request = request::for_attempt(template, &attempt.job_name, &marker, &self.trial.id.to_string());
+        let mut request = request::for_attempt(
+            template,
+            &attempt.job_name,
+            &marker,
+            &self.trial.id.to_string(),
+        );
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
         if let Some(url) = &self.app.settings.public_url {
             let token = push_token::of(&self.app.settings.secret_key, self.trial.id);
-            request.environment.insert(request::URL_VARIABLE.to_owned(), url.clone());
-            request.environment.insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
+            request
+                .environment
+                .insert(request::URL_VARIABLE.to_owned(), url.clone());
+            request
+                .environment
+                .insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
         }
         if let Some((at, why)) = self.is_held_back(now).await? {
-            self.app.store.release_lease(self.trial, at, Some(&why)).await?;
+            self.app
+                .store
+                .release_lease(self.trial, at, Some(&why))
+                .await?;
             return Ok(false);
         }
         if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
-            self.app.store.release_lease(self.trial, now + wait, None).await?;
+            self.app
+                .store
+                .release_lease(self.trial, now + wait, None)
+                .await?;
             return Ok(false);
         }
         // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
@@ -427,7 +546,9 @@ impl Hand<'_> {
         }
         let reply = self.app.aws.create(&request).await;
         self.learn_of_quota(&reply, now).await?;
-        let Some(facts) = self.facts() else { return Ok(false) };
+        let Some(facts) = self.facts() else {
+            return Ok(false);
+        };
         let policy = &self.app.settings.policy;
         let mut after = after_create(reply, &facts, now, policy);
         if let AfterCreate::Rejected { ending, again_at } = after {
@@ -441,26 +562,41 @@ impl Hand<'_> {
                 Ok(true)
             }
             AfterCreate::Postpone { at, why } => {
-                self.app.store.postpone(self.trial, attempt, (at, &why), now).await?;
+                self.app
+                    .store
+                    .postpone(self.trial, attempt, (at, &why), now)
+                    .await?;
                 Ok(false)
             }
             AfterCreate::Hold { until, why } => {
-                let why = format!("{why}; waiting until it is certain that no earlier create arrives");
-                self.app.store.quarantine(self.trial, attempt, (until, &why), now).await?;
+                let why =
+                    format!("{why}; waiting until it is certain that no earlier create arrives");
+                self.app
+                    .store
+                    .quarantine(self.trial, attempt, (until, &why), now)
+                    .await?;
                 Ok(false)
             }
-            AfterCreate::Rejected { ending, again_at } => self.settle(attempt, &ending, again_at, now).await,
+            AfterCreate::Rejected { ending, again_at } => {
+                self.settle(attempt, &ending, again_at, now).await
+            }
         }
     }
 
-    /// One job of a trial at a time. What cannot be stopped or looked at within [`EARLIER_JOB_HOLDS`] has raised its alarm, and the
-    /// trial goes on without it.
+    /// One job of a trial at a time. What cannot be stopped or looked at within
+    /// [`EARLIER_JOB_HOLDS`] has raised its alarm, and the trial goes on without it.
     async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        self.app.store.has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS).await
+        self.app
+            .store
+            .has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS)
+            .await
     }
 
     /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
-    async fn is_held_back(&self, now: DateTime<Utc>) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
+    async fn is_held_back(
+        &self,
+        now: DateTime<Utc>,
+    ) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
             let why = "held back: it is not certain that this database is the installation's own";
@@ -475,41 +611,74 @@ impl Hand<'_> {
         Ok((is_fresh && self.has_earlier_job(now).await?).then(|| (soon, EARLIER_JOB.to_owned())))
     }
 
-    async fn record_running(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn record_running(
+        &self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let settings = &self.app.settings;
         // Launching and warming up tell nothing.
-        let metrics_at = settings.metrics_interval.map(|interval| settings.metrics_slot(now + interval * 2));
-        let due_at = if self.trial.stop_requested { now } else { now + settings.policy.net };
-        let applied = self.app.store.record_running(self.trial, attempt, (due_at, metrics_at), now).await?;
+        let metrics_at = settings
+            .metrics_interval
+            .map(|interval| settings.metrics_slot(now + interval * 2));
+        let due_at = if self.trial.stop_requested {
+            now
+        } else {
+            now + settings.policy.net
+        };
+        let applied = self
+            .app
+            .store
+            .record_running(self.trial, attempt, (due_at, metrics_at), now)
+            .await?;
         crash::point("after_running");
-        // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is over. Then we alone know of it.
+        // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is
+        // over. Then we alone know of it.
         if applied == Applied::Stale && self.app.store.record_stray(&attempt.job_name, now).await? {
-            tracing::error!(job = attempt.job_name, "a create arrived after its attempt was over; the job is stopped");
+            tracing::error!(
+                job = attempt.job_name,
+                "a create arrived after its attempt was over; the job is stopped"
+            );
         }
         Ok(false)
     }
 
     /// A refusal for the quota holds its lane, whoever waits in it.
-    async fn learn_of_quota(&self, reply: &Result<(), AwsError>, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let Err(AwsError::LimitExceeded(_)) = reply else { return Ok(()) };
-        let lane =
-            Lane { instance_type: self.trial.plan.instance_type.clone(), option: self.trial.plan.purchase_option };
+    async fn learn_of_quota(
+        &self,
+        reply: &Result<(), AwsError>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let Err(AwsError::LimitExceeded(_)) = reply else {
+            return Ok(());
+        };
+        let lane = Lane {
+            instance_type: self.trial.plan.instance_type.clone(),
+            option: self.trial.plan.purchase_option,
+        };
         let policy = &self.app.settings.policy;
         let until = now + policy.backoff_after(self.trial.over_quota, &lane.instance_type);
         self.app.store.hold_lane(&lane, until, now).await
     }
 
-    /// A stop that fails is asked for again soon; one that was taken is looked at when it should be over.
+    /// A stop that fails is asked for again soon; one that was taken is looked at when it should be
+    /// over.
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
         if !self.app.fence.may_stop(now) {
             at = now + self.app.settings.policy.poll;
-            tracing::error!(job = attempt.job_name, "not stopped: this database may be a copy of the installation's");
+            tracing::error!(
+                job = attempt.job_name,
+                "not stopped: this database may be a copy of the installation's"
+            );
         } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
             at = now + self.app.settings.policy.poll / 2;
         }
-        self.app.store.record_look(self.trial, attempt, self.job(), (at, false), now).await?;
+        self.app
+            .store
+            .record_look(self.trial, attempt, self.job(), (at, false), now)
+            .await?;
         Ok(false)
     }
 
@@ -523,17 +692,36 @@ impl Hand<'_> {
         // An attempt without a job of its own learns nothing from somebody else's of that name.
         let job = ending.billable_seconds.and(self.job());
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
-        let metrics_at = self.app.settings.metrics_slot(ended_at + METRICS_FINAL_AFTER);
+        let metrics_at = self
+            .app
+            .settings
+            .metrics_slot(ended_at + METRICS_FINAL_AFTER);
         crash::point("before_settle");
-        self.app.store.settle(self.trial, attempt, ending, (job, again_at, metrics_at), now).await?;
+        self.app
+            .store
+            .settle(
+                self.trial,
+                attempt,
+                ending,
+                (job, again_at, metrics_at),
+                now,
+            )
+            .await?;
         crash::point("after_settle");
         Ok(false)
     }
 }
 
-/// What an estimate of a trial's bill never exceeds; of a plan from before it was written down, worked out anew.
+/// What an estimate of a trial's bill never exceeds; of a plan from before it was written down,
+/// worked out anew.
 fn longest_billed_seconds(plan: &TrialPlan) -> u64 {
-    let written = plan.worst_case.map(|worst| worst.billed_seconds).filter(|seconds| *seconds > 0);
-    let limit = plan.request.as_ref().map_or(u32::MAX, |request| request.max_runtime_seconds);
+    let written = plan
+        .worst_case
+        .map(|worst| worst.billed_seconds)
+        .filter(|seconds| *seconds > 0);
+    let limit = plan
+        .request
+        .as_ref()
+        .map_or(u32::MAX, |request| request.max_runtime_seconds);
     written.unwrap_or_else(|| cost::longest_billed_seconds(limit, 0))
 }

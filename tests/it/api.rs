@@ -1,4 +1,5 @@
-//! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency, pages, formats, streams.
+//! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency,
+//! pages, formats, streams.
 
 use bakeoff::http::Role;
 use chrono::TimeDelta;
@@ -10,7 +11,12 @@ use sqlx::PgPool;
 use crate::support::{TestApp, spec};
 
 fn pointers(problem: &Value) -> Vec<&str> {
-    problem["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap()).collect()
+    problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["pointer"].as_str().unwrap())
+        .collect()
 }
 
 #[sqlx::test(migrations = false)]
@@ -18,11 +24,15 @@ async fn without_a_good_key_there_is_nothing_to_see(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let wrong = test.admin.replace('a', "b");
     for key in ["", "bk_1_2", "nonsense", wrong.as_str()] {
-        let (status, problem) = test.send(test.request(Method::GET, "/v1/experiments", key)).await;
+        let (status, problem) = test
+            .send(test.request(Method::GET, "/v1/experiments", key))
+            .await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
         assert_eq!(problem["code"], "unauthenticated");
     }
-    let bare = reqwest::get(format!("{}/v1/experiments", test.url)).await.unwrap();
+    let bare = reqwest::get(format!("{}/v1/experiments", test.url))
+        .await
+        .unwrap();
     assert_eq!(bare.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(bare.headers()["content-type"], "application/problem+json");
     assert!(bare.headers().contains_key("x-request-id"));
@@ -33,18 +43,33 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
     let stranger = test.key(test.other_project().await, Role::Admin).await;
-    for path in ["", "/trials", "/comparison", "/recommendation", "/ledger", "/events"] {
+    for path in [
+        "",
+        "/trials",
+        "/comparison",
+        "/recommendation",
+        "/ledger",
+        "/events",
+    ] {
         let path = format!("/v1/experiments/{id}{path}");
         let (status, _) = test.send(test.request(Method::GET, &path, &stranger)).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
     }
-    let cancel = test.request(Method::POST, &format!("/v1/experiments/{id}/cancel"), &stranger);
+    let cancel = test.request(
+        Method::POST,
+        &format!("/v1/experiments/{id}/cancel"),
+        &stranger,
+    );
     assert_eq!(test.send(cancel).await.0, StatusCode::NOT_FOUND);
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     let trial = trials["items"][0]["id"].as_str().unwrap();
-    let (status, _) = test.send(test.request(Method::GET, &format!("/v1/trials/{trial}"), &stranger)).await;
+    let (status, _) = test
+        .send(test.request(Method::GET, &format!("/v1/trials/{trial}"), &stranger))
+        .await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    let (_, page) = test.send(test.request(Method::GET, "/v1/experiments", &stranger)).await;
+    let (_, page) = test
+        .send(test.request(Method::GET, "/v1/experiments", &stranger))
+        .await;
     assert_eq!(page["items"], json!([]));
 }
 
@@ -52,9 +77,19 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
 async fn a_viewer_reads_and_does_not_spend(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let viewer = test.key(test.project, Role::Viewer).await;
-    let (status, problem) = test.send(test.request(Method::POST, "/v1/experiments", &viewer).json(&spec())).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
-    let (status, _) = test.send(test.request(Method::GET, "/v1/experiments", &viewer)).await;
+    let (status, problem) = test
+        .send(
+            test.request(Method::POST, "/v1/experiments", &viewer)
+                .json(&spec()),
+        )
+        .await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::FORBIDDEN, &json!("forbidden"))
+    );
+    let (status, _) = test
+        .send(test.request(Method::GET, "/v1/experiments", &viewer))
+        .await;
     assert_eq!(status, StatusCode::OK);
 }
 
@@ -69,11 +104,31 @@ async fn all_mistakes_come_back_at_once_with_their_places(pool: PgPool) {
     wrong["candidates"][1]["instance_type"] = json!("ml.p5.48xlrge");
     let (status, problem) = test.post("/v1/experiments", &wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let expected = ["/budget_us", "/budget_usd", "/max_wait_seconds", "/checkpoint", "/candidates/1/instance_type"];
+    let expected = [
+        "/budget_us",
+        "/budget_usd",
+        "/max_wait_seconds",
+        "/checkpoint",
+        "/candidates/1/instance_type",
+    ];
     assert_eq!(pointers(&problem), expected);
-    assert!(problem["errors"][0]["fix"].as_str().unwrap().contains("budget_usd"));
-    assert!(problem["errors"][4]["fix"].as_str().unwrap().contains("ml.p5.48xlarge"));
-    assert_eq!(test.get("/v1/experiments").await["items"], json!([]), "nothing was written");
+    assert!(
+        problem["errors"][0]["fix"]
+            .as_str()
+            .unwrap()
+            .contains("budget_usd")
+    );
+    assert!(
+        problem["errors"][4]["fix"]
+            .as_str()
+            .unwrap()
+            .contains("ml.p5.48xlarge")
+    );
+    assert_eq!(
+        test.get("/v1/experiments").await["items"],
+        json!([]),
+        "nothing was written"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -83,8 +138,13 @@ async fn a_wrong_type_names_its_place(pool: PgPool) {
     wrong["candidates"][1]["profile"]["micro_batch_per_gpu"] = json!("four");
     let (status, problem) = test.post("/v1/experiments", &wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(pointers(&problem), ["/candidates/1/profile/micro_batch_per_gpu"]);
-    let broken = test.request(Method::POST, "/v1/experiments", &test.admin).body("{");
+    assert_eq!(
+        pointers(&problem),
+        ["/candidates/1/profile/micro_batch_per_gpu"]
+    );
+    let broken = test
+        .request(Method::POST, "/v1/experiments", &test.admin)
+        .body("{");
     assert_eq!(test.send(broken).await.0, StatusCode::BAD_REQUEST);
 }
 
@@ -97,15 +157,33 @@ async fn what_the_database_could_not_keep_is_refused_before_it(pool: PgPool) {
         spec
     };
     for (body, status) in [
-        (refused(|spec| spec["workload"]["name"] = json!("")), StatusCode::UNPROCESSABLE_ENTITY),
-        (refused(|spec| spec["candidates"][0]["name"] = json!("x".repeat(500))), StatusCode::UNPROCESSABLE_ENTITY),
-        (refused(|spec| spec["budget_usd"] = json!(1e27)), StatusCode::UNPROCESSABLE_ENTITY),
-        (refused(|spec| spec["notes"] = json!(["a\u{0}b"])), StatusCode::BAD_REQUEST),
+        (
+            refused(|spec| spec["workload"]["name"] = json!("")),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (
+            refused(|spec| spec["candidates"][0]["name"] = json!("x".repeat(500))),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (
+            refused(|spec| spec["budget_usd"] = json!(1e27)),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (
+            refused(|spec| spec["notes"] = json!(["a\u{0}b"])),
+            StatusCode::BAD_REQUEST,
+        ),
     ] {
         let (got, problem) = test.post("/v1/experiments", &body).await;
         assert_eq!(got, status, "{problem}");
     }
-    let (status, _) = test.send(test.request(Method::GET, "/v1/experiments?name_contains=%00", &test.admin)).await;
+    let (status, _) = test
+        .send(test.request(
+            Method::GET,
+            "/v1/experiments?name_contains=%00",
+            &test.admin,
+        ))
+        .await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
@@ -118,7 +196,9 @@ async fn an_unknown_parameter_is_refused(pool: PgPool) {
         "/v1/experiments?sort=name",
         "/v1/prices?regon=x",
     ] {
-        let (status, problem) = test.send(test.request(Method::GET, path, &test.admin)).await;
+        let (status, problem) = test
+            .send(test.request(Method::GET, path, &test.admin))
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {problem}");
     }
 }
@@ -128,20 +208,41 @@ async fn the_same_idempotency_key_counts_once(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let send = |body: Value| {
         test.send(
-            test.request(Method::POST, "/v1/experiments", &test.admin).header("idempotency-key", "k-1").json(&body),
+            test.request(Method::POST, "/v1/experiments", &test.admin)
+                .header("idempotency-key", "k-1")
+                .json(&body),
         )
     };
     // At the same time, and once more later.
     let (first, second) = tokio::join!(send(spec()), send(spec()));
     let third = send(spec()).await;
-    assert_eq!((first.0, second.0, third.0), (StatusCode::CREATED, StatusCode::CREATED, StatusCode::CREATED));
+    assert_eq!(
+        (first.0, second.0, third.0),
+        (
+            StatusCode::CREATED,
+            StatusCode::CREATED,
+            StatusCode::CREATED
+        )
+    );
     assert_eq!(first.1["id"], second.1["id"]);
     assert_eq!(first.1, third.1);
-    assert_eq!(test.get("/v1/experiments").await["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        test.get("/v1/experiments").await["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     let mut other = spec();
     other["budget_usd"] = json!(11);
     let (status, problem) = send(other).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_key_reused")));
+    assert_eq!(
+        (status, &problem["code"]),
+        (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &json!("idempotency_key_reused")
+        )
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -155,19 +256,37 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
     let mut path = "/v1/experiments?page_size=2".to_owned();
     loop {
         let page = test.get(&path).await;
-        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()));
-        let Some(token) = page["next_page_token"].as_str() else { break };
+        seen.extend(
+            page["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item["id"].as_str().unwrap().to_owned()),
+        );
+        let Some(token) = page["next_page_token"].as_str() else {
+            break;
+        };
         path = format!("/v1/experiments?page_size=2&page_token={token}");
     }
     made.reverse();
     assert_eq!(seen, made, "newest first");
-    let oldest = test.get("/v1/experiments?sort=created_at&page_size=1").await;
+    let oldest = test
+        .get("/v1/experiments?sort=created_at&page_size=1")
+        .await;
     assert_eq!(oldest["items"][0]["id"], made[4].as_str());
     let token = oldest["next_page_token"].as_str().unwrap();
     let path = format!("/v1/experiments?page_size=1&page_token={token}");
-    let (status, _) = test.send(test.request(Method::GET, &path, &test.admin)).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "a token belongs to its own list");
-    let none = test.get("/v1/experiments?state=completed&state=cancelled").await;
+    let (status, _) = test
+        .send(test.request(Method::GET, &path, &test.admin))
+        .await;
+    assert_eq!(
+        status,
+        StatusCode::BAD_REQUEST,
+        "a token belongs to its own list"
+    );
+    let none = test
+        .get("/v1/experiments?state=completed&state=cancelled")
+        .await;
     assert_eq!(none["items"], json!([]));
 }
 
@@ -176,11 +295,28 @@ async fn the_comparison_is_a_table_in_csv_too(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
     let path = format!("/v1/experiments/{id}/comparison?format=csv");
-    let text = test.request(Method::GET, &path, &test.admin).send().await.unwrap().text().await.unwrap();
+    let text = test
+        .request(Method::GET, &path, &test.admin)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let headers = reader.headers().unwrap().clone();
-    for column in ["candidate", "instance_type", "tokens_per_second", "billable_seconds", "cost_usd", "price_source"] {
-        assert!(headers.iter().any(|header| header == column), "{column} in {headers:?}");
+    for column in [
+        "candidate",
+        "instance_type",
+        "tokens_per_second",
+        "billable_seconds",
+        "cost_usd",
+        "price_source",
+    ] {
+        assert!(
+            headers.iter().any(|header| header == column),
+            "{column} in {headers:?}"
+        );
     }
     assert_eq!(reader.records().count(), 2);
 }
@@ -195,11 +331,21 @@ async fn incomparable_profiles_share_the_table_and_not_the_rank(pool: PgPool) {
     document["candidates"].as_array_mut().unwrap().push(odd);
     let id = test.start(&document).await;
     test.run_to_end(&id, 12).await;
-    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    let verdict = test
+        .get(&format!("/v1/experiments/{id}/recommendation"))
+        .await;
     assert_eq!(verdict["ranked"].as_array().unwrap().len(), 2);
     let reason = verdict["not_ranked"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("48 sequences a step, the others 64"), "{reason}");
-    assert!(verdict["not_ranked"][0]["fix"].as_str().unwrap().contains("8 × 1"));
+    assert!(
+        reason.contains("48 sequences a step, the others 64"),
+        "{reason}"
+    );
+    assert!(
+        verdict["not_ranked"][0]["fix"]
+            .as_str()
+            .unwrap()
+            .contains("8 × 1")
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -208,10 +354,19 @@ async fn a_stream_resumes_where_it_was_left(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.tick().await;
     let all = test.get(&format!("/v1/experiments/{id}/events")).await;
-    let ids: Vec<i64> = all["items"].as_array().unwrap().iter().map(|event| event["id"].as_i64().unwrap()).collect();
+    let ids: Vec<i64> = all["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["id"].as_i64().unwrap())
+        .collect();
     assert!(ids.len() >= 3, "created, planned, submitted: {all}");
     let stream = test
-        .request(Method::GET, &format!("/v1/experiments/{id}/events"), &test.admin)
+        .request(
+            Method::GET,
+            &format!("/v1/experiments/{id}/events"),
+            &test.admin,
+        )
         .header("accept", "text/event-stream")
         .header("last-event-id", ids[0].to_string())
         .send()
@@ -220,10 +375,14 @@ async fn a_stream_resumes_where_it_was_left(pool: PgPool) {
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     let mut chunks = stream.bytes_stream();
     let mut text = String::new();
-    while text.matches("\nevent:").count() + usize::from(text.starts_with("event:")) < ids.len() - 1 {
+    while text.matches("\nevent:").count() + usize::from(text.starts_with("event:")) < ids.len() - 1
+    {
         text.push_str(std::str::from_utf8(&chunks.next().await.unwrap().unwrap()).unwrap());
     }
-    assert!(!text.contains(&format!("id: {}\n", ids[0])) && text.contains(&format!("id: {}\n", ids[1])), "{text}");
+    assert!(
+        !text.contains(&format!("id: {}\n", ids[0])) && text.contains(&format!("id: {}\n", ids[1])),
+        "{text}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -232,11 +391,17 @@ async fn a_negotiated_price_is_used_and_a_second_of_its_day_is_a_conflict(pool: 
     let mut p5e = spec();
     p5e["candidates"][1]["instance_type"] = json!("ml.p5e.48xlarge");
     let (_, created) = test.post("/v1/experiments", &p5e).await;
-    assert_eq!(created["trials"][1]["refused"], true, "no list has its price");
+    assert_eq!(
+        created["trials"][1]["refused"], true,
+        "no list has its price"
+    );
     let put = |usd: f64| {
         let body = json!({"region": "us-east-1", "usd_per_hour": usd, "source": "contract 7",
             "effective_from": "2026-11-01T00:00:00Z", "reason": "signed late"});
-        test.send(test.request(Method::PUT, "/v1/prices/ml.p5e.48xlarge", &test.admin).json(&body))
+        test.send(
+            test.request(Method::PUT, "/v1/prices/ml.p5e.48xlarge", &test.admin)
+                .json(&body),
+        )
     };
     assert_eq!(put(68.5).await.0, StatusCode::OK);
     assert_eq!(put(70.0).await.0, StatusCode::CONFLICT);
@@ -253,15 +418,24 @@ async fn a_workload_is_versioned_by_its_content(pool: PgPool) {
     let (_, first) = test.post("/v1/workloads", &workload).await;
     test.advance(TimeDelta::minutes(5)).await;
     let (_, again) = test.post("/v1/workloads", &workload).await;
-    assert_eq!((&first["id"], &first["created_at"]), (&again["id"], &again["created_at"]));
+    assert_eq!(
+        (&first["id"], &first["created_at"]),
+        (&again["id"], &again["created_at"])
+    );
     workload["code_version"] = json!("2");
     let (_, next) = test.post("/v1/workloads", &workload).await;
-    assert_eq!((&first["version"], &next["version"]), (&json!(1), &json!(2)));
+    assert_eq!(
+        (&first["version"], &next["version"]),
+        (&json!(1), &json!(2))
+    );
     let mut by_reference = spec();
     by_reference.as_object_mut().unwrap().remove("workload");
     by_reference["workload_id"] = next["id"].clone();
     let id = test.start(&by_reference).await;
-    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["workload_id"], next["id"]);
+    assert_eq!(
+        test.get(&format!("/v1/experiments/{id}")).await["workload_id"],
+        next["id"]
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -270,16 +444,26 @@ async fn what_no_experiment_could_run_is_not_stored(pool: PgPool) {
     let mut workload = spec()["workload"].clone();
     workload["metrics"][0]["regex"] = json!("loss=[0-9.+");
     let (status, problem) = test.post("/v1/workloads", &workload).await;
-    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("metric-regex")));
+    assert_eq!(
+        (status, &problem["errors"][0]["rule"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("metric-regex"))
+    );
     let mut profile = spec()["candidates"][0]["profile"].clone();
     profile["zero_stage"] = json!(9);
     let new = json!({"name": "x", "instance_type": "ml.p5.48xlarge", "spec": profile});
     let (status, problem) = test.post("/v1/instance-profiles", &new).await;
-    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("zero-stage")));
+    assert_eq!(
+        (status, &problem["errors"][0]["rule"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("zero-stage"))
+    );
     assert_eq!(problem["errors"][0]["pointer"], "/spec/zero_stage");
     // How many instances it is for is not said here: 16 ways are two of these.
     let mut split = spec()["candidates"][0]["profile"].clone();
-    for (key, value) in [("tensor_parallel_degree", 8), ("pipeline_parallel_degree", 2), ("zero_stage", 1)] {
+    for (key, value) in [
+        ("tensor_parallel_degree", 8),
+        ("pipeline_parallel_degree", 2),
+        ("zero_stage", 1),
+    ] {
         split[key] = json!(value);
     }
     split["library"] = json!("torchrun");
@@ -298,7 +482,10 @@ async fn what_is_refused_does_not_run(pool: PgPool) {
     assert_eq!(plan["would_start"], false, "{plan:#}");
     assert_eq!(plan["candidates"][0]["refused"], true);
     let (status, problem) = test.post("/v1/experiments", &compiled).await;
-    assert_eq!((status, &problem["errors"][0]["rule"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("compiler-ended")));
+    assert_eq!(
+        (status, &problem["errors"][0]["rule"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("compiler-ended"))
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -307,22 +494,43 @@ async fn an_experiment_all_of_whose_trials_failed_has_failed(pool: PgPool) {
     let id = test.start(&spec()).await;
     let ended = test.run_to_end(&id, 12).await;
     assert_eq!(ended["state"], "failed", "{ended:#}");
-    let events = test.get(&format!("/v1/experiments/{id}/events?page_size=500")).await;
-    let of_kind = events["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status");
-    let told: Vec<&str> = of_kind.map(|event| event["message"].as_str().unwrap()).collect();
-    assert!(!told.is_empty() && told.iter().all(|message| message.contains(" on_demand: ")), "{told:#?}");
+    let events = test
+        .get(&format!("/v1/experiments/{id}/events?page_size=500"))
+        .await;
+    let of_kind = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["kind"] == "trial.status");
+    let told: Vec<&str> = of_kind
+        .map(|event| event["message"].as_str().unwrap())
+        .collect();
+    assert!(
+        !told.is_empty() && told.iter().all(|message| message.contains(" on_demand: ")),
+        "{told:#?}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn unknown_paths_and_methods_are_problems_too(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    let (status, problem) = test.send(test.request(Method::GET, "/v1/nothing", &test.admin)).await;
-    assert_eq!((status, &problem["instance"]), (StatusCode::NOT_FOUND, &json!("/v1/nothing")));
-    let (status, _) = test.send(test.request(Method::DELETE, "/v1/experiments", &test.admin)).await;
+    let (status, problem) = test
+        .send(test.request(Method::GET, "/v1/nothing", &test.admin))
+        .await;
+    assert_eq!(
+        (status, &problem["instance"]),
+        (StatusCode::NOT_FOUND, &json!("/v1/nothing"))
+    );
+    let (status, _) = test
+        .send(test.request(Method::DELETE, "/v1/experiments", &test.admin))
+        .await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     let (status, page) = test.send(test.request(Method::GET, "/docs/", "")).await;
     assert_eq!(status, StatusCode::OK);
-    assert!(page.as_str().unwrap().contains("swagger-ui"), "served by ourselves");
+    assert!(
+        page.as_str().unwrap().contains("swagger-ui"),
+        "served by ourselves"
+    );
 }
 
 /// All at once: whoever is second finds the key taken in the transaction of the first.
@@ -334,8 +542,19 @@ async fn concurrent_requests_with_one_key_are_one_experiment(pool: PgPool) {
         test.send(request.header("idempotency-key", "again").json(&spec()))
     };
     let answers = futures::future::join_all((0..16).map(|_| one())).await;
-    assert!(answers.iter().all(|(status, body)| *status == 201 && body["id"] == answers[0].1["id"]), "{answers:#?}");
-    assert_eq!(test.get("/v1/experiments").await["items"].as_array().unwrap().len(), 1);
+    assert!(
+        answers
+            .iter()
+            .all(|(status, body)| *status == 201 && body["id"] == answers[0].1["id"]),
+        "{answers:#?}"
+    );
+    assert_eq!(
+        test.get("/v1/experiments").await["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -345,24 +564,40 @@ async fn what_the_client_has_already_is_not_sent_again(pool: PgPool) {
     let path = format!("/v1/experiments/{id}/comparison");
     let ask = async |tag: Option<String>| {
         let request = test.request(Method::GET, &path, &test.admin);
-        tag.into_iter().fold(request, |request, tag| request.header("if-none-match", tag)).send().await.unwrap()
+        tag.into_iter()
+            .fold(request, |request, tag| request.header("if-none-match", tag))
+            .send()
+            .await
+            .unwrap()
     };
     let first = ask(None).await;
     let tag = first.headers()["etag"].to_str().unwrap().to_owned();
     test.advance(TimeDelta::minutes(1)).await;
     let again = ask(Some(tag.clone())).await;
-    assert_eq!((again.status().as_u16(), again.headers()["etag"].to_str().unwrap()), (304, tag.as_str()));
+    assert_eq!(
+        (
+            again.status().as_u16(),
+            again.headers()["etag"].to_str().unwrap()
+        ),
+        (304, tag.as_str())
+    );
     assert!(again.bytes().await.unwrap().is_empty());
     test.run_to_end(&id, 12).await;
     let changed = ask(Some(tag.clone())).await;
-    assert!(changed.status() == StatusCode::OK && changed.headers()["etag"].to_str().unwrap() != tag);
+    assert!(
+        changed.status() == StatusCode::OK && changed.headers()["etag"].to_str().unwrap() != tag
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_stored_profile_is_used_on_its_own_type(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let mut spec = spec();
-    let profile = spec["candidates"][1].as_object_mut().unwrap().remove("profile").unwrap();
+    let profile = spec["candidates"][1]
+        .as_object_mut()
+        .unwrap()
+        .remove("profile")
+        .unwrap();
     let new = json!({"name": "small", "instance_type": "ml.p4de.24xlarge", "spec": profile});
     let (status, stored) = test.post("/v1/instance-profiles", &new).await;
     assert_eq!(status, StatusCode::CREATED, "{stored}");
@@ -372,9 +607,15 @@ async fn a_stored_profile_is_used_on_its_own_type(pool: PgPool) {
     let error = &refused["errors"][0];
     assert_eq!(
         (&error["rule"], &error["pointer"]),
-        (&json!("profile-of-another-type"), &json!("/candidates/1/profile_id"))
+        (
+            &json!("profile-of-another-type"),
+            &json!("/candidates/1/profile_id")
+        )
     );
-    assert_eq!(error["detail"], "the profile `small` was stored for ml.p4de.24xlarge, and is used on ml.p5.48xlarge");
+    assert_eq!(
+        error["detail"],
+        "the profile `small` was stored for ml.p4de.24xlarge, and is used on ml.p5.48xlarge"
+    );
     spec["candidates"][1]["instance_type"] = json!("ml.p4de.24xlarge");
     let (status, started) = test.post("/v1/experiments", &spec).await;
     assert_eq!(status, StatusCode::CREATED, "{started}");

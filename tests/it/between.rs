@@ -1,5 +1,5 @@
-//! What stands between the service and its region, or its database. A proxy that remembers what was sent, and does to a call what a
-//! region cannot be asked to do; a line that falls silent.
+//! What stands between the service and its region, or its database. A proxy that remembers what was
+//! sent, and does to a call what a region cannot be asked to do; a line that falls silent.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,7 +53,10 @@ pub(crate) struct Between {
 }
 
 impl Between {
-    pub(crate) async fn start(target: &str, rule: impl FnMut(&str, &Value) -> Act + Send + 'static) -> Self {
+    pub(crate) async fn start(
+        target: &str,
+        rule: impl FnMut(&str, &Value) -> Act + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let between = Self {
             url: format!("http://{}", listener.local_addr().unwrap()),
@@ -70,7 +73,12 @@ impl Between {
 
     /// How often an operation was called.
     pub(crate) fn count(&self, operation: &str) -> usize {
-        self.seen.lock().unwrap().iter().filter(|seen| *seen == operation).count()
+        self.seen
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|seen| *seen == operation)
+            .count()
     }
 
     /// From now on another rule holds.
@@ -92,8 +100,15 @@ impl Between {
         let mut headers = call.headers;
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
-        let request = self.client.request(call.method, format!("{}{}", self.target, call.path));
-        let answer = request.headers(headers).body(call.body).send().await.unwrap();
+        let request = self
+            .client
+            .request(call.method, format!("{}{}", self.target, call.path));
+        let answer = request
+            .headers(headers)
+            .body(call.body)
+            .send()
+            .await
+            .unwrap();
         let (status, mut headers) = (answer.status(), answer.headers().clone());
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::TRANSFER_ENCODING);
@@ -103,8 +118,12 @@ impl Between {
 
 /// The operation's name is in a header, or at the end of the path.
 fn operation(headers: &HeaderMap, path: &str) -> String {
-    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
-    let name = target.and_then(|target| target.rsplit('.').next()).or_else(|| path.rsplit('/').next());
+    let target = headers
+        .get("x-amz-target")
+        .and_then(|value| value.to_str().ok());
+    let name = target
+        .and_then(|target| target.rsplit('.').next())
+        .or_else(|| path.rsplit('/').next());
     name.unwrap_or_default().to_owned()
 }
 
@@ -115,17 +134,29 @@ async fn through(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let path = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let path = uri
+        .path_and_query()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let name = operation(&headers, uri.path());
     let json: Value = serde_json::from_slice(&body).unwrap_or_default();
     between.seen.lock().unwrap().push(name.clone());
     let act = (*between.rule.lock().unwrap())(&name, &json);
-    let call = Call { method, path, headers, body };
+    let call = Call {
+        method,
+        path,
+        headers,
+        body,
+    };
     match act {
         Act::Pass => between.forward(call).await.into_response(),
         Act::Answer(status, answer) => {
             let kind = [(header::CONTENT_TYPE, "application/x-amz-json-1.1")];
-            let body = if answer.is_null() { String::new() } else { answer.to_string() };
+            let body = if answer.is_null() {
+                String::new()
+            } else {
+                answer.to_string()
+            };
             (StatusCode::from_u16(status).unwrap(), kind, body).into_response()
         }
         Act::Wait(word) => {
@@ -155,7 +186,8 @@ fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     written
 }
 
-/// A line to the database, on which one statement gets lost with its connection: both stay open, and nothing more is carried.
+/// A line to the database, on which one statement gets lost with its connection: both stay open,
+/// and nothing more is carried.
 pub(crate) struct Line {
     lost: Arc<Mutex<Option<&'static str>>>,
     url: String,
@@ -166,14 +198,20 @@ impl Line {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut url = pool.connect_options().to_url_lossy();
         let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
-        url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
-        url.query_pairs_mut().append_pair("application_name", "behind the line");
-        let line = Self { lost: Arc::default(), url: url.to_string() };
+        url.set_port(Some(listener.local_addr().unwrap().port()))
+            .unwrap();
+        url.query_pairs_mut()
+            .append_pair("application_name", "behind the line");
+        let line = Self {
+            lost: Arc::default(),
+            url: url.to_string(),
+        };
         let lost = line.lost.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
-                let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
                 tokio::spawn(carry(from_client, to_server, lost.clone()));
                 tokio::spawn(carry(from_server, to_client, Arc::default()));
             }
@@ -195,12 +233,20 @@ impl Line {
     }
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lost: Arc<Mutex<Option<&'static str>>>) {
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    lost: Arc<Mutex<Option<&'static str>>>,
+) {
     let mut buffer = vec![0; 65_536];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         let is_lost = {
             let mut lost = lost.lock().unwrap();
-            let has = |text: &&str| buffer[..count].windows(text.len()).any(|window| window == text.as_bytes());
+            let has = |text: &&str| {
+                buffer[..count]
+                    .windows(text.len())
+                    .any(|window| window == text.as_bytes())
+            };
             lost.as_ref().is_some_and(has) && lost.take().is_some()
         };
         if is_lost {

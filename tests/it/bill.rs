@@ -1,5 +1,5 @@
-//! A thousand random trials against the region's own bill, to the cent: spot and interrupted, warm, failed, stopped, without
-//! capacity, cancelled.
+//! A thousand random trials against the region's own bill, to the cent: spot and interrupted, warm,
+//! failed, stopped, without capacity, cancelled.
 
 use std::collections::BTreeMap;
 
@@ -50,15 +50,17 @@ fn random_spec(draw: &mut Draw) -> Value {
     if kind == 4 {
         // Without local NVMe: its volume is billed, and its warm pool's.
         let mut lora = spot_spec();
-        std::mem::swap(&mut random["workload"]["model"], &mut lora["workload"]["model"]);
+        std::mem::swap(
+            &mut random["workload"]["model"],
+            &mut lora["workload"]["model"],
+        );
         random["workload"]["trial_tokens"] = json!(2_000_000 + draw.below(10_000_000));
         random["workload"]["precision"] = json!("fp16");
         random["max_runtime_seconds"] = json!(72_000);
         random["keep_alive_seconds"] = json!(600 + draw.below(3000));
         let profile = json!({"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 16, "zero_stage": 3,
                              "activation_checkpointing": true, "volume_size_gb": 200 + draw.below(800)});
-        random["candidates"] =
-            json!([{"name": "p3", "instance_type": "ml.p3.8xlarge", "repeats": REPEATS, "profile": profile}]);
+        random["candidates"] = json!([{"name": "p3", "instance_type": "ml.p3.8xlarge", "repeats": REPEATS, "profile": profile}]);
     }
     random["budget_usd"] = json!(1_000_000);
     random
@@ -66,38 +68,69 @@ fn random_spec(draw: &mut Draw) -> Value {
 
 #[sqlx::test(migrations = false)]
 async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
-    let faults = ["--no-capacity", "0.04", "--internal-error", "0.04", "--algorithm-error", "0.04"];
-    let test =
-        TestApp::with_faults(pool.clone(), &[&faults[..], &["--quota", "500", "--pool-quota", "500"]].concat()).await;
+    let faults = [
+        "--no-capacity",
+        "0.04",
+        "--internal-error",
+        "0.04",
+        "--algorithm-error",
+        "0.04",
+    ];
+    let test = TestApp::with_faults(
+        pool.clone(),
+        &[&faults[..], &["--quota", "500", "--pool-quota", "500"]].concat(),
+    )
+    .await;
     let mut draw = Draw(20_261_121);
     let mut living = Vec::new();
     for _ in 0..EXPERIMENTS {
         living.push(test.start(&random_spec(&mut draw)).await);
     }
-    let trials: i64 = sqlx::query_scalar("SELECT count(*) FROM trials").fetch_one(&pool).await.unwrap();
+    let trials: i64 = sqlx::query_scalar("SELECT count(*) FROM trials")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
     assert_eq!(u64::try_from(trials).unwrap(), EXPERIMENTS * REPEATS);
     for round in 0..400 {
         test.tick().await;
         if round % 4 == 3 && round < 24 {
             let victim = usize::try_from(draw.below(u64::try_from(living.len()).unwrap())).unwrap();
-            test.post(&format!("/v1/experiments/{}/cancel", living[victim]), &json!({})).await;
+            test.post(
+                &format!("/v1/experiments/{}/cancel", living[victim]),
+                &json!({}),
+            )
+            .await;
         }
-        let open: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments WHERE ended_at IS NULL")
-            .fetch_one(&pool)
-            .await
-            .unwrap();
+        let open: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM experiments WHERE ended_at IS NULL")
+                .fetch_one(&pool)
+                .await
+                .unwrap();
         if open == 0 {
             break;
         }
         test.advance(TimeDelta::minutes(10)).await;
     }
-    let states: Vec<(String, i64)> = sqlx::query_as("SELECT state, count(*) FROM trials GROUP BY state ORDER BY state")
-        .fetch_all(&pool)
-        .await
-        .unwrap();
-    let count = |state: &str| states.iter().find(|(name, _)| name == state).map_or(0, |(_, count)| *count);
-    assert_eq!(count("completed") + count("failed") + count("stopped"), 1000, "{states:?}");
-    assert!(count("completed") > 500 && count("failed") > 10 && count("stopped") > 50, "{states:?}");
+    let states: Vec<(String, i64)> =
+        sqlx::query_as("SELECT state, count(*) FROM trials GROUP BY state ORDER BY state")
+            .fetch_all(&pool)
+            .await
+            .unwrap();
+    let count = |state: &str| {
+        states
+            .iter()
+            .find(|(name, _)| name == state)
+            .map_or(0, |(_, count)| *count)
+    };
+    assert_eq!(
+        count("completed") + count("failed") + count("stopped"),
+        1000,
+        "{states:?}"
+    );
+    assert!(
+        count("completed") > 500 && count("failed") > 10 && count("stopped") > 50,
+        "{states:?}"
+    );
 
     let booked: Vec<(String, Decimal)> = sqlx::query_as(
         "SELECT a.job_name, sum(l.usd) FROM ledger l JOIN attempts a ON a.id = l.attempt_id
@@ -106,14 +139,32 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
     .fetch_all(&pool)
     .await
     .unwrap();
-    let booked: BTreeMap<String, f64> = booked.into_iter().map(|(name, usd)| (name, usd.to_f64().unwrap())).collect();
+    let booked: BTreeMap<String, f64> = booked
+        .into_iter()
+        .map(|(name, usd)| (name, usd.to_f64().unwrap()))
+        .collect();
     let record = test.record().await;
     let (mut billed_total, mut booked_total, mut kinds) = (0.0, 0.0, [0; 5]);
     for job in record["jobs"].as_array().unwrap() {
-        let parts = ["micro_usd", "pool_micro_usd", "storage_micro_usd", "pool_storage_micro_usd"];
-        let billed: f64 = parts.iter().map(|part| job[part].as_f64().unwrap()).sum::<f64>() / 1e6;
-        let ours = booked.get(job["name"].as_str().unwrap()).copied().unwrap_or(0.0);
-        assert!((billed - ours).abs() < 0.005, "billed {billed}, booked {ours}: {job}");
+        let parts = [
+            "micro_usd",
+            "pool_micro_usd",
+            "storage_micro_usd",
+            "pool_storage_micro_usd",
+        ];
+        let billed: f64 = parts
+            .iter()
+            .map(|part| job[part].as_f64().unwrap())
+            .sum::<f64>()
+            / 1e6;
+        let ours = booked
+            .get(job["name"].as_str().unwrap())
+            .copied()
+            .unwrap_or(0.0);
+        assert!(
+            (billed - ours).abs() < 0.005,
+            "billed {billed}, booked {ours}: {job}"
+        );
         billed_total += billed;
         booked_total += ours;
         kinds[0] += i32::from(job["spot"] == true);
@@ -122,8 +173,14 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
         kinds[3] += i32::from(job["status"] == "Stopped");
         kinds[4] += i32::from(job["storage_micro_usd"].as_i64().unwrap() > 0);
     }
-    assert!((billed_total - booked_total).abs() < 0.005, "billed {billed_total}, booked {booked_total}");
-    assert!(kinds.iter().all(|count| *count > 20), "spot, warm, failed, stopped, with volumes: {kinds:?}");
+    assert!(
+        (billed_total - booked_total).abs() < 0.005,
+        "billed {billed_total}, booked {booked_total}"
+    );
+    assert!(
+        kinds.iter().all(|count| *count > 20),
+        "spot, warm, failed, stopped, with volumes: {kinds:?}"
+    );
     println!(
         "{} jobs, ${billed_total:.2}; spot, warm, failed, stopped, with volumes: {kinds:?}",
         record["jobs"].as_array().unwrap().len()

@@ -1,5 +1,5 @@
-//! Tests that exist because a mistake would otherwise go unnoticed: each is named in `xtask/src/mutants.rs` as the one that
-//! catches a patch of `tests/mutants/`.
+//! Tests that exist because a mistake would otherwise go unnoticed: each is named in
+//! `xtask/src/mutants.rs` as the one that catches a patch of `tests/mutants/`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,8 @@ use sqlx::PgPool;
 
 use crate::program::Service;
 use crate::support::{TestApp, jobs, number, spec, spot_spec};
-/// The first of two trials is over and its instances wait, for two hours at most; the second is queued and matches them.
+/// The first of two trials is over and its instances wait, for two hours at most; the second is
+/// queued and matches them.
 async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
     let test = TestApp::with_faults(pool, &["--quota", "1"]).await;
     let mut warm = spec();
@@ -40,7 +41,10 @@ async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
     // Once: the end is settled, and the next tick would admit the second.
     scheduler::tick(&test.app).await.unwrap();
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!((&trials["items"][0]["state"], &trials["items"][1]["state"]), (&json!("completed"), &json!("queued")));
+    assert_eq!(
+        (&trials["items"][0]["state"], &trials["items"][1]["state"]),
+        (&json!("completed"), &json!("queued"))
+    );
     (test, id)
 }
 
@@ -52,36 +56,62 @@ async fn pools_are_looked_at(test: &TestApp) -> Value {
     jobs(&test.record().await)[0].clone()
 }
 
-/// What comes between the service and the region: it may answer a call itself, or do something before it passes the call on.
-type Intercept = dyn Fn(&str, Value) -> Pin<Box<dyn Future<Output = Option<Response>> + Send>> + Send + Sync;
+/// What comes between the service and the region: it may answer a call itself, or do something
+/// before it passes the call on.
+type Intercept =
+    dyn Fn(&str, Value) -> Pin<Box<dyn Future<Output = Option<Response>> + Send>> + Send + Sync;
 
 /// The service of a test, with an interceptor before its region.
 async fn intercepted(test: &TestApp, intercept: Arc<Intercept>) -> App {
     let (client, region) = (test.client.clone(), test.region.url.clone());
     let pass = async move |headers: HeaderMap, body: Bytes| -> Response {
-        let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let target = headers
+            .get("x-amz-target")
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let parsed = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if let Some(answer) = intercept(target, parsed).await {
             return answer;
         }
         let mut request = client.post(&region).body(body);
-        for name in [header::CONTENT_TYPE, header::AUTHORIZATION, "x-amz-target".parse().unwrap()] {
-            request = request.header(&name, headers.get(&name).unwrap_or(&HeaderValue::from_static("")));
+        for name in [
+            header::CONTENT_TYPE,
+            header::AUTHORIZATION,
+            "x-amz-target".parse().unwrap(),
+        ] {
+            request = request.header(
+                &name,
+                headers.get(&name).unwrap_or(&HeaderValue::from_static("")),
+            );
         }
         let answer = request.send().await.expect("the region");
         let (status, headers) = (answer.status(), answer.headers().clone());
         (status, headers, answer.bytes().await.expect("its answer")).into_response()
     };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("its address"));
     tokio::spawn(axum::serve(listener, Router::new().fallback(pass)).into_future());
-    let jobs = Arc::new(bakeoff_aws::connect_to(&url, &test.region.s3_url, "us-east-1").await.jobs);
+    let jobs = Arc::new(
+        bakeoff_aws::connect_to(&url, &test.region.s3_url, "us-east-1")
+            .await
+            .jobs,
+    );
     let mut app = test.app.clone();
-    app.aws = Arc::new(Aws::new(Ports { jobs, ..test.ports.clone() }, app.clock.clone(), 100_000.0));
+    app.aws = Arc::new(Aws::new(
+        Ports {
+            jobs,
+            ..test.ports.clone()
+        },
+        app.clock.clone(),
+        100_000.0,
+    ));
     app
 }
 
-/// 16 TB on a type without local NVMe: the volume is a large part of the bill, and of the reservation.
+/// 16 TB on a type without local NVMe: the volume is a large part of the bill, and of the
+/// reservation.
 #[sqlx::test(migrations = false)]
 async fn a_reservation_holds_what_the_volume_may_cost(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -99,16 +129,26 @@ async fn a_reservation_holds_what_the_volume_may_cost(pool: PgPool) {
         let plan = &plans["candidates"][0];
         assert_eq!(plan["refused"], false, "{plans}");
         let worst = &plan["worst_case"];
-        (worst["training_usd"].as_f64().unwrap(), worst["pool_usd"].as_f64().unwrap())
+        (
+            worst["training_usd"].as_f64().unwrap(),
+            worst["pool_usd"].as_f64().unwrap(),
+        )
     };
     let (small, large) = (reserved(200).await, reserved(16_000).await);
     let usd_per_gb_month = 0.14;
     let hours = |seconds: f64| 15_800.0 * usd_per_gb_month * seconds / (31.0 * 86_400.0);
-    assert!(large.0 - small.0 >= hours(72_000.0), "a job's volume: {small:?} {large:?}");
-    assert!(large.1 - small.1 >= hours(3600.0), "its warm pool's: {small:?} {large:?}");
+    assert!(
+        large.0 - small.0 >= hours(72_000.0),
+        "a job's volume: {small:?} {large:?}"
+    );
+    assert!(
+        large.1 - small.1 >= hours(3600.0),
+        "its warm pool's: {small:?} {large:?}"
+    );
 }
 
-/// A reader that was slow and one that took its work over both bring the last read: money is given back once.
+/// A reader that was slow and one that took its work over both bring the last read: money is given
+/// back once.
 #[sqlx::test(migrations = false)]
 async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -117,31 +157,66 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
     test.advance(TimeDelta::minutes(20)).await;
     test.watch().await;
     let now = test.app.clock.now() + TimeDelta::days(1);
-    let slow = test.app.store.claim_due_metrics(now, TimeDelta::zero(), 1).await.unwrap();
-    let fast = test.app.store.claim_due_metrics(now, TimeDelta::zero(), 500).await.unwrap();
+    let slow = test
+        .app
+        .store
+        .claim_due_metrics(now, TimeDelta::zero(), 1)
+        .await
+        .unwrap();
+    let fast = test
+        .app
+        .store
+        .claim_due_metrics(now, TimeDelta::zero(), 500)
+        .await
+        .unwrap();
     assert_eq!((slow.len(), fast.len()), (1, 2), "the hold has run out");
-    let twin = fast.into_iter().find(|due| due.job_name == slow[0].job_name).unwrap();
-    let held = async || test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].as_f64().unwrap();
+    let twin = fast
+        .into_iter()
+        .find(|due| due.job_name == slow[0].job_name)
+        .unwrap();
+    let held = async || {
+        test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"]
+            .as_f64()
+            .unwrap()
+    };
     let mut after = vec![held().await];
     for due in slow.into_iter().chain([twin]) {
-        let last = Progress { due, cursor: now, next_at: None };
-        test.app.store.record_metrics(&Samples::default(), &[last], now).await.unwrap();
+        let last = Progress {
+            due,
+            cursor: now,
+            next_at: None,
+        };
+        test.app
+            .store
+            .record_metrics(&Samples::default(), &[last], now)
+            .await
+            .unwrap();
         after.push(held().await);
     }
     assert!(after[1] < after[0], "the first releases: {after:?}");
-    assert!((after[2] - after[1]).abs() < 1e-9, "the second changes nothing: {after:?}");
-    let released = "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'cloudwatch'";
+    assert!(
+        (after[2] - after[1]).abs() < 1e-9,
+        "the second changes nothing: {after:?}"
+    );
+    let released =
+        "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'cloudwatch'";
     assert_eq!(number(&pool, released).await, 1);
 }
 
-/// Somebody else's job that bears one of our names, and no marker: it lives on, and we pay for nothing.
+/// Somebody else's job that bears one of our names, and no marker: it lives on, and we pay for
+/// nothing.
 #[sqlx::test(migrations = false)]
 async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     test.start(&spec()).await;
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(&pool).await.unwrap();
-    let mut request: bakeoff_domain::job::TrainingJobRequest = serde_json::from_value(plan["request"].clone()).unwrap();
-    request.job_name = bakeoff_domain::request::job_name(&test.app.settings.installation, bakeoff::ids::fresh());
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let mut request: bakeoff_domain::job::TrainingJobRequest =
+        serde_json::from_value(plan["request"].clone()).unwrap();
+    request.job_name =
+        bakeoff_domain::request::job_name(&test.app.settings.installation, bakeoff::ids::fresh());
     test.ports.jobs.create(&request).await.unwrap();
     for _ in 0..4 {
         test.advance(TimeDelta::minutes(5)).await;
@@ -149,7 +224,13 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
     }
     let seen = test.ports.jobs.describe(&request.job_name).await.unwrap();
     assert_eq!(seen.status, JobStatus::InProgress, "it goes on");
-    assert!(test.record().await["calls"]["ListTrainingJobs"].as_i64().unwrap() >= 4, "it was seen");
+    assert!(
+        test.record().await["calls"]["ListTrainingJobs"]
+            .as_i64()
+            .unwrap()
+            >= 4,
+        "it was seen"
+    );
     assert_eq!(number(&pool, "SELECT count(*) FROM stray_jobs").await, 0);
     assert_eq!(number(&pool, "SELECT count(*) FROM ledger").await, 0);
 }
@@ -160,17 +241,30 @@ async fn a_lease_is_given_back_only_by_its_holder(pool: PgPool) {
     test.start(&spec()).await;
     let (store, now) = (&test.app.store, test.app.clock.now());
     let stale = test.admit("first", Duration::ZERO).await;
-    let held = store.claim_due_trials("second", Duration::from_mins(10), now, 10).await.unwrap();
-    assert_eq!((stale.len(), held.len()), (2, 2), "an expired lease passes on");
+    let held = store
+        .claim_due_trials("second", Duration::from_mins(10), now, 10)
+        .await
+        .unwrap();
+    assert_eq!(
+        (stale.len(), held.len()),
+        (2, 2),
+        "an expired lease passes on"
+    );
     for trial in &stale {
         store.release_lease(trial, now, None).await.unwrap();
     }
-    let third = store.claim_due_trials("third", Duration::from_mins(10), now, 10).await.unwrap();
+    let third = store
+        .claim_due_trials("third", Duration::from_mins(10), now, 10)
+        .await
+        .unwrap();
     assert_eq!(third.len(), 0, "the second holds them still");
     for trial in &held {
         store.release_lease(trial, now, None).await.unwrap();
     }
-    let third = store.claim_due_trials("third", Duration::from_mins(10), now, 10).await.unwrap();
+    let third = store
+        .claim_due_trials("third", Duration::from_mins(10), now, 10)
+        .await
+        .unwrap();
     assert_eq!(third.len(), 2, "and gives them back when it likes");
 }
 
@@ -185,28 +279,41 @@ async fn a_pool_is_kept_for_a_trial_that_may_run(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_pool_is_not_kept_for_a_paused_experiment(pool: PgPool) {
     let (test, id) = with_a_pool_that_is_wanted(pool).await;
-    test.post(&format!("/v1/experiments/{id}/pause"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/pause"), &json!({}))
+        .await;
     let first = pools_are_looked_at(&test).await;
-    assert!(first["idle_pool"] == false && first["pool_ran_out"] == false, "{first}");
+    assert!(
+        first["idle_pool"] == false && first["pool_ran_out"] == false,
+        "{first}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_pool_is_not_kept_for_a_cancelled_experiment(pool: PgPool) {
     let (test, id) = with_a_pool_that_is_wanted(pool).await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     let first = pools_are_looked_at(&test).await;
-    assert!(first["idle_pool"] == false && first["pool_ran_out"] == false, "{first}");
+    assert!(
+        first["idle_pool"] == false && first["pool_ran_out"] == false,
+        "{first}"
+    );
 }
 
-/// Our jobs are on the second page, and AWS throttles it: what was not seen is not missing, and nobody is asked about it.
+/// Our jobs are on the second page, and AWS throttles it: what was not seen is not missing, and
+/// nobody is asked about it.
 #[sqlx::test(migrations = false)]
 async fn a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach(pool: PgPool) {
     let test = TestApp::with_faults(pool.clone(), &["--quota", "1000"]).await;
     test.start(&spec()).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(12)).await;
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(&pool).await.unwrap();
-    let mut other: bakeoff_domain::job::TrainingJobRequest = serde_json::from_value(plan["request"].clone()).unwrap();
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let mut other: bakeoff_domain::job::TrainingJobRequest =
+        serde_json::from_value(plan["request"].clone()).unwrap();
     for number in 0..120 {
         other.job_name = format!("somebody-elses-{number}");
         test.ports.jobs.create(&other).await.unwrap();
@@ -215,30 +322,60 @@ async fn a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach(pool
         let is_second = target.ends_with(".ListTrainingJobs") && !body["NextToken"].is_null();
         Box::pin(async move {
             let error = [("x-amzn-errortype", "ThrottlingException")];
-            is_second.then(|| (StatusCode::BAD_REQUEST, error, r#"{"message":"Rate exceeded"}"#).into_response())
+            is_second.then(|| {
+                (
+                    StatusCode::BAD_REQUEST,
+                    error,
+                    r#"{"message":"Rate exceeded"}"#,
+                )
+                    .into_response()
+            })
         })
     });
     let app = intercepted(&test, throttle).await;
-    let described = async || test.record().await["calls"]["DescribeTrainingJob"].as_i64().unwrap_or(0);
+    let described = async || {
+        test.record().await["calls"]["DescribeTrainingJob"]
+            .as_i64()
+            .unwrap_or(0)
+    };
     let before = described().await;
-    watcher::tick(&app, &mut watcher::Memory::default()).await.unwrap();
-    assert_eq!(test.record().await["calls"]["ListTrainingJobs"], 1, "the first page was read, and the second refused");
+    watcher::tick(&app, &mut watcher::Memory::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        test.record().await["calls"]["ListTrainingJobs"],
+        1,
+        "the first page was read, and the second refused"
+    );
     scheduler::tick(&test.app).await.unwrap();
     assert_eq!(described().await, before);
-    assert_eq!(number(&pool, "SELECT count(*) FROM leases WHERE listed_at IS NOT NULL").await, 0);
+    assert_eq!(
+        number(
+            &pool,
+            "SELECT count(*) FROM leases WHERE listed_at IS NOT NULL"
+        )
+        .await,
+        0
+    );
     // The next listing is whole.
     test.watch().await;
     scheduler::tick(&test.app).await.unwrap();
     assert_eq!(described().await, before + 2);
 }
 
-/// A create may be under way for as long as a lease is trusted and two calls may take: so long its money is held, whatever is
-/// cancelled. That is put together where the program starts.
+/// A create may be under way for as long as a lease is trusted and two calls may take: so long its
+/// money is held, whatever is cancelled. That is put together where the program starts.
 #[sqlx::test(migrations = false)]
 async fn a_quarantine_outlasts_the_lease_and_two_calls(pool: PgPool) {
-    // Everything is throttled: the attempt is planned, and nobody can be sure that no job comes of it.
+    // Everything is throttled: the attempt is planned, and nobody can be sure that no job comes of
+    // it.
     let test = TestApp::with_faults(pool.clone(), &["--throttle", "1"]).await;
-    let service = Service::on(&pool, &test.region, &["--lease-seconds", "120", "--aws-timeout-seconds", "60"]).await;
+    let service = Service::on(
+        &pool,
+        &test.region,
+        &["--lease-seconds", "120", "--aws-timeout-seconds", "60"],
+    )
+    .await;
     let id = test.start(&spec()).await;
     let becomes = async |query: &'static str| {
         while number(&pool, query).await < 2 {
@@ -246,13 +383,22 @@ async fn a_quarantine_outlasts_the_lease_and_two_calls(pool: PgPool) {
         }
     };
     becomes("SELECT count(*) FROM attempts WHERE state = 'planned'").await;
-    let cancel = test.client.post(format!("{}/v1/experiments/{id}/cancel", service.url)).bearer_auth(&test.admin);
-    assert_eq!(cancel.json(&json!({})).send().await.unwrap().status(), StatusCode::ACCEPTED);
+    let cancel = test
+        .client
+        .post(format!("{}/v1/experiments/{id}/cancel", service.url))
+        .bearer_auth(&test.admin);
+    assert_eq!(
+        cancel.json(&json!({})).send().await.unwrap().status(),
+        StatusCode::ACCEPTED
+    );
     becomes("SELECT count(*) FROM attempts WHERE state = 'quarantined'").await;
     let held = "SELECT min(extract(epoch FROM a.quarantine_until - t.stop_requested_at))::bigint
                 FROM attempts a JOIN trials t ON t.id = a.trial_id";
     let held = number(&pool, held).await;
-    assert!(held >= (120 + 2 * 60) * 1000, "{held} s on a clock that is a thousand times as fast as the lease's");
+    assert!(
+        held >= (120 + 2 * 60) * 1000,
+        "{held} s on a clock that is a thousand times as fast as the lease's"
+    );
 }
 
 /// An event that was long on its way tells what was; what a listing has told since stays.
@@ -279,17 +425,23 @@ async fn an_event_older_than_what_is_known_changes_nothing(pool: PgPool) {
                        "LastModifiedTime": at_ms, "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
         });
         let key = bakeoff::http::events_key(&[7; 32]);
-        let request = test.request(Method::POST, "/v1/aws-events", &key).json(&event);
+        let request = test
+            .request(Method::POST, "/v1/aws-events", &key)
+            .json(&event);
         assert_eq!(test.send(request).await.0, StatusCode::ACCEPTED);
     };
     push("Downloading", modified_ms - 60_000).await;
     assert_eq!(status().await, (known, modified_ms), "it comes late");
     push("Uploading", modified_ms + 60_000).await;
-    assert_eq!(status().await, ("Uploading".to_owned(), modified_ms + 60_000), "what is newer is taken");
+    assert_eq!(
+        status().await,
+        ("Uploading".to_owned(), modified_ms + 60_000),
+        "what is newer is taken"
+    );
 }
 
-/// The create is under way when somebody cancels: the scheduler that holds the trial cannot know, and the job must not run
-/// until the next look in six hours.
+/// The create is under way when somebody cancels: the scheduler that holds the trial cannot know,
+/// and the job must not run until the next look in six hours.
 #[sqlx::test(migrations = false)]
 async fn a_cancel_while_the_create_is_under_way_takes_effect_at_once(pool: PgPool) {
     let test = TestApp::new(pool).await;
@@ -297,9 +449,15 @@ async fn a_cancel_while_the_create_is_under_way_takes_effect_at_once(pool: PgPoo
     alone["candidates"].as_array_mut().unwrap().truncate(1);
     let id = test.start(&alone).await;
     let url = format!("{}/v1/experiments/{id}/cancel", test.url);
-    let cancel = test.client.post(url).bearer_auth(&test.admin).json(&json!({}));
+    let cancel = test
+        .client
+        .post(url)
+        .bearer_auth(&test.admin)
+        .json(&json!({}));
     let intercept: Arc<Intercept> = Arc::new(move |target, _| {
-        let cancel = target.ends_with(".CreateTrainingJob").then(|| cancel.try_clone().unwrap());
+        let cancel = target
+            .ends_with(".CreateTrainingJob")
+            .then(|| cancel.try_clone().unwrap());
         Box::pin(async move {
             if let Some(cancel) = cancel {
                 assert_eq!(cancel.send().await.unwrap().status(), StatusCode::ACCEPTED);
@@ -311,6 +469,10 @@ async fn a_cancel_while_the_create_is_under_way_takes_effect_at_once(pool: PgPoo
     // The same moment: nothing but what is due at once is done.
     while scheduler::tick(&app).await.unwrap() > 0 {}
     assert_eq!(jobs(&test.record().await).len(), 1, "it was created");
-    assert_eq!(test.record().await["calls"]["StopTrainingJob"], 1, "and is stopped");
+    assert_eq!(
+        test.record().await["calls"]["StopTrainingJob"],
+        1,
+        "and is stopped"
+    );
     test.run_to_end(&id, 2).await;
 }

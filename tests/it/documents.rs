@@ -1,5 +1,6 @@
-//! The linter on transcriptions of five real requests: every mistake in them is found, and nothing on the corrected copies.
-//! `tests/documents/expected.json` says what is to be found where; each entry was read and agreed to.
+//! The linter on transcriptions of five real requests: every mistake in them is found, and nothing
+//! on the corrected copies. `tests/documents/expected.json` says what is to be found where; each
+//! entry was read and agreed to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,14 +28,19 @@ fn prices() -> Vec<Price> {
 fn found(document: &Value) -> Vec<String> {
     let prices = prices();
     let (_, findings) = document::check(document, None, &prices).expect("the kind is clear");
-    let mut all: Vec<String> = findings.iter().map(|finding| format!("{} {}", finding.rule, finding.pointer)).collect();
+    let mut all: Vec<String> = findings
+        .iter()
+        .map(|finding| format!("{} {}", finding.rule, finding.pointer))
+        .collect();
     all.sort();
     all
 }
 
 fn names() -> Vec<String> {
     let entries = fs::read_dir(folder()).unwrap().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
     names.retain(|name| name != "expected.json");
     names.sort();
     names
@@ -42,19 +48,27 @@ fn names() -> Vec<String> {
 
 #[test]
 fn every_mistake_of_the_requests_is_found_and_nothing_in_their_corrected_copies() {
-    let expected: BTreeMap<String, Vec<String>> = serde_json::from_value(read("expected.json")).unwrap();
+    let expected: BTreeMap<String, Vec<String>> =
+        serde_json::from_value(read("expected.json")).unwrap();
     let mut seen = BTreeMap::new();
     for name in names() {
         let findings = found(&read(&name));
         if name.contains(".corrected.") {
             assert_eq!(findings, Vec::<String>::new(), "{name}");
-            assert!(folder().join(name.replace(".corrected", "")).is_file(), "{name} corrects nothing");
+            assert!(
+                folder().join(name.replace(".corrected", "")).is_file(),
+                "{name} corrects nothing"
+            );
         } else {
             seen.insert(name, findings);
         }
     }
     if std::env::var_os("BAKEOFF_WRITE_EXPECTED").is_some() {
-        fs::write(folder().join("expected.json"), serde_json::to_string_pretty(&seen).unwrap() + "\n").unwrap();
+        fs::write(
+            folder().join("expected.json"),
+            serde_json::to_string_pretty(&seen).unwrap() + "\n",
+        )
+        .unwrap();
         return;
     }
     assert_eq!(seen, expected);
@@ -73,7 +87,10 @@ fn patches_lead_towards_the_corrected_copies() {
         }
         let mended = document::mend(&document, kind, &prices);
         let (_, left) = document::check(&mended, Some(kind), &prices).unwrap();
-        assert!(left.iter().all(|finding| finding.patch.is_empty()), "{name}: {left:#?}");
+        assert!(
+            left.iter().all(|finding| finding.patch.is_empty()),
+            "{name}: {left:#?}"
+        );
         assert!(left.len() < findings.len(), "{name}: {left:#?}");
     }
 }

@@ -1,5 +1,5 @@
-//! `bakeoff serve --embedded`: what its Postgres gets to see, who the service is there, and what is left of both however they
-//! end.
+//! `bakeoff serve --embedded`: what its Postgres gets to see, who the service is there, and what is
+//! left of both however they end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,12 @@ impl DataDir {
     /// Where the server keeps its files.
     fn postmaster(&self) -> Option<i32> {
         let text = std::fs::read_to_string(self.0.join("postgres/postmaster.pid")).ok()?;
-        text.lines().next()?.trim().parse().ok().filter(|pid| lives(*pid))
+        text.lines()
+            .next()?
+            .trim()
+            .parse()
+            .ok()
+            .filter(|pid| lives(*pid))
     }
 
     async fn connect(&self) -> PgConnection {
@@ -49,7 +54,8 @@ impl Drop for DataDir {
 /// Not even as a zombie.
 fn lives(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn kill_9(pid: u32) {
@@ -69,10 +75,13 @@ fn reaper_of(service: u32) -> Option<i32> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut children = pids.filter(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(&service.to_string()))
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(&service.to_string()))
     });
     children.find(|pid| {
-        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("reap-orphans")
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .unwrap_or_default()
+            .contains("reap-orphans")
     })
 }
 
@@ -80,14 +89,24 @@ fn reaper_of(service: u32) -> Option<i32> {
 async fn postgres_sees_no_secret_and_the_service_is_no_superuser_there() {
     let (region, data) = (Region::start(&[], usual()), DataDir::new());
     let service = Service::embedded(&region, &data.0).await;
-    let environment = std::fs::read(format!("/proc/{}/environ", data.postmaster().unwrap())).unwrap();
+    let environment =
+        std::fs::read(format!("/proc/{}/environ", data.postmaster().unwrap())).unwrap();
     let names: Vec<String> = environment
         .split(|byte| *byte == 0)
-        .filter_map(|entry| String::from_utf8_lossy(entry).split('=').next().map(str::to_owned))
+        .filter_map(|entry| {
+            String::from_utf8_lossy(entry)
+                .split('=')
+                .next()
+                .map(str::to_owned)
+        })
         .filter(|name| !name.is_empty())
         .collect();
     assert!(names.contains(&"PATH".to_owned()), "{names:?}");
-    let secret = |name: &&String| ["AWS_", "BAKEOFF_", "DATABASE_URL"].iter().any(|secret| name.starts_with(secret));
+    let secret = |name: &&String| {
+        ["AWS_", "BAKEOFF_", "DATABASE_URL"]
+            .iter()
+            .any(|secret| name.starts_with(secret))
+    };
     assert_eq!(names.iter().find(secret), None, "{names:?}");
     let mut service_role = data.connect().await;
     let (name, may): (String, bool) = sqlx::query_as(
@@ -98,11 +117,20 @@ async fn postgres_sees_no_secret_and_the_service_is_no_superuser_there() {
     .await
     .unwrap();
     assert_eq!((name.as_str(), may), ("bakeoff", false));
-    sqlx::query("CREATE TABLE stolen (line text)").execute(&mut service_role).await.unwrap();
-    let shell = sqlx::query("COPY stolen FROM PROGRAM 'env'").execute(&mut service_role).await.unwrap_err();
+    sqlx::query("CREATE TABLE stolen (line text)")
+        .execute(&mut service_role)
+        .await
+        .unwrap();
+    let shell = sqlx::query("COPY stolen FROM PROGRAM 'env'")
+        .execute(&mut service_role)
+        .await
+        .unwrap_err();
     assert!(shell.to_string().contains("permission denied"), "{shell}");
     // What it needs, it may: partitions come and go.
-    for call in ["make_samples_partition('2031-05-01')", "drop_empty_samples_partitions('2032-01-01')"] {
+    for call in [
+        "make_samples_partition('2031-05-01')",
+        "drop_empty_samples_partitions('2032-01-01')",
+    ] {
         let call = sqlx::AssertSqlSafe(format!("SELECT {call}"));
         sqlx::query(call).execute(&mut service_role).await.unwrap();
     }
@@ -114,7 +142,14 @@ async fn postgres_sees_no_secret_and_the_service_is_no_superuser_there() {
 /// Nobody else reads what lies there, whoever may pass through.
 fn assert_private(data_dir: &Path) {
     use std::os::unix::fs::MetadataExt;
-    for name in ["", "postgres.log", "postgres-password", "bakeoff-password", "postgres-url", "postgres-lock"] {
+    for name in [
+        "",
+        "postgres.log",
+        "postgres-password",
+        "bakeoff-password",
+        "postgres-url",
+        "postgres-lock",
+    ] {
         let mode = std::fs::metadata(data_dir.join(name)).unwrap().mode();
         assert_eq!(mode & 0o066, 0, "{name}: {mode:o}");
     }
@@ -124,13 +159,25 @@ fn assert_private(data_dir: &Path) {
 #[tokio::test]
 async fn a_cluster_of_an_earlier_version_is_handed_over_to_the_role() {
     let data = DataDir::new();
-    let config = Config { data_dir: data.0.clone(), durable: false };
+    let config = Config {
+        data_dir: data.0.clone(),
+        durable: false,
+    };
     let start = config.clone();
-    let cluster = tokio::task::spawn_blocking(move || Cluster::start(&start).unwrap()).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(move || Cluster::start(&start).unwrap())
+        .await
+        .unwrap();
     let store = Store::connect_lazy(&cluster.url("postgres"), 2, None).unwrap();
     store.migrate().await.unwrap();
-    store.ensure_project(ProjectId(ids::fresh()), "old", usual()).await.unwrap();
-    for statement in ["SELECT make_samples_partition('2031-05-01')", "DROP DATABASE bakeoff", "DROP ROLE bakeoff"] {
+    store
+        .ensure_project(ProjectId(ids::fresh()), "old", usual())
+        .await
+        .unwrap();
+    for statement in [
+        "SELECT make_samples_partition('2031-05-01')",
+        "DROP DATABASE bakeoff",
+        "DROP ROLE bakeoff",
+    ] {
         sqlx::query(statement).execute(store.pool()).await.unwrap();
     }
     store.pool().close().await;
@@ -142,7 +189,10 @@ async fn a_cluster_of_an_earlier_version_is_handed_over_to_the_role() {
     let region = Region::start(&[], usual());
     let service = Service::embedded(&region, &data.0).await;
     let mut role = data.connect().await;
-    let projects: Vec<String> = sqlx::query_scalar("SELECT name FROM projects").fetch_all(&mut role).await.unwrap();
+    let projects: Vec<String> = sqlx::query_scalar("SELECT name FROM projects")
+        .fetch_all(&mut role)
+        .await
+        .unwrap();
     assert_eq!(projects, ["old"]);
     let foreign: Vec<String> = sqlx::query_scalar(
         "SELECT c.relname::text FROM pg_class c WHERE relnamespace = 'public'::regnamespace
@@ -155,7 +205,10 @@ async fn a_cluster_of_an_earlier_version_is_handed_over_to_the_role() {
     .await
     .unwrap();
     assert_eq!(foreign, Vec::<String>::new(), "all of it is the role's");
-    sqlx::query("SELECT drop_empty_samples_partitions('2032-01-01')").execute(&mut role).await.unwrap();
+    sqlx::query("SELECT drop_empty_samples_partitions('2032-01-01')")
+        .execute(&mut role)
+        .await
+        .unwrap();
     service.stop().await;
 }
 
@@ -167,7 +220,10 @@ async fn a_killed_service_takes_its_postgres_with_it() {
     kill_9(service.pid());
     until(|| !lives(postmaster)).await;
     let log = std::fs::read_to_string(data.0.join("postgres.log")).unwrap();
-    assert!(log.trim_end().ends_with("database system is shut down"), "in order: {log}");
+    assert!(
+        log.trim_end().ends_with("database system is shut down"),
+        "in order: {log}"
+    );
 }
 
 #[tokio::test]
@@ -178,7 +234,11 @@ async fn a_service_that_comes_back_keeps_the_postgres_of_the_killed_one() {
     kill_9(killed.pid());
     let back = Service::embedded(&region, &data.0).await;
     until(|| !lives(reaper)).await;
-    assert_eq!(data.postmaster(), Some(postmaster), "adopted, and left alone by the other's reaper");
+    assert_eq!(
+        data.postmaster(),
+        Some(postmaster),
+        "adopted, and left alone by the other's reaper"
+    );
     // Now it is the second one's.
     kill_9(back.pid());
     until(|| !lives(postmaster)).await;
@@ -194,8 +254,9 @@ async fn a_stop_at_any_moment_of_the_start_leaves_nothing_running() {
         real_sleep(Duration::from_millis(delay_ms)).await;
         let status = service.asked_to_stop().await;
         // Before `main` has begun there is nobody to hear the signal.
-        let is_as_asked =
-            status.success() || (delay_ms < 100 && std::os::unix::process::ExitStatusExt::signal(&status) == Some(15));
+        let is_as_asked = status.success()
+            || (delay_ms < 100
+                && std::os::unix::process::ExitStatusExt::signal(&status) == Some(15));
         assert!(is_as_asked, "after {delay_ms} ms: {status}");
         assert_eq!(data.postmaster(), None, "after {delay_ms} ms");
     }

@@ -1,4 +1,5 @@
-//! Two databases of one installation: a copy acts on nothing while its original lives, and takes over when it does not.
+//! Two databases of one installation: a copy acts on nothing while its original lives, and takes
+//! over when it does not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +29,17 @@ impl Replica {
     fn on(test: &TestApp, store: Store, owner: &str) -> Self {
         let mut app = test.replica(owner);
         app.store = store;
-        app.watcher = Arc::new(Leader::new("watcher", owner.to_owned(), Duration::from_mins(1)));
+        app.watcher = Arc::new(Leader::new(
+            "watcher",
+            owner.to_owned(),
+            Duration::from_mins(1),
+        ));
         app.fence = Arc::new(Fence::new(Some(FENCE.to_owned()), false));
-        Self { app, fence: fence::Memory::default(), watcher: watcher::Memory::default() }
+        Self {
+            app,
+            fence: fence::Memory::default(),
+            watcher: watcher::Memory::default(),
+        }
     }
 
     /// Half a minute of its loops, without the clock.
@@ -62,22 +71,34 @@ fn long_spec() -> Value {
     spec
 }
 
-/// Two databases: the original, in which two jobs wait to be created, and a copy of it of before they were.
-async fn original_and_copy(test: &TestApp, pool: &PgPool) -> (Replica, Replica, (PgPool, PgPool, String)) {
+/// Two databases: the original, in which two jobs wait to be created, and a copy of it of before
+/// they were.
+async fn original_and_copy(
+    test: &TestApp,
+    pool: &PgPool,
+) -> (Replica, Replica, (PgPool, PgPool, String)) {
     let mut original = Replica::on(test, test.app.store.clone(), "original");
     minutes(test, &mut [&mut original], 3).await;
     assert_eq!(original.standing(), Standing::Ours);
     test.start(&long_spec()).await;
     let copied = copy_of(pool).await;
     // The lease of the original's watcher was copied as well, and would run out by itself.
-    sqlx::query("DELETE FROM leases").execute(&copied.0).await.unwrap();
+    sqlx::query("DELETE FROM leases")
+        .execute(&copied.0)
+        .await
+        .unwrap();
     let copy = Replica::on(test, Store::new(copied.0.clone()), "copy");
     (original, copy, copied)
 }
 
 async fn drop_copy((copied, admin, name): (PgPool, PgPool, String)) {
     copied.close().await;
-    sqlx::query(sqlx::AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!(
+        "DROP DATABASE {name:?} WITH (FORCE)"
+    )))
+    .execute(&admin)
+    .await
+    .unwrap();
     admin.close().await;
 }
 
@@ -86,7 +107,10 @@ async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pa
     let test = TestApp::new(pool.clone()).await;
     let (mut original, mut copy, copied) = original_and_copy(&test, &pool).await;
     minutes(&test, &mut [&mut original, &mut copy], 10).await;
-    assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
+    assert_eq!(
+        (original.standing(), copy.standing()),
+        (Standing::Ours, Standing::Stranger)
+    );
     // A failover, a deploy: the original is away for long, and comes back.
     minutes(&test, &mut [&mut copy], 10).await;
     assert_eq!(copy.standing(), Standing::Stranger);
@@ -94,7 +118,10 @@ async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pa
     assert_eq!(original.standing(), Standing::Ours);
     let record = test.record().await;
     assert_eq!(
-        (in_progress(&record), record["jobs"].as_array().unwrap().len()),
+        (
+            in_progress(&record),
+            record["jobs"].as_array().unwrap().len()
+        ),
         (2, 2),
         "the original's two, untouched"
     );
@@ -105,16 +132,23 @@ async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pa
     drop_copy(copied).await;
 }
 
-/// A failover, a deploy: for minutes nobody renews, and just then somebody starts a copy that knows the last token.
+/// A failover, a deploy: for minutes nobody renews, and just then somebody starts a copy that knows
+/// the last token.
 #[sqlx::test(migrations = false)]
 async fn a_copy_that_starts_while_its_original_pauses_acts_on_nothing(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let (mut original, mut copy, copied) = original_and_copy(&test, &pool).await;
     test.advance(TimeDelta::minutes(2)).await;
     minutes(&test, &mut [&mut copy], 3).await;
-    assert_eq!((copy.standing(), jobs(&test.record().await).len()), (Standing::Stranger, 0));
+    assert_eq!(
+        (copy.standing(), jobs(&test.record().await).len()),
+        (Standing::Stranger, 0)
+    );
     minutes(&test, &mut [&mut original, &mut copy], 10).await;
-    assert_eq!((original.standing(), copy.standing()), (Standing::Ours, Standing::Stranger));
+    assert_eq!(
+        (original.standing(), copy.standing()),
+        (Standing::Ours, Standing::Stranger)
+    );
     assert_eq!(in_progress(&test.record().await), 2, "the original's two");
     drop_copy(copied).await;
 }
@@ -128,7 +162,11 @@ async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool
     assert_eq!(named(Some(FENCE)).await.as_deref(), Some(FENCE));
     let mut owner = Replica::on(&test, store.clone(), "owner");
     minutes(&test, &mut [&mut owner], 3).await;
-    assert_eq!(named(Some("s3://tests/other.json")).await.as_deref(), Some(FENCE), "it is in use");
+    assert_eq!(
+        named(Some("s3://tests/other.json")).await.as_deref(),
+        Some(FENCE),
+        "it is in use"
+    );
     store.forget_fence().await.unwrap();
     assert_eq!(named(None).await.as_deref(), Some(FENCE));
     // What it finds there is its own no more: silence, a sweep, and only then does it act.
@@ -139,16 +177,28 @@ async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool
     minutes(&test, &mut [&mut again], 3).await;
     assert_eq!(again.standing(), Standing::Ours);
     store.forget_fence().await.unwrap();
-    assert_eq!(named(Some("s3://tests/other.json")).await.as_deref(), Some("s3://tests/other.json"));
+    assert_eq!(
+        named(Some("s3://tests/other.json")).await.as_deref(),
+        Some("s3://tests/other.json")
+    );
 }
 
-/// A staging system that was given a name of its own, and started with production's settings while production is away.
+/// A staging system that was given a name of its own, and started with production's settings while
+/// production is away.
 #[sqlx::test(migrations = false)]
 async fn the_fence_of_another_installation_is_never_taken_over(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let (mut original, mut staging, copied) = original_and_copy(&test, &pool).await;
-    staging.app.store.make_new_installation("0badcafe", test.app.clock.now()).await.unwrap();
-    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*staging.app.settings).clone() };
+    staging
+        .app
+        .store
+        .make_new_installation("0badcafe", test.app.clock.now())
+        .await
+        .unwrap();
+    let settings = bakeoff::app::Settings {
+        installation: "0badcafe".into(),
+        ..(*staging.app.settings).clone()
+    };
     staging.app.settings = Arc::new(settings);
     minutes(&test, &mut [&mut staging], 10).await;
     assert_eq!(staging.standing(), Standing::Unsure);
@@ -157,7 +207,8 @@ async fn the_fence_of_another_installation_is_never_taken_over(pool: PgPool) {
     drop_copy(copied).await;
 }
 
-/// A server that moved while nobody ran waits for minutes: whoever checks its health must not restart it for that, for ever.
+/// A server that moved while nobody ran waits for minutes: whoever checks its health must not
+/// restart it for that, for ever.
 #[sqlx::test(migrations = false)]
 async fn only_a_database_that_stays_a_stranger_is_not_ready(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -165,7 +216,9 @@ async fn only_a_database_that_stays_a_stranger_is_not_ready(pool: PgPool) {
     let is_ready = async |replica: &Replica| {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/readyz", listener.local_addr().unwrap());
-        let served = tokio::spawn(axum::serve(listener, bakeoff::http::router(replica.app.clone())).into_future());
+        let served = tokio::spawn(
+            axum::serve(listener, bakeoff::http::router(replica.app.clone())).into_future(),
+        );
         let status = test.client.get(url).send().await.unwrap().status();
         served.abort();
         status.is_success()
@@ -186,7 +239,10 @@ async fn a_copy_reads_no_metrics_beside_its_original(pool: PgPool) {
     test.start(&long_spec()).await;
     minutes(&test, &mut [&mut original], 30).await;
     let copied = copy_of(&pool).await;
-    sqlx::query("DELETE FROM leases").execute(&copied.0).await.unwrap();
+    sqlx::query("DELETE FROM leases")
+        .execute(&copied.0)
+        .await
+        .unwrap();
     let mut copy = Replica::on(&test, Store::new(copied.0.clone()), "copy");
     minutes(&test, &mut [&mut original, &mut copy], 5).await;
     let due: i64 = sqlx::query_scalar("SELECT count(*) FROM attempts WHERE metrics_due_at < $1")
@@ -206,35 +262,53 @@ async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool)
     let (mut original, mut backup, copied) = original_and_copy(&test, &pool).await;
     minutes(&test, &mut [&mut original], 15).await;
     assert_eq!(in_progress(&test.record().await), 2);
-    // The original is lost. What it had created since the backup is stopped before anything is submitted.
+    // The original is lost. What it had created since the backup is stopped before anything is
+    // submitted.
     minutes(&test, &mut [&mut backup], 3).await;
-    assert_eq!((backup.standing(), in_progress(&test.record().await)), (Standing::Stranger, 2));
+    assert_eq!(
+        (backup.standing(), in_progress(&test.record().await)),
+        (Standing::Stranger, 2)
+    );
     minutes(&test, &mut [&mut backup], 7).await;
     assert_eq!(backup.standing(), Standing::Ours);
     let record = test.record().await;
     let jobs = record["jobs"].as_array().unwrap();
-    let stopped = jobs.iter().take(2).filter(|job| job["status"] != "InProgress").count();
-    assert_eq!((stopped, jobs.len()), (2, 4), "the old two stopped, and the backup's own two: {jobs:?}");
+    let stopped = jobs
+        .iter()
+        .take(2)
+        .filter(|job| job["status"] != "InProgress")
+        .count();
+    assert_eq!(
+        (stopped, jobs.len()),
+        (2, 4),
+        "the old two stopped, and the backup's own two: {jobs:?}"
+    );
     // What ran without a row is booked to the trials that it names.
     minutes(&test, &mut [&mut backup], 10).await;
     let billed: f64 = jobs_usd(&test.record().await, 2);
-    let booked: f64 =
-        sqlx::query_scalar("SELECT sum(usd)::float8 FROM ledger WHERE component = 'stray' AND kind = 'settled'")
-            .fetch_one(&copied.0)
-            .await
-            .unwrap();
+    let booked: f64 = sqlx::query_scalar(
+        "SELECT sum(usd)::float8 FROM ledger WHERE component = 'stray' AND kind = 'settled'",
+    )
+    .fetch_one(&copied.0)
+    .await
+    .unwrap();
     println!("a restore: ${billed:.2} billed for jobs without a row, ${booked:.2} booked");
-    assert!(billed > 1.0 && (billed - booked).abs() < 0.02 * billed, "${billed} billed, ${booked} booked");
+    assert!(
+        billed > 1.0 && (billed - booked).abs() < 0.02 * billed,
+        "${billed} billed, ${booked} booked"
+    );
     drop_copy(copied).await;
 }
 
 /// Dollars of the first jobs.
 fn jobs_usd(record: &Value, count: usize) -> f64 {
     let jobs = record["jobs"].as_array().unwrap().iter().take(count);
-    jobs.map(|job| job["micro_usd"].as_f64().unwrap() / 1e6).sum()
+    jobs.map(|job| job["micro_usd"].as_f64().unwrap() / 1e6)
+        .sum()
 }
 
-/// A staging system from a dump of production: it gets a name of its own, and nothing that it was copied with goes on in it.
+/// A staging system from a dump of production: it gets a name of its own, and nothing that it was
+/// copied with goes on in it.
 #[sqlx::test(migrations = false)]
 async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alone(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -242,18 +316,30 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
     test.tick().await;
     let (copied, admin, name) = copy_of(&pool).await;
     let store = Store::new(copied.clone());
-    store.make_new_installation("0badcafe", test.app.clock.now()).await.unwrap();
+    store
+        .make_new_installation("0badcafe", test.app.clock.now())
+        .await
+        .unwrap();
     let mut staging = Replica::on(&test, store.clone(), "staging");
     staging.app.fence = Arc::new(Fence::new(None, true));
-    let settings = bakeoff::app::Settings { installation: "0badcafe".into(), ..(*test.app.settings).clone() };
+    let settings = bakeoff::app::Settings {
+        installation: "0badcafe".into(),
+        ..(*test.app.settings).clone()
+    };
     staging.app.settings = Arc::new(settings);
     minutes(&test, &mut [&mut staging], 20).await;
     assert_eq!(in_progress(&test.record().await), 2);
     let reserved: rust_decimal::Decimal =
-        sqlx::query_scalar("SELECT sum(reserved_usd) FROM projects").fetch_one(&copied).await.unwrap();
+        sqlx::query_scalar("SELECT sum(reserved_usd) FROM projects")
+            .fetch_one(&copied)
+            .await
+            .unwrap();
     assert!(reserved.is_zero());
     drop_copy((copied, admin, name)).await;
-    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "running");
+    assert_eq!(
+        test.get(&format!("/v1/experiments/{id}")).await["state"],
+        "running"
+    );
 }
 
 /// What a person knows of a bill takes the place of an estimate, in the ledger and in the budget.
@@ -262,31 +348,56 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let before = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let before = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
+        .as_f64()
+        .unwrap();
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     let attempt = trials["items"][0]["attempts"][0].clone();
-    let (name, rate) = (attempt["id"].as_str().unwrap(), attempt["usd_per_hour"].as_f64().unwrap());
+    let (name, rate) = (
+        attempt["id"].as_str().unwrap(),
+        attempt["usd_per_hour"].as_f64().unwrap(),
+    );
     let seconds = attempt["billable_seconds"].as_u64().unwrap();
     let path = format!("/v1/attempts/{name}/corrections");
     let body = json!({"billable_seconds": seconds - 600, "reason": "the bill of November"});
     let editor = test.key(test.project, bakeoff::http::Role::Editor).await;
-    let (status, _) = test.send(test.request(reqwest::Method::POST, &path, &editor).json(&body)).await;
+    let (status, _) = test
+        .send(
+            test.request(reqwest::Method::POST, &path, &editor)
+                .json(&body),
+        )
+        .await;
     assert_eq!(status, 403);
     for (round, adjusted) in [(1, -600.0 * rate / 3600.0), (2, 0.0)] {
         let (status, answer) = test.post(&path, &body).await;
         assert_eq!(status, 200, "{answer}");
-        assert!((answer["adjusted_usd"].as_f64().unwrap() - adjusted).abs() < 0.001, "round {round}: {answer}");
+        assert!(
+            (answer["adjusted_usd"].as_f64().unwrap() - adjusted).abs() < 0.001,
+            "round {round}: {answer}"
+        );
     }
-    let after = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
-    assert!((before - after - 600.0 * rate / 3600.0).abs() < 0.001, "{before} before, {after} after");
+    let after = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
+        .as_f64()
+        .unwrap();
+    assert!(
+        (before - after - 600.0 * rate / 3600.0).abs() < 0.001,
+        "{before} before, {after} after"
+    );
     let ledger: rust_decimal::Decimal =
         sqlx::query_scalar("SELECT sum(usd) FROM ledger WHERE kind IN ('settled', 'adjusted')")
             .fetch_one(&pool)
             .await
             .unwrap();
-    let total: rust_decimal::Decimal =
-        sqlx::query_scalar("SELECT sum(settled_usd) FROM projects").fetch_one(&pool).await.unwrap();
+    let total: rust_decimal::Decimal = sqlx::query_scalar("SELECT sum(settled_usd) FROM projects")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
     assert_eq!(ledger, total, "the ledger adds up");
-    let (status, _) = test.post("/v1/attempts/att_00000000000000000000000000000000/corrections", &body).await;
+    let (status, _) = test
+        .post(
+            "/v1/attempts/att_00000000000000000000000000000000/corrections",
+            &body,
+        )
+        .await;
     assert_eq!(status, 404);
 }

@@ -1,5 +1,5 @@
-//! Ten thousand random and mutated experiments: none crashes linter, planner or adviser, every rejection names its place, and what the
-//! linter passes the region never refuses.
+//! Ten thousand random and mutated experiments: none crashes linter, planner or adviser, every
+//! rejection names its place, and what the linter passes the region never refuses.
 
 use bakeoff::document;
 use bakeoff_domain::body::body;
@@ -67,7 +67,8 @@ fn leaf() -> impl Strategy<Value = Value> {
         Just(json!([])),
         Just(json!({})),
         prop::collection::vec("[a-z]{1,8}", 0..4).prop_map(|items| json!(items)),
-        prop::collection::btree_map("[A-Za-z0-9_./-]{1,40}", "\\PC{0,60}", 0..6).prop_map(|entries| json!(entries)),
+        prop::collection::btree_map("[A-Za-z0-9_./-]{1,40}", "\\PC{0,60}", 0..6)
+            .prop_map(|entries| json!(entries)),
         (0usize..3000).prop_map(|count| json!("x".repeat(count))),
     ]
 }
@@ -87,7 +88,11 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     match value {
         Value::Object(entries) => {
             for (key, inner) in entries {
-                pointers(inner, &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), all);
+                pointers(
+                    inner,
+                    &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")),
+                    all,
+                );
             }
         }
         Value::Array(items) => {
@@ -105,7 +110,9 @@ fn mutate(document: &mut Value, place: Index, mutation: &Mutation) {
     let pointer = place.get(&all).clone();
     match mutation {
         Mutation::Remove => {
-            let Some((parent, key)) = pointer.rsplit_once('/') else { return };
+            let Some((parent, key)) = pointer.rsplit_once('/') else {
+                return;
+            };
             match document.pointer_mut(parent) {
                 Some(Value::Object(entries)) => drop(entries.remove(key)),
                 Some(Value::Array(items)) => drop(items.remove(key.parse().unwrap())),
@@ -116,7 +123,9 @@ fn mutate(document: &mut Value, place: Index, mutation: &Mutation) {
         Mutation::Double => match document.pointer_mut(&pointer) {
             Some(Value::String(text)) => *text = text.repeat(2),
             Some(Value::Array(items)) => items.extend(items.clone()),
-            Some(Value::Number(number)) => *number = (number.as_u64().unwrap_or(1).saturating_mul(2)).into(),
+            Some(Value::Number(number)) => {
+                *number = (number.as_u64().unwrap_or(1).saturating_mul(2)).into()
+            }
             _ => {}
         },
         Mutation::Add => {
@@ -176,27 +185,46 @@ fn look(document: &Value, fuzzed: &mut Fuzzed) {
     let (spec, unknown) = document::read::<ExperimentSpec>(document);
     let (_, findings) = document::check(document, Some(Kind::Experiment), &prices).unwrap();
     for finding in &findings {
-        let is_named = finding.pointer.starts_with('/') || finding.pointer.is_empty() && finding.rule == "type";
-        assert!(is_named && !finding.message.is_empty(), "{finding:?} of {document}");
+        let is_named = finding.pointer.starts_with('/')
+            || finding.pointer.is_empty() && finding.rule == "type";
+        assert!(
+            is_named && !finding.message.is_empty(),
+            "{finding:?} of {document}"
+        );
     }
     let Ok(spec) = spec else {
-        assert!(findings.iter().any(|finding| finding.rule == "type"), "{document}");
+        assert!(
+            findings.iter().any(|finding| finding.rule == "type"),
+            "{document}"
+        );
         fuzzed.rejected += 1;
         return;
     };
     let own = lint::lint(&spec, &prices);
-    let tariff = Tariff { prices: &prices, rates: &rates };
+    let tariff = Tariff {
+        prices: &prices,
+        rates: &rates,
+    };
     let plans = plan(&spec, &own, tariff, TimeDelta::minutes(5), usual());
     let shown = preview(&spec, own.clone(), plans.clone(), "00000000");
     assert_eq!(shown.candidates.is_empty(), plans.is_empty());
-    if own.iter().any(|finding| finding.severity == Severity::Error) || !unknown.is_empty() {
+    if own
+        .iter()
+        .any(|finding| finding.severity == Severity::Error)
+        || !unknown.is_empty()
+    {
         fuzzed.rejected += 1;
         return;
     }
     for trial in plans.iter().filter(|trial| !trial.refused) {
         let request = trial.request.as_ref().expect("what passes has a request");
         let name = format!("bakeoff-00000000-{:032x}", fuzzed.passed.len());
-        fuzzed.passed.push(body(&for_attempt(request, &name, "att_00000000000000000000000000000000", "tri_0")));
+        fuzzed.passed.push(body(&for_attempt(
+            request,
+            &name,
+            "att_00000000000000000000000000000000",
+            "tri_0",
+        )));
     }
 }
 
@@ -204,8 +232,14 @@ fn look(document: &Value, fuzzed: &mut Fuzzed) {
 async fn nothing_crashes_and_what_the_linter_passes_the_region_takes() {
     let mut runner = TestRunner::deterministic();
     let bases = bases();
-    let strategy = (any::<Index>(), prop::collection::vec((any::<Index>(), mutation()), 0..6));
-    let mut fuzzed = Fuzzed { passed: Vec::new(), rejected: 0 };
+    let strategy = (
+        any::<Index>(),
+        prop::collection::vec((any::<Index>(), mutation()), 0..6),
+    );
+    let mut fuzzed = Fuzzed {
+        passed: Vec::new(),
+        rejected: 0,
+    };
     for _ in 0..CASES {
         let (base, mutations) = strategy.new_tree(&mut runner).unwrap().current();
         let mut document = base.get(&bases).clone();
@@ -215,13 +249,22 @@ async fn nothing_crashes_and_what_the_linter_passes_the_region_takes() {
         look(&document, &mut fuzzed);
     }
     assert!(fuzzed.rejected > CASES / 3, "{} rejected", fuzzed.rejected);
-    assert!(fuzzed.passed.len() > CASES / 5, "{} passed", fuzzed.passed.len());
+    assert!(
+        fuzzed.passed.len() > CASES / 5,
+        "{} passed",
+        fuzzed.passed.len()
+    );
     // Under one name that is taken: the region looks at everything else first.
     let region = Region::start(&["--quota", "1000"], usual());
     region.put_object("b", "train/part-0");
     let client = reqwest::Client::new();
-    let send =
-        |body: String| client.post(&region.url).header("x-amz-target", "SageMaker.CreateTrainingJob").body(body).send();
+    let send = |body: String| {
+        client
+            .post(&region.url)
+            .header("x-amz-target", "SageMaker.CreateTrainingJob")
+            .body(body)
+            .send()
+    };
     let mut taken = rules::example(Kind::TrainingJob);
     taken["TrainingJobName"] = json!("taken");
     assert!(send(taken.to_string()).await.unwrap().status().is_success());

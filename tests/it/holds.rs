@@ -1,4 +1,5 @@
-//! What holds when something does not answer: a frozen replica, a listing that failed, a clock that was set back, no capacity.
+//! What holds when something does not answer: a frozen replica, a listing that failed, a clock that
+//! was set back, no capacity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,8 @@ fn long() -> Value {
     spec["max_runtime_seconds"] = json!(400_000);
     spec
 }
-/// Real time in which a healthy replica must have got over a frozen one; and after which it gives up one try, as a loop does.
+/// Real time in which a healthy replica must have got over a frozen one; and after which it gives
+/// up one try, as a loop does.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TRY: Duration = Duration::from_secs(4);
 
@@ -51,7 +53,8 @@ async fn comes_true(mut attempt: impl AsyncFnMut() -> bool) -> bool {
     false
 }
 
-/// A replica that stands still within a transaction: it has begun one, taken a lock, and says nothing more.
+/// A replica that stands still within a transaction: it has begun one, taken a lock, and says
+/// nothing more.
 struct Frozen {
     store: Store,
     transaction: Transaction<'static, Postgres>,
@@ -85,7 +88,11 @@ async fn with_a_job_that_is_over(pool: &PgPool) -> (TestApp, String) {
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
     test.advance(TimeDelta::hours(6)).await;
-    sqlx::query("UPDATE trials SET due_at = $1").bind(test.app.clock.now()).execute(pool).await.unwrap();
+    sqlx::query("UPDATE trials SET due_at = $1")
+        .bind(test.app.clock.now())
+        .execute(pool)
+        .await
+        .unwrap();
     (test, id)
 }
 
@@ -98,24 +105,41 @@ async fn a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting(po
         scheduler::tick(&test.app).await.ok();
         !jobs(&test.record().await).is_empty()
     });
-    assert!(admitted.await, "nothing is admitted {PATIENCE:?} after a replica froze in its admission");
+    assert!(
+        admitted.await,
+        "nothing is admitted {PATIENCE:?} after a replica froze in its admission"
+    );
     leave(test, frozen).await;
 }
 
 #[sqlx::test(migrations = false)]
-async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and_settling(pool: PgPool) {
+async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and_settling(
+    pool: PgPool,
+) {
     let (test, id) = with_a_job_that_is_over(&pool).await;
     let other = test.start(&on_p5(1)).await;
-    let rows = ["SELECT 1 FROM experiments FOR UPDATE", "SELECT 1 FROM projects FOR UPDATE"];
+    let rows = [
+        "SELECT 1 FROM experiments FOR UPDATE",
+        "SELECT 1 FROM projects FOR UPDATE",
+    ];
     let frozen = freeze(&pool, &rows).await;
     let path = format!("/v1/experiments/{other}/cancel");
     let cancelled = comes_true(async || test.post(&path, &json!({})).await.0 == 202).await;
     let settled = comes_true(async || {
         scheduler::tick(&test.app).await.ok();
-        number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await > 0
+        number(
+            &pool,
+            "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+        )
+        .await
+            > 0
     });
     let settled = settled.await;
-    assert_eq!((cancelled, settled), (true, true), "cancel and settlement of {id}, {PATIENCE:?} after a replica froze");
+    assert_eq!(
+        (cancelled, settled),
+        (true, true),
+        "cancel and settlement of {id}, {PATIENCE:?} after a replica froze"
+    );
     leave(test, frozen).await;
 }
 
@@ -124,14 +148,24 @@ async fn a_replica_frozen_on_the_watchers_lease_does_not_end_all_watching(pool: 
     let test = healthy(&pool).await;
     test.start(&on_p5(1)).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    test.app.store.acquire_lease("watcher", "frozen", Duration::ZERO).await.unwrap();
+    test.app
+        .store
+        .acquire_lease("watcher", "frozen", Duration::ZERO)
+        .await
+        .unwrap();
     let frozen = freeze(&pool, &["SELECT 1 FROM leases FOR UPDATE"]).await;
     let mut memory = watcher::Memory::default();
     let listed = comes_true(async || {
         watcher::tick(&test.app, &mut memory).await.ok();
-        test.record().await["calls"]["ListTrainingJobs"].as_i64().unwrap_or(0) > 0
+        test.record().await["calls"]["ListTrainingJobs"]
+            .as_i64()
+            .unwrap_or(0)
+            > 0
     });
-    assert!(listed.await, "no listing {PATIENCE:?} after the watcher froze in a transaction, its lease long over");
+    assert!(
+        listed.await,
+        "no listing {PATIENCE:?} after the watcher froze in a transaction, its lease long over"
+    );
     leave(test, frozen).await;
 }
 
@@ -142,11 +176,20 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
     let frozen = freeze(&pool, &[held]).await;
     let settled = comes_true(async || {
         scheduler::tick(&test.app).await.ok();
-        number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await > 0
+        number(
+            &pool,
+            "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+        )
+        .await
+            > 0
     });
     let settled = settled.await;
     let experiment = test.get(&format!("/v1/experiments/{id}")).await;
-    assert!(settled, "${} stay reserved {PATIENCE:?} after a replica froze writing points", experiment["reserved_usd"]);
+    assert!(
+        settled,
+        "${} stay reserved {PATIENCE:?} after a replica froze writing points",
+        experiment["reserved_usd"]
+    );
     leave(test, frozen).await;
 }
 
@@ -154,7 +197,8 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
 const HANG_UP: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                        WHERE datname = current_database() AND application_name = 'behind the line'";
 
-/// After a failover: the scheduler's claim was sent, and its answer will never come. Other connections can be made.
+/// After a failover: the scheduler's claim was sent, and its answer will never come. Other
+/// connections can be made.
 #[sqlx::test(migrations = false)]
 async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(pool: PgPool) {
     let test = TestApp::starting(pool.clone(), real_now()).await;
@@ -164,12 +208,22 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     app.clock = Clock::Running(Timescale::REAL);
     app.aws = Arc::new(Aws::new(test.ports.clone(), app.clock.clone(), 100.0));
     let lease = Duration::from_secs(2);
-    app.settings = Arc::new(Settings { lease, ..(*app.settings).clone() });
+    app.settings = Arc::new(Settings {
+        lease,
+        ..(*app.settings).clone()
+    });
     app.watcher = Arc::new(Leader::new("watcher", "silent".into(), lease));
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     tasks::spawn(&app, &tracker, &stop);
     let id = test.start(&long()).await;
-    let runs = comes_true(async || number(&pool, "SELECT count(*) FROM attempts WHERE state = 'running'").await > 0);
+    let runs = comes_true(async || {
+        number(
+            &pool,
+            "SELECT count(*) FROM attempts WHERE state = 'running'",
+        )
+        .await
+            > 0
+    });
     assert!(runs.await, "it runs");
     // New connections prepare their statements anew.
     line.lose("lease_owner FROM trials");
@@ -179,13 +233,22 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
         line.has_lost()
     });
     assert!(is_lost.await, "the scheduler's claim is under way");
-    assert_eq!(test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await.0, 202);
+    assert_eq!(
+        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+            .await
+            .0,
+        202
+    );
     let mut stopped = false;
     for _ in 0..3 {
-        stopped = stopped || comes_true(async || jobs(&test.record().await)[0]["status"] != "InProgress").await;
+        stopped = stopped
+            || comes_true(async || jobs(&test.record().await)[0]["status"] != "InProgress").await;
     }
     stop.cancel();
-    assert!(stopped, "cancelled, and not stopped a minute later: ${P5_USD_PER_HOUR:.2} an hour until the process ends");
+    assert!(
+        stopped,
+        "cancelled, and not stopped a minute later: ${P5_USD_PER_HOUR:.2} an hour until the process ends"
+    );
     // The lost one never hears of it.
     drop(tokio::time::timeout(Duration::from_secs(2), app.store.pool().close()).await);
     number(&pool, HANG_UP).await;
@@ -198,8 +261,17 @@ async fn planned(test: &TestApp) -> TrainingJobRequest {
     let attempt = AttemptId(ids::fresh());
     let name = request::job_name(&test.app.settings.installation, attempt.0);
     let (price, now) = (trial.plan.price.clone().unwrap(), test.app.clock.now());
-    test.app.store.plan_attempt(trial, (attempt, &name), &trial.plan, &price, now).await.unwrap();
-    request::for_attempt(trial.plan.request.as_ref().unwrap(), &name, &attempt.to_string(), &trial.id.to_string())
+    test.app
+        .store
+        .plan_attempt(trial, (attempt, &name), &trial.plan, &price, now)
+        .await
+        .unwrap();
+    request::for_attempt(
+        trial.plan.request.as_ref().unwrap(),
+        &name,
+        &attempt.to_string(),
+        &trial.id.to_string(),
+    )
 }
 
 /// A create that is carried out when its experiment is long over, and nothing else runs.
@@ -208,17 +280,23 @@ async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(p
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&long()).await;
     let late = planned(&test).await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     let mut memory = watcher::Memory::default();
     for _ in 0..6 {
-        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5))
+            .await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
     test.tick().await;
-    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "cancelled");
+    assert_eq!(
+        test.get(&format!("/v1/experiments/{id}")).await["state"],
+        "cancelled"
+    );
     test.ports.jobs.create(&late).await.unwrap();
     for _ in 0..7 * 12 {
-        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5))
+            .await;
         if jobs(&test.record().await)[0]["status"] == "Stopped" {
             break;
         }
@@ -227,7 +305,10 @@ async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(p
     let most = (longest + grace).as_seconds_f64() / 3600.0 * P5_USD_PER_HOUR;
     let billed = test.billed_usd().await;
     println!("a late create: ${billed:.2} billed, at most ${most:.2}");
-    assert!(billed <= most, "${billed:.2} were billed for a job of a cancelled experiment, at most ${most:.2}");
+    assert!(
+        billed <= most,
+        "${billed:.2} were billed for a job of a cancelled experiment, at most ${most:.2}"
+    );
     assert_eq!(jobs(&test.record().await)[0]["status"], "Stopped");
 }
 
@@ -250,17 +331,22 @@ async fn a_first_listing_that_is_throttled_is_repeated_at_once_and_not_after_hou
     test.start(&long()).await;
     without_attempts(&test, &pool).await;
     let mut memory = watcher::Memory::default();
-    test.region_post("/_sim/faults", &json!({"throttle": 1.0})).await;
+    test.region_post("/_sim/faults", &json!({"throttle": 1.0}))
+        .await;
     watcher::tick(&test.app, &mut memory).await.unwrap();
     test.region_post("/_sim/faults", &json!({})).await;
     let mut minutes = 0;
     while number(&pool, STRAYS).await < 1 && minutes < 7 * 60 {
-        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5))
+            .await;
         minutes += 5;
     }
     let billed = test.billed_usd().await;
     println!("a throttled first listing: stray found after {minutes} minutes, ${billed:.2} billed");
-    assert!(minutes <= 10, "the stray was found after {minutes} minutes, ${billed:.2} billed");
+    assert!(
+        minutes <= 10,
+        "the stray was found after {minutes} minutes, ${billed:.2} billed"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -269,11 +355,17 @@ async fn a_listing_that_was_cut_off_midway_is_not_complete_and_is_repeated(pool:
     test.start(&spec()).await;
     without_attempts(&test, &pool).await;
     let mut memory = watcher::Memory::default();
-    test.region_post("/_sim/faults", &json!({"reset_after": 1.0})).await;
+    test.region_post("/_sim/faults", &json!({"reset_after": 1.0}))
+        .await;
     watcher::tick(&test.app, &mut memory).await.unwrap();
     test.region_post("/_sim/faults", &json!({})).await;
-    test.watch_as_production(&mut memory, TimeDelta::minutes(10)).await;
-    assert_eq!(number(&pool, STRAYS).await, 2, "strays found ten minutes after a listing whose reply was lost");
+    test.watch_as_production(&mut memory, TimeDelta::minutes(10))
+        .await;
+    assert_eq!(
+        number(&pool, STRAYS).await,
+        2,
+        "strays found ten minutes after a listing whose reply was lost"
+    );
 }
 
 /// Whatever ended during it is seen at the next one, and costs money until then.
@@ -283,12 +375,17 @@ async fn a_listing_that_was_cut_off_is_made_again_within_seconds(pool: PgPool) {
     let mut memory = watcher::Memory::default();
     let whole = watcher::tick(&test.app, &mut memory).await.unwrap();
     test.advance(whole).await;
-    test.region_post("/_sim/faults", &json!({"reset_after": 1.0})).await;
+    test.region_post("/_sim/faults", &json!({"reset_after": 1.0}))
+        .await;
     let cut_off = watcher::tick(&test.app, &mut memory).await.unwrap();
-    assert!(cut_off * 5 <= whole, "{cut_off} after a listing that was cut off, {whole} after a whole one");
+    assert!(
+        cut_off * 5 <= whole,
+        "{cut_off} after a listing that was cut off, {whole} after a whole one"
+    );
 }
 
-/// STS alone is away: jobs of ours are ours by their names, and nothing is concluded from what is missing.
+/// STS alone is away: jobs of ours are ours by their names, and nothing is concluded from what is
+/// missing.
 #[sqlx::test(migrations = false)]
 async fn an_end_is_noticed_while_the_account_cannot_be_confirmed(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -303,14 +400,21 @@ async fn an_end_is_noticed_while_the_account_cannot_be_confirmed(pool: PgPool) {
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
     test.advance(TimeDelta::hours(6)).await;
-    sqlx::query("UPDATE trials SET due_at = due_at + interval '1 year'").execute(&pool).await.unwrap();
+    sqlx::query("UPDATE trials SET due_at = due_at + interval '1 year'")
+        .execute(&pool)
+        .await
+        .unwrap();
     let listed = "SELECT count(*) FROM leases WHERE listed_at IS NOT NULL";
     let before = number(&pool, listed).await;
     test.watch().await;
     assert!(between.count("") > 0 && between.count("ListTrainingJobs") > 0);
     let due = "SELECT count(*) FROM trials WHERE due_at < (SELECT max(created_at) FROM trials) + interval '1 month'";
     let is_complete = number(&pool, listed).await > before;
-    assert_eq!((number(&pool, due).await, is_complete), (1, false), "trials that are looked at; whether that was all");
+    assert_eq!(
+        (number(&pool, due).await, is_complete),
+        (1, false),
+        "trials that are looked at; whether that was all"
+    );
 }
 
 /// One call can take as long as a third of the lease, and several come one after the other.
@@ -342,11 +446,15 @@ async fn the_first_listing_of_a_term_finds_jobs_of_days_ago(pool: PgPool) {
     let before = test.billed_usd().await;
     assert_eq!(jobs(&test.record().await)[0]["status"], "InProgress");
     let mut memory = watcher::Memory::default();
-    test.watch_as_production(&mut memory, TimeDelta::minutes(20)).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(20))
+        .await;
     let status = jobs(&test.record().await)[0]["status"].clone();
     let each_day = 24.0 * P5_USD_PER_HOUR;
     println!("a job of 30 hours ago: ${before:.2} billed when the watcher came; it is {status}");
-    assert_eq!(status, "Stopped", "${each_day:.2} a day run on that nobody looks for");
+    assert_eq!(
+        status, "Stopped",
+        "${each_day:.2} a day run on that nobody looks for"
+    );
 }
 
 /// AWS says who we are, and does not list: the sweep of a term's beginning is still to be made.
@@ -360,7 +468,10 @@ async fn a_sweep_that_was_cut_off_is_made_again_at_once(pool: PgPool) {
     // Longer ago than an ordinary listing goes back.
     test.advance(TimeDelta::hours(50)).await;
     let throttled = |operation: &str, _: &Value| match operation {
-        "ListTrainingJobs" => Act::Answer(400, json!({"__type": "ThrottlingException", "message": "Rate exceeded"})),
+        "ListTrainingJobs" => Act::Answer(
+            400,
+            json!({"__type": "ThrottlingException", "message": "Rate exceeded"}),
+        ),
         _ => Act::Pass,
     };
     let between = Between::start(&test.region.url, throttled).await;
@@ -369,12 +480,19 @@ async fn a_sweep_that_was_cut_off_is_made_again_at_once(pool: PgPool) {
     let mut memory = watcher::Memory::default();
     watcher::tick(&test.app, &mut memory).await.unwrap();
     between.follow(|_, _| Act::Pass);
-    test.watch_as_production(&mut memory, TimeDelta::minutes(20)).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(20))
+        .await;
     let status = jobs(&test.record().await)[0]["status"].clone();
-    assert_eq!(status, "Stopped", "the next sweep is six hours away: ${:.2}", 6.0 * P5_USD_PER_HOUR);
+    assert_eq!(
+        status,
+        "Stopped",
+        "the next sweep is six hours away: ${:.2}",
+        6.0 * P5_USD_PER_HOUR
+    );
 }
 
-/// A role of another account, after a deploy: Describe says "not found" of every job, List is empty.
+/// A role of another account, after a deploy: Describe says "not found" of every job, List is
+/// empty.
 #[sqlx::test(migrations = false)]
 async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -384,29 +502,50 @@ async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(20)).await;
     let mut memory = watcher::Memory::default();
-    test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(5))
+        .await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let reserved = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
 
     let others = Region::start(&[], usual() + TimeDelta::minutes(25));
     let account = json!({"account": "999988887777"});
-    drop(test.client.post(format!("{}/_sim/account", others.url)).json(&account).send().await);
+    drop(
+        test.client
+            .post(format!("{}/_sim/account", others.url))
+            .json(&account)
+            .send()
+            .await,
+    );
     test.call_aws_at(&others.url, &others.s3_url).await;
     for _ in 0..30 {
         test.advance(TimeDelta::minutes(1)).await;
         watcher::tick(&test.app, &mut memory).await.unwrap();
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
-    let vanished = number(&pool, "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL").await;
+    let vanished = number(
+        &pool,
+        "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+    )
+    .await;
     let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
-    let running = jobs(&test.record().await).iter().filter(|job| job["status"] == "InProgress").count();
+    let running = jobs(&test.record().await)
+        .iter()
+        .filter(|job| job["status"] == "InProgress")
+        .count();
     let rate = 3.0 * P5_USD_PER_HOUR;
-    println!("wrong account: {vanished} of 3 given up, reserved ${reserved} then ${held}; they run at ${rate:.2}/h");
-    assert_eq!((vanished, running, &held), (0, 3, &reserved), "attempts given up, jobs that run, dollars reserved");
+    println!(
+        "wrong account: {vanished} of 3 given up, reserved ${reserved} then ${held}; they run at ${rate:.2}/h"
+    );
+    assert_eq!(
+        (vanished, running, &held),
+        (0, 3, &reserved),
+        "attempts given up, jobs that run, dollars reserved"
+    );
 
     let (url, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
     test.call_aws_at(&url, &s3_url).await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     test.run_to_end(&id, 3).await;
 }
 
@@ -425,7 +564,10 @@ fn after_the_clock_was_set_back_a_call_is_free_within_seconds() {
         now += TimeDelta::seconds(1);
         waited += 1;
     }
-    assert!(waited <= 5, "a call was free {waited} seconds after the clock had been set back by an hour");
+    assert!(
+        waited <= 5,
+        "a call was free {waited} seconds after the clock had been set back by an hour"
+    );
 }
 
 #[test]
@@ -434,7 +576,11 @@ fn a_throttle_before_the_clock_was_set_back_is_still_learnt_from_after_it() {
     limiter.heard(true, start());
     let before = limiter.rate();
     limiter.heard(true, start() - TimeDelta::hours(1) + TimeDelta::seconds(30));
-    assert!(limiter.rate() < before, "a throttle after the step says nothing: {} calls a second", limiter.rate());
+    assert!(
+        limiter.rate() < before,
+        "a throttle after the step says nothing: {} calls a second",
+        limiter.rate()
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -444,13 +590,22 @@ async fn listings_go_on_after_the_clock_was_set_back(pool: PgPool) {
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(90)).await;
     let mut memory = watcher::Memory::default();
-    test.watch_as_production(&mut memory, TimeDelta::minutes(3)).await;
-    let lists = async || test.record().await["calls"]["ListTrainingJobs"].as_i64().unwrap();
+    test.watch_as_production(&mut memory, TimeDelta::minutes(3))
+        .await;
+    let lists = async || {
+        test.record().await["calls"]["ListTrainingJobs"]
+            .as_i64()
+            .unwrap()
+    };
     let before = lists().await;
     test.app.clock.advance(-TimeDelta::hours(1));
-    test.watch_as_production(&mut memory, TimeDelta::minutes(10)).await;
+    test.watch_as_production(&mut memory, TimeDelta::minutes(10))
+        .await;
     let after = lists().await;
-    assert!(after > before, "no listing in ten minutes after the clock had been set back by an hour");
+    assert!(
+        after > before,
+        "no listing in ten minutes after the clock had been set back by an hour"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -462,41 +617,61 @@ async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: Pg
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     test.app.clock.advance(-TimeDelta::hours(1));
     for _ in 0..4 {
         scheduler::tick(&test.app).await.unwrap();
         test.advance(TimeDelta::seconds(30)).await;
     }
-    let going = jobs(&test.record().await).iter().filter(|job| job["status"] == "InProgress").count();
+    let going = jobs(&test.record().await)
+        .iter()
+        .filter(|job| job["status"] == "InProgress")
+        .count();
     let exposed = P5_USD_PER_HOUR * f64::from(u32::try_from(going).unwrap());
     println!("stops after a step back: {going} of 8 not sent, ${exposed:.2} for the hour");
-    assert_eq!(going, 0, "jobs whose stop was not sent two minutes after the clock had been set back by an hour");
+    assert_eq!(
+        going, 0,
+        "jobs whose stop was not sent two minutes after the clock had been set back by an hour"
+    );
 }
 
-/// A virtual machine that is restored, a clock that is put right and a service that is started again.
+/// A virtual machine that is restored, a clock that is put right and a service that is started
+/// again.
 #[sqlx::test(migrations = false)]
-async fn a_stop_is_sent_at_once_by_a_process_that_started_after_the_clock_was_set_back(pool: PgPool) {
+async fn a_stop_is_sent_at_once_by_a_process_that_started_after_the_clock_was_set_back(
+    pool: PgPool,
+) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&long()).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     test.app.clock.advance(-TimeDelta::hours(1));
     let mut started = test.replica("started");
     started.newest = Arc::default();
     while scheduler::tick(&started).await.unwrap() > 0 {}
     let asked = jobs(&test.record().await)[0]["stop_asked_at"].clone();
-    assert!(!asked.is_null(), "a stop waits for the hour by which the clock was set back: {P5_USD_PER_HOUR} dollars");
+    assert!(
+        !asked.is_null(),
+        "a stop waits for the hour by which the clock was set back: {P5_USD_PER_HOUR} dollars"
+    );
 }
 
 #[test]
 fn a_failure_is_classed_by_its_prefix_and_not_by_a_word_in_the_users_message() {
     let reason = "AlgorithmError: ExecuteUserScriptError: ExpertCapacityError: 12 tokens dropped, ExitCode 1";
     assert_eq!(FailureClass::of(reason), FailureClass::Algorithm);
-    assert_eq!(FailureClass::of("ClientError: CapacityError.txt was not found in S3"), FailureClass::Client);
-    assert_eq!(FailureClass::of("InternalServerError: after a CapacityError"), FailureClass::Internal);
+    assert_eq!(
+        FailureClass::of("ClientError: CapacityError.txt was not found in S3"),
+        FailureClass::Client
+    );
+    assert_eq!(
+        FailureClass::of("InternalServerError: after a CapacityError"),
+        FailureClass::Internal
+    );
     let capacity = "CapacityError: Unable to provision requested ML compute capacity.";
     assert_eq!(FailureClass::of(capacity), FailureClass::Capacity);
 }
@@ -524,7 +699,8 @@ async fn a_stop_goes_before_any_number_of_looks(pool: PgPool) {
         .execute(&pool)
         .await
         .unwrap();
-    test.post(&format!("/v1/experiments/{stopped}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{stopped}/cancel"), &json!({}))
+        .await;
     sqlx::query(
         "UPDATE trials SET stop_requested_at = NULL, due_at = $1 - interval '1 hour'
          WHERE stop_requested_at IS NOT NULL AND id <> (SELECT id FROM trials WHERE stop_requested_at IS NOT NULL ORDER BY id LIMIT 1)",
@@ -533,21 +709,42 @@ async fn a_stop_goes_before_any_number_of_looks(pool: PgPool) {
     .execute(&pool)
     .await
     .unwrap();
-    let claimed = test.app.store.claim_due_trials("x", Duration::from_secs(30), now, 10).await.unwrap();
-    let stops = claimed.iter().filter(|trial| trial.stop_requested && trial.state == TrialState::Running).count();
-    assert_eq!((claimed.len(), stops), (10, 1), "of 600 due trials, claimed and to be stopped");
+    let claimed = test
+        .app
+        .store
+        .claim_due_trials("x", Duration::from_secs(30), now, 10)
+        .await
+        .unwrap();
+    let stops = claimed
+        .iter()
+        .filter(|trial| trial.stop_requested && trial.state == TrialState::Running)
+        .count();
+    assert_eq!(
+        (claimed.len(), stops),
+        (10, 1),
+        "of 600 due trials, claimed and to be stopped"
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn quotas_that_could_not_be_read_are_read_again_within_minutes(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let mut memory = watcher::Memory::default();
-    test.region_post("/_sim/faults", &json!({"throttle": 1.0})).await;
+    test.region_post("/_sim/faults", &json!({"throttle": 1.0}))
+        .await;
     watcher::tick(&test.app, &mut memory).await.unwrap();
     test.region_post("/_sim/faults", &json!({})).await;
-    test.watch_as_production(&mut memory, TimeDelta::minutes(15)).await;
-    let known = number(&pool, "SELECT count(*) FROM quotas WHERE instances IS NOT NULL").await;
-    assert!(known > 0, "no quota is known a quarter of an hour after the first reading failed");
+    test.watch_as_production(&mut memory, TimeDelta::minutes(15))
+        .await;
+    let known = number(
+        &pool,
+        "SELECT count(*) FROM quotas WHERE instances IS NOT NULL",
+    )
+    .await;
+    assert!(
+        known > 0,
+        "no quota is known a quarter of an hour after the first reading failed"
+    );
 }
 
 /// A p5 drought lasts hours, and waiting costs nothing.
@@ -565,9 +762,19 @@ async fn a_drought_of_capacity_is_waited_for(pool: PgPool) {
     let ended = test.run_to_end(&id, 12).await;
     let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
     let row = &table["rows"][0];
-    println!("eight hours without capacity: {state}, ${during:.2} billed; then {} ({})", row["state"], row["reason"]);
-    assert_eq!((&ended["state"], &row["state"]), (&json!("completed"), &json!("completed")), "{row}");
-    assert!(during < f64::EPSILON, "${during} were billed while there was no capacity");
+    println!(
+        "eight hours without capacity: {state}, ${during:.2} billed; then {} ({})",
+        row["state"], row["reason"]
+    );
+    assert_eq!(
+        (&ended["state"], &row["state"]),
+        (&json!("completed"), &json!("completed")),
+        "{row}"
+    );
+    assert!(
+        during < f64::EPSILON,
+        "${during} were billed while there was no capacity"
+    );
 }
 
 /// While it lasts, somebody has had enough.
@@ -579,8 +786,16 @@ async fn a_drought_of_capacity_ends_with_a_cancel_and_costs_nothing(pool: PgPool
         test.tick().await;
         test.advance(TimeDelta::minutes(5)).await;
     }
-    assert_eq!(test.get(&format!("/v1/experiments/{id}")).await["state"], "running", "it is waited for");
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    assert_eq!(
+        test.get(&format!("/v1/experiments/{id}")).await["state"],
+        "running",
+        "it is waited for"
+    );
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     let ended = test.run_to_end(&id, 2).await;
-    assert_eq!((&ended["state"], &ended["settled_usd"]), (&json!("cancelled"), &json!(0.0)));
+    assert_eq!(
+        (&ended["state"], &ended["settled_usd"]),
+        (&json!("cancelled"), &json!(0.0))
+    );
 }

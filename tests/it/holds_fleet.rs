@@ -1,5 +1,5 @@
-//! What holds between replicas, copies and AWS: a create is sent once, rows are locked in one order, a copy of the database does no
-//! harm, and what AWS has not said is not taken for said.
+//! What holds between replicas, copies and AWS: a create is sent once, rows are locked in one
+//! order, a copy of the database does no harm, and what AWS has not said is not taken for said.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use tokio::sync::Notify;
 use crate::between::{Act, Between};
 use crate::holds_money::with_a_pool;
 use crate::support::{TestApp, in_progress, jobs, number, on_p5, ports_of};
-/// The program as it is run in production: real time, the SDK as it is set up there, AWS at an address of ours.
+/// The program as it is run in production: real time, the SDK as it is set up there, AWS at an
+/// address of ours.
 struct Service(Child);
 
 impl Drop for Service {
@@ -36,8 +37,19 @@ impl Drop for Service {
 impl Service {
     fn start(pool: &PgPool, api: &str, s3: &str) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_bakeoff"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--lease-seconds", "5", "--aws-timeout-seconds", "2"])
-            .env("DATABASE_URL", pool.connect_options().to_url_lossy().as_str())
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--lease-seconds",
+                "5",
+                "--aws-timeout-seconds",
+                "2",
+            ])
+            .env(
+                "DATABASE_URL",
+                pool.connect_options().to_url_lossy().as_str(),
+            )
             .env("BAKEOFF_SECRET_KEY", "07".repeat(32))
             .env("AWS_ENDPOINT_URL", api)
             .env("AWS_ENDPOINT_URL_S3", s3)
@@ -65,7 +77,8 @@ async fn until(pool: &PgPool, query: &'static str, what: &str) {
 }
 
 const TRIED: &str = "SELECT count(*) FROM attempts WHERE state <> 'planned' OR postponed > 0";
-const REFUSED: &str = "SELECT count(*) FROM attempts WHERE state IN ('never_created', 'quarantined')";
+const REFUSED: &str =
+    "SELECT count(*) FROM attempts WHERE state IN ('never_created', 'quarantined')";
 const RUNNING: &str = "SELECT count(*) FROM attempts WHERE state = 'running'";
 
 #[sqlx::test(migrations = false)]
@@ -74,7 +87,9 @@ async fn a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_b
     let failure = json!({"__type": "InternalFailure", "message": "An internal failure occurred"});
     let sent = AtomicUsize::new(0);
     let rule = move |operation: &str, _: &Value| match operation {
-        "CreateTrainingJob" if sent.fetch_add(1, Ordering::Relaxed) == 0 => Act::Answer(500, failure.clone()),
+        "CreateTrainingJob" if sent.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Act::Answer(500, failure.clone())
+        }
         _ => Act::Pass,
     };
     let between = Between::start(&test.region.url, rule).await;
@@ -83,10 +98,14 @@ async fn a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_b
     until(&pool, TRIED, "a create").await;
     let sent = between.count("CreateTrainingJob");
     drop(service);
-    assert_eq!(sent, 1, "CreateTrainingJob was sent {sent} times in one try, and counted once");
+    assert_eq!(
+        sent, 1,
+        "CreateTrainingJob was sent {sent} times in one try, and counted once"
+    );
 }
 
-/// The first create gets no answer and is carried out late; meanwhile the account's quota is used up by others.
+/// The first create gets no answer and is carried out late; meanwhile the account's quota is used
+/// up by others.
 #[sqlx::test(migrations = false)]
 async fn a_create_that_is_carried_out_late_never_makes_a_second_job_of_its_trial(pool: PgPool) {
     let test = TestApp::starting(pool.clone(), real_now()).await;
@@ -104,15 +123,21 @@ async fn a_create_that_is_carried_out_late_never_makes_a_second_job_of_its_trial
     between.follow(|_, _| Act::Pass);
     assert_eq!(between.deliver().await, 1);
     until(&pool, RUNNING, "a running trial").await;
-    let (there, sent) = (in_progress(&test.record().await), between.count("CreateTrainingJob"));
+    let (there, sent) = (
+        in_progress(&test.record().await),
+        between.count("CreateTrainingJob"),
+    );
     drop(service);
     let rate = f64::from(u32::try_from(there).unwrap()) * 63.296;
     println!("late create: {there} jobs of one trial after {sent} creates, ${rate:.2} an hour");
-    assert_eq!(there, 1, "jobs of one trial at a time, after {sent} creates");
+    assert_eq!(
+        there, 1,
+        "jobs of one trial at a time, after {sent} creates"
+    );
 }
 
-/// It froze before its create, and its lease has passed on; another has given the attempt up. The create goes through, and whoever
-/// sent it is the one that knows.
+/// It froze before its create, and its lease has passed on; another has given the attempt up. The
+/// create goes through, and whoever sent it is the one that knows.
 #[sqlx::test(migrations = false)]
 async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -131,7 +156,8 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     while between.count("CreateTrainingJob") == 0 {
         real_sleep(Duration::from_millis(20)).await;
     }
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     for statement in [
         "UPDATE attempts SET state = 'never_created', settled_at = planned_at",
         "UPDATE trials SET state = 'stopped', ended_at = created_at, lease_token = lease_token + 1, lease_owner = NULL,
@@ -141,11 +167,19 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     }
     word.notify_one();
     frozen.await.unwrap().unwrap();
-    let (there, strays) = (in_progress(&test.record().await), number(&pool, "SELECT count(*) FROM stray_jobs").await);
-    assert_eq!((there, strays), (1, 1), "jobs that run, and strays that are known of");
+    let (there, strays) = (
+        in_progress(&test.record().await),
+        number(&pool, "SELECT count(*) FROM stray_jobs").await,
+    );
+    assert_eq!(
+        (there, strays),
+        (1, 1),
+        "jobs that run, and strays that are known of"
+    );
 }
 
-/// Slow work is not begun by others before it is done: all would be slow, and nobody would come to an end.
+/// Slow work is not begun by others before it is done: all would be slow, and nobody would come to
+/// an end.
 #[sqlx::test(migrations = false)]
 async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -162,8 +196,14 @@ async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
     test.call_aws_at(&between.url, &s3_url).await;
     test.advance(TimeDelta::hours(12)).await;
     let (now, lease) = (test.app.clock.now(), Duration::from_millis(1500));
-    let settings = Settings { lease, ..(*test.app.settings).clone() };
-    let app = App { settings: Arc::new(settings), ..test.app.clone() };
+    let settings = Settings {
+        lease,
+        ..(*test.app.settings).clone()
+    };
+    let app = App {
+        settings: Arc::new(settings),
+        ..test.app.clone()
+    };
     let slow = tokio::spawn(async move { scheduler::tick(&app).await });
     while between.count("DescribeTrainingJob") == 0 {
         real_sleep(Duration::from_millis(20)).await;
@@ -171,17 +211,28 @@ async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
     let begun = std::time::Instant::now();
     let mut taken = 0;
     while begun.elapsed() < lease * 2 {
-        taken += test.app.store.claim_due_trials("another", lease, now, 10).await.unwrap().len();
+        taken += test
+            .app
+            .store
+            .claim_due_trials("another", lease, now, 10)
+            .await
+            .unwrap()
+            .len();
         real_sleep(lease / 20).await;
     }
     assert_eq!(taken, 0, "claims of a trial that somebody works on");
     word.notify_one();
     assert_eq!(slow.await.unwrap().unwrap(), 1);
     let settled = "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL";
-    assert_eq!(number(&pool, settled).await, 1, "and it has come to its end");
+    assert_eq!(
+        number(&pool, settled).await,
+        1,
+        "and it has come to its end"
+    );
 }
 
-/// An earlier create arrived late, and its job is being stopped: the next one waits until it is over.
+/// An earlier create arrived late, and its job is being stopped: the next one waits until it is
+/// over.
 #[sqlx::test(migrations = false)]
 async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -194,11 +245,20 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }
-    let job = jobs(&test.record().await)[0]["name"].as_str().unwrap().to_owned();
+    let job = jobs(&test.record().await)[0]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(test.app.store.record_stray(&job, now).await.unwrap());
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let trial = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0].clone();
-    assert!(trial["reason"].as_str().unwrap_or_default().contains("an earlier job of this trial"), "{trial:#}");
+    assert!(
+        trial["reason"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("an earlier job of this trial"),
+        "{trial:#}"
+    );
     assert_eq!(jobs(&test.record().await).len(), 1, "jobs of one trial");
     for _ in 0..30 {
         test.advance(TimeDelta::minutes(2)).await;
@@ -206,7 +266,10 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     }
     let all = jobs(&test.record().await);
     let over = all[0]["ended_at"].as_str().unwrap();
-    assert!(all.len() == 2 && all[1]["created_at"].as_str().unwrap() >= over, "{all:#?}");
+    assert!(
+        all.len() == 2 && all[1]["created_at"].as_str().unwrap() >= over,
+        "{all:#?}"
+    );
 }
 
 /// On a database of its own, as a restore or a staging copy is.
@@ -214,23 +277,37 @@ pub(crate) async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
     let options: PgConnectOptions = (*pool.connect_options()).clone();
     let origin = options.get_database().unwrap().to_owned();
     let name = format!("copy_{}", bakeoff::ids::fresh().as_simple());
-    let admin =
-        PgPoolOptions::new().max_connections(1).connect_with(options.clone().database("postgres")).await.unwrap();
+    let admin = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(options.clone().database("postgres"))
+        .await
+        .unwrap();
     sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1")
         .bind(&origin)
         .execute(&admin)
         .await
         .unwrap();
     let create = format!("CREATE DATABASE {name:?} TEMPLATE {origin:?}");
-    sqlx::query(AssertSqlSafe(create)).execute(&admin).await.unwrap();
-    let copy = PgPoolOptions::new().max_connections(4).connect_with(options.database(&name)).await.unwrap();
+    sqlx::query(AssertSqlSafe(create))
+        .execute(&admin)
+        .await
+        .unwrap();
+    let copy = PgPoolOptions::new()
+        .max_connections(4)
+        .connect_with(options.database(&name))
+        .await
+        .unwrap();
     (copy, admin, name)
 }
 
 fn app_on(test: &TestApp, pool: &PgPool, owner: &str) -> App {
     let mut app = test.replica(owner);
     app.store = Store::new(pool.clone());
-    app.watcher = Arc::new(Leader::new("watcher", owner.to_owned(), Duration::from_secs(30)));
+    app.watcher = Arc::new(Leader::new(
+        "watcher",
+        owner.to_owned(),
+        Duration::from_secs(30),
+    ));
     app
 }
 
@@ -253,16 +330,29 @@ async fn a_copy_of_the_database_stops_no_job_of_the_original(pool: PgPool) {
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
     let (going, lost) = (in_progress(&test.record().await), test.billed_usd().await);
-    let states = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["reason"].clone();
-    println!("a copy of the database: {going} of 3 jobs go on, ${lost:.2} spent; the first: {states}");
+    let states =
+        test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["reason"].clone();
+    println!(
+        "a copy of the database: {going} of 3 jobs go on, ${lost:.2} spent; the first: {states}"
+    );
     copy.close().await;
-    sqlx::query(AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    sqlx::query(AssertSqlSafe(format!(
+        "DROP DATABASE {name:?} WITH (FORCE)"
+    )))
+    .execute(&admin)
+    .await
+    .unwrap();
     admin.close().await;
-    assert_eq!(going, 3, "of three jobs go on beside a copy of the database; ${lost:.2} were spent in vain: {states}");
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    assert_eq!(
+        going, 3,
+        "of three jobs go on beside a copy of the database; ${lost:.2} were spent in vain: {states}"
+    );
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
 }
 
-/// Without a fence as well: the pool of a job that was created after the copy was made is in no row of it.
+/// Without a fence as well: the pool of a job that was created after the copy was made is in no row
+/// of it.
 #[sqlx::test(migrations = false)]
 async fn a_copy_of_the_database_ends_no_pool_of_the_original(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -276,7 +366,12 @@ async fn a_copy_of_the_database_ends_no_pool_of_the_original(pool: PgPool) {
     }
     let is_kept = jobs(&test.record().await)[0]["idle_pool"].clone();
     copy.close().await;
-    sqlx::query(AssertSqlSafe(format!("DROP DATABASE {name:?} WITH (FORCE)"))).execute(&admin).await.unwrap();
+    sqlx::query(AssertSqlSafe(format!(
+        "DROP DATABASE {name:?} WITH (FORCE)"
+    )))
+    .execute(&admin)
+    .await
+    .unwrap();
     admin.close().await;
     assert_eq!(is_kept, json!(true));
     while pools::tick(&test.app).await.unwrap() > 0 {}
@@ -292,22 +387,34 @@ async fn two_series_of_a_month_that_is_there_are_merged_at_the_same_time(pool: P
     assert_eq!(status, 201, "{run}");
     let path = format!("/v1/runs/{}/metrics", run["id"].as_str().unwrap());
     let send = async |minute: i64| {
-        let line = json!({"timestamp": 1_795_046_400 + minute * 60, "step": minute, "loss": 3.0}).to_string();
-        test.send(test.request(Method::POST, &path, &test.admin).body(line)).await.0
+        let line = json!({"timestamp": 1_795_046_400 + minute * 60, "step": minute, "loss": 3.0})
+            .to_string();
+        test.send(test.request(Method::POST, &path, &test.admin).body(line))
+            .await
+            .0
     };
     assert_eq!(send(10).await, 200);
     let mut other = pool.begin().await.unwrap();
-    sqlx::query("SELECT make_samples_partition('2026-11-01')").execute(&mut *other).await.unwrap();
+    sqlx::query("SELECT make_samples_partition('2026-11-01')")
+        .execute(&mut *other)
+        .await
+        .unwrap();
     // Before what is there: it is merged.
     let merged = tokio::time::timeout(Duration::from_secs(3), send(5)).await;
     other.rollback().await.unwrap();
-    assert!(merged.is_ok_and(|status| status == 200), "a merge waited for another series' transaction");
+    assert!(
+        merged.is_ok_and(|status| status == 200),
+        "a merge waited for another series' transaction"
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
-    let settings = Settings { points_kept: Some(TimeDelta::days(2)), ..(*test.app.settings).clone() };
+    let settings = Settings {
+        points_kept: Some(TimeDelta::days(2)),
+        ..(*test.app.settings).clone()
+    };
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
     test.advance(TimeDelta::hours(3)).await;
@@ -319,9 +426,15 @@ async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(poo
     let mut other = pool.begin().await.unwrap();
     let busy = "SELECT pg_advisory_xact_lock(hashtext('make_samples_partition'))";
     sqlx::query(busy).execute(&mut *other).await.unwrap();
-    let ticked = archivist::tick(&test.app).await.map_err(|error| error.to_string());
+    let ticked = archivist::tick(&test.app)
+        .await
+        .map_err(|error| error.to_string());
     other.rollback().await.unwrap();
-    assert_eq!((ticked.err(), number(&pool, chunks).await), (None, 0), "the tick's error, and chunks that are left");
+    assert_eq!(
+        (ticked.err(), number(&pool, chunks).await),
+        (None, 0),
+        "the tick's error, and chunks that are left"
+    );
 }
 
 /// PartialData: points are missing, and are to be asked for again.
@@ -345,18 +458,29 @@ async fn an_answer_that_is_said_to_be_partial_moves_no_cursor(pool: PgPool) {
     let asked = between.count("GetMetricData");
     ingester::tick(&test.app).await.unwrap();
     let after = number(&pool, cursor).await;
-    assert!(between.count("GetMetricData") > asked, "nothing was read: the test proves nothing");
-    assert_eq!(after - before, 0, "seconds that the cursor moved on over points that were not sent");
+    assert!(
+        between.count("GetMetricData") > asked,
+        "nothing was read: the test proves nothing"
+    );
+    assert_eq!(
+        after - before,
+        0,
+        "seconds that the cursor moved on over points that were not sent"
+    );
     between.follow(|_, _| Act::Pass);
     test.run_to_end(&id, 12).await;
 }
 
 async fn request_of(pool: &PgPool) -> TrainingJobRequest {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(pool).await.unwrap();
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
+        .fetch_one(pool)
+        .await
+        .unwrap();
     serde_json::from_value(plan["request"].clone()).unwrap()
 }
 
-/// A definite no needs to be known for one: everything else may have happened, or may go through the next time.
+/// A definite no needs to be known for one: everything else may have happened, or may go through
+/// the next time.
 #[sqlx::test(migrations = false)]
 async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -383,7 +507,11 @@ async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
         (400, "ResourceLimitExceeded", "limit"),
         (400, "ResourceInUse", "exists"),
     ] {
-        let body = if code.is_empty() { Value::Null } else { json!({"__type": code, "message": "no"}) };
+        let body = if code.is_empty() {
+            Value::Null
+        } else {
+            json!({"__type": code, "message": "no"})
+        };
         between.follow(move |_, _| Act::Answer(status, body.clone()));
         let got = match ports.jobs.create(&request).await {
             Ok(()) => "created",
@@ -397,7 +525,9 @@ async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
             Err(AwsError::NotFound(_)) => "not found",
         };
         if got != expected {
-            wrong.push(format!("{status} `{code}` is taken for {got} instead of {expected}"));
+            wrong.push(format!(
+                "{status} `{code}` is taken for {got} instead of {expected}"
+            ));
         }
     }
     assert_eq!(wrong, Vec::<String>::new());

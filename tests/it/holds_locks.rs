@@ -1,5 +1,5 @@
-//! Rows are locked in one order, whoever locks them: each pair of statements that met the wrong way round is made to meet here, and
-//! then all of them at once.
+//! Rows are locked in one order, whoever locks them: each pair of statements that met the wrong way
+//! round is made to meet here, and then all of them at once.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ async fn waiting(pool: &PgPool, count: i64, is_done: &Cell<bool>) {
     panic!("{count} sessions never waited for a lock: the two did not meet");
 }
 
-/// `first` runs into a lock that is held; then `second` begins, and runs into one of the two or through; then the lock is given back.
+/// `first` runs into a lock that is held; then `second` begins, and runs into one of the two or
+/// through; then the lock is given back.
 async fn meet<A, B>(
     pool: &PgPool,
     lock: String,
@@ -48,7 +49,10 @@ async fn meet<A, B>(
     second: impl Future<Output = Result<B, StoreError>>,
 ) -> Vec<String> {
     let mut held = pool.begin().await.unwrap();
-    sqlx::query(AssertSqlSafe(lock)).execute(&mut *held).await.unwrap();
+    sqlx::query(AssertSqlSafe(lock))
+        .execute(&mut *held)
+        .await
+        .unwrap();
     let is_done = Cell::new(false);
     let second = async {
         waiting(pool, 1, &is_done).await;
@@ -61,7 +65,11 @@ async fn meet<A, B>(
         held.rollback().await.unwrap();
     };
     let (first, second, ()) = tokio::join!(first, second, release);
-    [first.err(), second.err()].into_iter().flatten().map(|error| error.to_string()).collect()
+    [first.err(), second.err()]
+        .into_iter()
+        .flatten()
+        .map(|error| error.to_string())
+        .collect()
 }
 
 /// So many trials whose jobs run; the trials and their attempts, in the order of their rows.
@@ -70,7 +78,8 @@ async fn running(pool: &PgPool, count: u32) -> (TestApp, ExperimentId, Vec<(Uuid
     let id = test.start(&on_p5(count)).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(20)).await;
-    let rows = sqlx::query_as("SELECT trial_id, id FROM attempts WHERE state = 'running' ORDER BY ctid");
+    let rows =
+        sqlx::query_as("SELECT trial_id, id FROM attempts WHERE state = 'running' ORDER BY ctid");
     let rows = rows.fetch_all(pool).await.unwrap();
     assert_eq!(rows.len(), usize::try_from(count).unwrap());
     (test, ExperimentId(uuid_of(&id)), rows)
@@ -101,23 +110,52 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
 }
 
 #[sqlx::test(migrations = false)]
-async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each_other(pool: PgPool) {
+async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each_other(
+    pool: PgPool,
+) {
     let (test, _, _) = running(&pool, 3).await;
     let (store, now) = (&test.app.store, test.app.clock.now());
-    let term = store.acquire_lease("watcher", "x", Duration::from_mins(1)).await.unwrap().unwrap();
-    sqlx::query("UPDATE attempts SET metrics_due_at = $1").bind(now).execute(&pool).await.unwrap();
-    let due = store.claim_due_metrics(now, TimeDelta::minutes(10), 100).await.unwrap();
-    let rows: Vec<(Uuid, Uuid)> =
-        sqlx::query_as("SELECT trial_id, id FROM attempts ORDER BY ctid").fetch_all(&pool).await.unwrap();
+    let term = store
+        .acquire_lease("watcher", "x", Duration::from_mins(1))
+        .await
+        .unwrap()
+        .unwrap();
+    sqlx::query("UPDATE attempts SET metrics_due_at = $1")
+        .bind(now)
+        .execute(&pool)
+        .await
+        .unwrap();
+    let due = store
+        .claim_due_metrics(now, TimeDelta::minutes(10), 100)
+        .await
+        .unwrap();
+    let rows: Vec<(Uuid, Uuid)> = sqlx::query_as("SELECT trial_id, id FROM attempts ORDER BY ctid")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
     let step = |(_, attempt): &(Uuid, Uuid)| {
-        let due = due.iter().find(|due| due.account.attempt_id.0 == *attempt).unwrap().clone();
-        Progress { due, cursor: now, next_at: Some(now) }
+        let due = due
+            .iter()
+            .find(|due| due.account.attempt_id.0 == *attempt)
+            .unwrap()
+            .clone();
+        Progress {
+            due,
+            cursor: now,
+            next_at: Some(now),
+        }
     };
     let backwards: Vec<Progress> = rows.iter().rev().map(step).collect();
-    let (changed, none): (Vec<Change>, _) = (rows.iter().map(|row| change(*row)).collect(), Samples::default());
+    let (changed, none): (Vec<Change>, _) = (
+        rows.iter().map(|row| change(*row)).collect(),
+        Samples::default(),
+    );
     let failed = meet(
         &pool,
-        format!("SELECT 1 FROM attempts WHERE id = '{}' FOR UPDATE", rows[1].1),
+        format!(
+            "SELECT 1 FROM attempts WHERE id = '{}' FOR UPDATE",
+            rows[1].1
+        ),
         store.notice(&term, &changed, &[], now),
         store.record_metrics(&none, &backwards, now),
     );
@@ -129,10 +167,22 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
     let (test, _, mut rows) = running(&pool, 2).await;
     rows.sort_unstable();
     let (store, now) = (&test.app.store, test.app.clock.now());
-    let term = store.acquire_lease("watcher", "x", Duration::from_mins(1)).await.unwrap().unwrap();
+    let term = store
+        .acquire_lease("watcher", "x", Duration::from_mins(1))
+        .await
+        .unwrap()
+        .unwrap();
     let due = "UPDATE trials SET due_at = $1 WHERE id = $2";
-    sqlx::query(due).bind(now).bind(rows[1].0).execute(&pool).await.unwrap();
-    let claimed = store.claim_due_trials("x", Duration::from_mins(1), now, 10).await.unwrap();
+    sqlx::query(due)
+        .bind(now)
+        .bind(rows[1].0)
+        .execute(&pool)
+        .await
+        .unwrap();
+    let claimed = store
+        .claim_due_trials("x", Duration::from_mins(1), now, 10)
+        .await
+        .unwrap();
     let trial = claimed.first().unwrap();
     let attempt = trial.attempt.as_ref().unwrap();
     let (changed, look) = ([change(rows[1])], [TrialId(rows[0].0), TrialId(rows[1].0)]);
@@ -145,7 +195,8 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
 
-/// Three that wait: the last one's claim finds no money, and puts all off; and somebody cancels them.
+/// Three that wait: the last one's claim finds no money, and puts all off; and somebody cancels
+/// them.
 #[sqlx::test(migrations = false)]
 async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -155,12 +206,24 @@ async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) 
     claimed.sort_by_key(|trial| trial.id.0);
     let last = claimed.pop().unwrap();
     let back = "UPDATE trials SET state = 'queued', lease_owner = NULL, lease_expires_at = NULL WHERE id <> $1";
-    sqlx::query(back).bind(last.id.0).execute(&pool).await.unwrap();
+    sqlx::query(back)
+        .bind(last.id.0)
+        .execute(&pool)
+        .await
+        .unwrap();
     let failed = meet(
         &pool,
-        format!("SELECT 1 FROM trials WHERE id = '{}' FOR UPDATE", claimed[1].id.0),
+        format!(
+            "SELECT 1 FROM trials WHERE id = '{}' FOR UPDATE",
+            claimed[1].id.0
+        ),
         store.wish((test.project, id), Wish::Cancel, now),
-        store.requeue(&last, (now + TimeDelta::minutes(1), "no money"), Usd::ZERO, now),
+        store.requeue(
+            &last,
+            (now + TimeDelta::minutes(1), "no money"),
+            Usd::ZERO,
+            now,
+        ),
     );
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
@@ -182,21 +245,36 @@ async fn push(test: &TestApp, job: &Value, status: &str, secondary: &str) -> Opt
                    "LastModifiedTime": now.timestamp_millis(),
                    "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
     });
-    let (status, answer) = test.send(test.request(Method::POST, "/v1/aws-events", &key).json(&body)).await;
+    let (status, answer) = test
+        .send(
+            test.request(Method::POST, "/v1/aws-events", &key)
+                .json(&body),
+        )
+        .await;
     (status != 202).then(|| format!("an event was answered {status}: {answer}"))
 }
 
 async fn deadlocks(pool: &PgPool) -> i64 {
-    number(pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await
+    number(
+        pool,
+        "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
+    )
+    .await
 }
 
-/// Cancels, settlements, listings, pushed events and metrics, all of the same trials at the same time.
+/// Cancels, settlements, listings, pushed events and metrics, all of the same trials at the same
+/// time.
 #[sqlx::test(migrations = false)]
 async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool: PgPool) {
     // A pool of its own, whose end makes its sessions tell what they counted.
-    let own = PgPoolOptions::new().max_connections(16).connect_lazy_with((*pool.connect_options()).clone());
+    let own = PgPoolOptions::new()
+        .max_connections(16)
+        .connect_lazy_with((*pool.connect_options()).clone());
     let mut test = TestApp::with_faults(own, &["--quota", "1000"]).await;
-    let settings = Settings { lease: Duration::from_secs(2), ..(*test.app.settings).clone() };
+    let settings = Settings {
+        lease: Duration::from_secs(2),
+        ..(*test.app.settings).clone()
+    };
     test.app.settings = Arc::new(settings);
     let mut failed = Vec::new();
     for round in 0..ROUNDS {
@@ -218,7 +296,11 @@ async fn cancels_settlements_and_notices_of_the_same_trials_never_deadlock(pool:
     test.app.store.pool().close().await;
     let counted = deadlocks(&pool).await;
     println!("{counted} deadlocks, {} calls failed", failed.len());
-    assert_eq!((counted, failed), (0, Vec::new()), "deadlocks, and what failed");
+    assert_eq!(
+        (counted, failed),
+        (0, Vec::new()),
+        "deadlocks, and what failed"
+    );
 }
 
 const ROUNDS: usize = 6;
@@ -228,14 +310,23 @@ const EXPERIMENTS: usize = 8;
 async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
     let now = test.app.clock.now();
     let all = "UPDATE trials SET due_at = $1 WHERE state IN ('running', 'stopping')";
-    sqlx::query(all).bind(now).execute(test.app.store.pool()).await.unwrap();
+    sqlx::query(all)
+        .bind(now)
+        .execute(test.app.store.pool())
+        .await
+        .unwrap();
     sqlx::query("UPDATE attempts SET metrics_due_at = $1 WHERE state = 'running'")
         .bind(now)
         .execute(test.app.store.pool())
         .await
         .unwrap();
     let (left, right) = (test.replica("left"), test.replica("right"));
-    let of = async |result: Result<usize, StoreError>| result.err().filter(is_deadlock).map(|error| error.to_string());
+    let of = async |result: Result<usize, StoreError>| {
+        result
+            .err()
+            .filter(is_deadlock)
+            .map(|error| error.to_string())
+    };
     let settles = async |app: &App| {
         let mut victims = Vec::new();
         for _ in 0..4 {
@@ -251,14 +342,25 @@ async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
         }
         let mut refused = Vec::new();
         for secondary in ["Uploading", "Completed"] {
-            let status = if secondary == "Completed" { "Completed" } else { "InProgress" };
+            let status = if secondary == "Completed" {
+                "Completed"
+            } else {
+                "InProgress"
+            };
             let answers = order.iter().map(|job| push(test, job, status, secondary));
-            refused.extend(futures::future::join_all(answers).await.into_iter().flatten());
+            refused.extend(
+                futures::future::join_all(answers)
+                    .await
+                    .into_iter()
+                    .flatten(),
+            );
         }
         refused
     };
     let cancels = futures::future::join_all(ids.iter().map(async |id| {
-        let (status, body) = test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+        let (status, body) = test
+            .post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+            .await;
         (status != 202).then(|| format!("a cancel was answered {status}: {body}"))
     }));
     let watching = async {
@@ -267,10 +369,21 @@ async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
         }
     };
     let reading = async { of(ingester::tick(&right).await).await };
-    let (one, two, cancelled, (), forth, back, read) =
-        tokio::join!(settles(&left), settles(&right), cancels, watching, pushes(false), pushes(true), reading);
+    let (one, two, cancelled, (), forth, back, read) = tokio::join!(
+        settles(&left),
+        settles(&right),
+        cancels,
+        watching,
+        pushes(false),
+        pushes(true),
+        reading
+    );
     let answers = cancelled.into_iter().flatten().chain(forth).chain(back);
-    one.into_iter().chain(two).chain(answers).chain(read).collect()
+    one.into_iter()
+        .chain(two)
+        .chain(answers)
+        .chain(read)
+        .collect()
 }
 
 /// Two first points of a month at the same time: one makes its partition, the other finds it made.

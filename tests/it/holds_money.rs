@@ -1,5 +1,5 @@
-//! What holds of money when AWS, the database or a row of it is not as it should be: nothing is booked that cannot have been billed,
-//! and nothing stays reserved or unbooked for long.
+//! What holds of money when AWS, the database or a row of it is not as it should be: nothing is
+//! booked that cannot have been billed, and nothing stays reserved or unbooked for long.
 
 use std::time::Duration;
 
@@ -26,9 +26,20 @@ async fn run(pool: &PgPool, statement: &'static str) {
 }
 
 async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
-    let page = test.get(&format!("/v1/experiments/{experiment}/events?page_size=500")).await;
-    let alarms = page["items"].as_array().unwrap().iter().filter(|event| event["severity"] == "alarm").cloned();
-    alarms.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+    let page = test
+        .get(&format!(
+            "/v1/experiments/{experiment}/events?page_size=500"
+        ))
+        .await;
+    let alarms = page["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["severity"] == "alarm")
+        .cloned();
+    alarms
+        .map(|event| event["message"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// The service was away for three days; a clean-up script has deleted the job meanwhile.
@@ -41,16 +52,39 @@ async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(poo
     test.tick().await;
     test.advance(TimeDelta::hours(4)).await;
     let job = jobs(&test.record().await)[0].clone();
-    let delete = test.client.post(&test.region.url).header("x-amz-target", "SageMaker.DeleteTrainingJob");
-    assert!(delete.json(&json!({"TrainingJobName": job["name"]})).send().await.unwrap().status().is_success());
+    let delete = test
+        .client
+        .post(&test.region.url)
+        .header("x-amz-target", "SageMaker.DeleteTrainingJob");
+    assert!(
+        delete
+            .json(&json!({"TrainingJobName": job["name"]}))
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .is_success()
+    );
     test.advance(TimeDelta::days(3)).await;
     let ended = test.run_until_ended(&id, 24).await;
-    let (booked, billed) = (ended["settled_usd"].as_f64().unwrap(), job["micro_usd"].as_f64().unwrap() / 1e6);
-    let reserved = number(&pool, "SELECT (reserved_training_usd * 100)::bigint FROM attempts").await;
+    let (booked, billed) = (
+        ended["settled_usd"].as_f64().unwrap(),
+        job["micro_usd"].as_f64().unwrap() / 1e6,
+    );
+    let reserved = number(
+        &pool,
+        "SELECT (reserved_training_usd * 100)::bigint FROM attempts",
+    )
+    .await;
     let seconds = number(&pool, "SELECT billable_seconds FROM attempts").await;
     let most = f64::from(i32::try_from(reserved).unwrap()) / 100.0;
-    println!("vanished: ${billed:.2} billed by the region, ${most:.2} reserved, ${booked:.2} booked for {seconds} s");
-    assert!(booked <= most + 0.1, "${booked:.2} are booked, ${billed:.2} were billed, ${most:.2} were reserved");
+    println!(
+        "vanished: ${billed:.2} billed by the region, ${most:.2} reserved, ${booked:.2} booked for {seconds} s"
+    );
+    assert!(
+        booked <= most + 0.1,
+        "${booked:.2} are booked, ${billed:.2} were billed, ${most:.2} were reserved"
+    );
 }
 
 /// BillableTimeInSeconds may be missing: then what spot waited for capacity is not billed either.
@@ -60,7 +94,8 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
     let mut spot = spot_spec();
     spot["candidates"][0]["purchase_options"] = json!(["spot"]);
     spot["candidates"][0]["repeats"] = json!(3);
-    let rule = |_: &str, _: &Value| Act::Replace(b"BillableTimeInSeconds", b"BillableTimeUnknown__");
+    let rule =
+        |_: &str, _: &Value| Act::Replace(b"BillableTimeInSeconds", b"BillableTimeUnknown__");
     let silent = Between::start(&test.region.url, rule).await;
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&silent.url, &s3_url).await;
@@ -70,7 +105,9 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
     let (mut waited, mut over) = (0, Vec::new());
     for job in jobs(&record) {
         let ran = job["training_seconds"].as_i64().unwrap();
-        let attempt = uuid::Uuid::try_parse(job["attempt"].as_str().unwrap().rsplit_once('_').unwrap().1).unwrap();
+        let attempt =
+            uuid::Uuid::try_parse(job["attempt"].as_str().unwrap().rsplit_once('_').unwrap().1)
+                .unwrap();
         let (booked, whole): (i64, i64) = sqlx::query_as(
             "SELECT billable_seconds, extract(epoch FROM ended_at - started_at)::bigint FROM attempts WHERE id = $1",
         )
@@ -83,8 +120,15 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
             over.push(format!("{booked} s booked, and it ran for {ran}"));
         }
     }
-    assert!(waited > 600, "no job waited for capacity, {waited} s: the test proves nothing");
-    assert_eq!(over, Vec::<String>::new(), "they waited {waited} s together");
+    assert!(
+        waited > 600,
+        "no job waited for capacity, {waited} s: the test proves nothing"
+    );
+    assert_eq!(
+        over,
+        Vec::<String>::new(),
+        "they waited {waited} s together"
+    );
 }
 
 /// Points are worth less than money that stays reserved.
@@ -113,11 +157,19 @@ async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
         )
         .await;
     }
-    let state = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone();
-    let released =
-        number(&pool, "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'training'").await;
+    let state =
+        test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone();
+    let released = number(
+        &pool,
+        "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'training'",
+    )
+    .await;
     let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
-    assert_eq!((state, released), (json!("completed"), 1), "${held} are still reserved");
+    assert_eq!(
+        (state, released),
+        (json!("completed"), 1),
+        "${held} are still reserved"
+    );
 }
 
 /// Its job is over, and its pool waits.
@@ -141,7 +193,8 @@ pub(crate) async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> Stri
 
 const RETAINED: &str = "SELECT count(*) FROM warm_pools WHERE state = 'retained'";
 
-/// Looks once at a pool that waits while AWS answers in a strange way; then again and again as it is.
+/// Looks once at a pool that waits while AWS answers in a strange way; then again and again as it
+/// is.
 async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act + Send + 'static) {
     let mut test = TestApp::new(pool.clone()).await;
     with_a_pool(&test, 14_400).await;
@@ -151,25 +204,36 @@ async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act 
     test.call_aws_at(&between.url, &s3_url).await;
     pools::tick(&test.app).await.unwrap();
     let (retained, exposed) = (number(pool, RETAINED).await, 4.0 * 63.296);
-    assert_eq!(retained, 1, "pools that are looked after; nobody ends it, and its keep-alive costs ${exposed:.2}");
+    assert_eq!(
+        retained, 1,
+        "pools that are looked after; nobody ends it, and its keep-alive costs ${exposed:.2}"
+    );
     between.follow(|_, _| Act::Pass);
     for _ in 0..10 {
         test.advance(TimeDelta::minutes(2)).await;
         while pools::tick(&test.app).await.unwrap() > 0 {}
     }
     let job = jobs(&test.record().await)[0].clone();
-    assert_eq!((number(pool, RETAINED).await, &job["idle_pool"]), (0, &json!(false)), "in the end it is let go");
+    assert_eq!(
+        (number(pool, RETAINED).await, &job["idle_pool"]),
+        (0, &json!(false)),
+        "in the end it is let go"
+    );
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_pool_is_not_given_up_because_its_job_was_not_found_once(pool: PgPool) {
-    let unknown = json!({"__type": "ValidationException", "message": "Requested resource not found."});
+    let unknown =
+        json!({"__type": "ValidationException", "message": "Requested resource not found."});
     looked_at_once(&pool, move |_, _| Act::Answer(400, unknown.clone())).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_pool_is_not_given_up_because_its_status_was_missing_once(pool: PgPool) {
-    looked_at_once(&pool, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+    looked_at_once(&pool, |_, _| {
+        Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")
+    })
+    .await;
 }
 
 /// Ten minutes of a p5 are $10: nobody pays them for a figure that is on its way.
@@ -177,7 +241,9 @@ async fn a_pool_is_not_given_up_because_its_status_was_missing_once(pool: PgPool
 async fn a_pool_is_ended_while_the_bill_of_its_job_is_waited_for(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
     let untold = |operation: &str, _: &Value| match operation {
-        "DescribeTrainingJob" => Act::Replace(b"BillableTimeInSeconds", b"SecondsThatNobodyKnowsYet"),
+        "DescribeTrainingJob" => {
+            Act::Replace(b"BillableTimeInSeconds", b"SecondsThatNobodyKnowsYet")
+        }
         _ => Act::Pass,
     };
     let between = Between::start(&test.region.url, untold).await;
@@ -186,7 +252,13 @@ async fn a_pool_is_ended_while_the_bill_of_its_job_is_waited_for(pool: PgPool) {
     with_a_pool(&test, 14_400).await;
     while pools::tick(&test.app).await.unwrap() > 0 {}
     let still_open = number(&pool, "SELECT count(*) FROM trials WHERE ended_at IS NULL").await;
-    assert_eq!((still_open, jobs(&test.record().await)[0]["idle_pool"].clone()), (1, json!(false)));
+    assert_eq!(
+        (
+            still_open,
+            jobs(&test.record().await)[0]["idle_pool"].clone()
+        ),
+        (1, json!(false))
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -194,7 +266,10 @@ async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(p
     let mut test = TestApp::new(pool.clone()).await;
     let id = with_a_pool(&test, 3600).await;
     let longer = |_: &str, _: &Value| {
-        Act::Replace(b"\"ResourceRetainedBillableTimeInSeconds\":", b"\"ResourceRetainedBillableTimeInSeconds\":99")
+        Act::Replace(
+            b"\"ResourceRetainedBillableTimeInSeconds\":",
+            b"\"ResourceRetainedBillableTimeInSeconds\":99",
+        )
     };
     let between = Between::start(&test.region.url, longer).await;
     let s3_url = test.region.s3_url.clone();
@@ -203,27 +278,41 @@ async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(p
         while pools::tick(&test.app).await.unwrap() > 0 {}
         test.advance(TimeDelta::minutes(2)).await;
     }
-    let over = "SELECT count(*) FROM warm_pools WHERE state = 'settled' AND retained_seconds > 3600";
-    assert_eq!(number(&pool, over).await, 1, "it was settled at what SageMaker says");
+    let over =
+        "SELECT count(*) FROM warm_pools WHERE state = 'settled' AND retained_seconds > 3600";
+    assert_eq!(
+        number(&pool, over).await,
+        1,
+        "it was settled at what SageMaker says"
+    );
     let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
     let alarms = alarms(&test, &id).await;
-    assert!(!alarms.is_empty() && !paused.is_null(), "alarms {alarms:?}, paused: {paused}");
+    assert!(
+        !alarms.is_empty() && !paused.is_null(),
+        "alarms {alarms:?}, paused: {paused}"
+    );
 }
 
-/// What the pools of the region were billed and what is booked for them: seconds, and millionths of a dollar.
+/// What the pools of the region were billed and what is booked for them: seconds, and millionths of
+/// a dollar.
 async fn billed_and_booked(test: &TestApp, pool: &PgPool) -> [(i64, i64); 2] {
     let jobs = jobs(&test.record().await);
     let billed = |key: &str| jobs.iter().filter_map(|job| job[key].as_i64()).sum();
-    let kept = "SELECT coalesce(sum(retained_seconds), 0)::bigint FROM warm_pools WHERE state = 'settled'";
+    let kept =
+        "SELECT coalesce(sum(retained_seconds), 0)::bigint FROM warm_pools WHERE state = 'settled'";
     let booked = "SELECT coalesce(sum(usd) * 1000000, 0)::bigint FROM ledger
                   WHERE component = 'warm_pool' AND kind IN ('settled', 'adjusted')";
-    [(billed("retained_seconds"), number(pool, kept).await), (billed("pool_micro_usd"), number(pool, booked).await)]
+    [
+        (billed("retained_seconds"), number(pool, kept).await),
+        (billed("pool_micro_usd"), number(pool, booked).await),
+    ]
 }
 
 /// Watches and looks at pools for so long, as production does.
 async fn go_on(test: &TestApp, memory: &mut Memory, minutes: u32) {
     for _ in 0..minutes {
-        test.watch_as_production(memory, TimeDelta::minutes(1)).await;
+        test.watch_as_production(memory, TimeDelta::minutes(1))
+            .await;
         while pools::tick(&test.app).await.unwrap() > 0 {}
     }
 }
@@ -231,15 +320,31 @@ async fn go_on(test: &TestApp, memory: &mut Memory, minutes: u32) {
 /// A pool waits, and nobody looks after it.
 async fn found_again(test: &TestApp, pool: &PgPool, id: &str, memory: &mut Memory) {
     assert_eq!(number(pool, RETAINED).await, 0, "nobody looks after it");
-    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], true, "and it waits");
+    assert_eq!(
+        jobs(&test.record().await)[0]["idle_pool"],
+        true,
+        "and it waits"
+    );
     go_on(test, memory, 3).await;
-    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], false, "it is ended at the next listing");
+    assert_eq!(
+        jobs(&test.record().await)[0]["idle_pool"],
+        false,
+        "it is ended at the next listing"
+    );
     go_on(test, memory, 5).await;
     let once = billed_and_booked(test, pool).await;
     let [seconds, usd] = once;
-    assert!(seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000, "billed and booked: {once:?}");
+    assert!(
+        seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000,
+        "billed and booked: {once:?}"
+    );
     let alarms = alarms(test, id).await;
-    assert!(alarms.iter().any(|alarm| alarm.contains("left a warm pool")), "{alarms:?}");
+    assert!(
+        alarms
+            .iter()
+            .any(|alarm| alarm.contains("left a warm pool")),
+        "{alarms:?}"
+    );
     // Told again and again, it is booked once.
     go_on(test, memory, 10).await;
     assert_eq!(billed_and_booked(test, pool).await, once);
@@ -253,7 +358,10 @@ async fn a_pool_that_shows_after_it_was_settled_at_nothing_is_ended_and_billed(p
     let mut test = TestApp::new(pool.clone()).await;
     let id = with_a_pool(&test, 14_400).await;
     let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
-    let between = Between::start(&api, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+    let between = Between::start(&api, |_, _| {
+        Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")
+    })
+    .await;
     test.call_aws_at(&between.url, &s3_url).await;
     let mut memory = Memory::default();
     go_on(&test, &mut memory, 60).await;
@@ -261,7 +369,8 @@ async fn a_pool_that_shows_after_it_was_settled_at_nothing_is_ended_and_billed(p
     found_again(&test, &pool, &id, &mut memory).await;
 }
 
-/// As in a backup that was made before the job was: a new term begins. The first looks at the pool fail.
+/// As in a backup that was made before the job was: a new term begins. The first looks at the pool
+/// fail.
 #[sqlx::test(migrations = false)]
 async fn a_pool_without_a_row_is_ended_and_billed(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -289,18 +398,34 @@ async fn a_pool_of_a_stray_is_ended_and_billed_although_it_shows_late(pool: PgPo
     run(&pool, "DELETE FROM warm_pools").await;
     run(&pool, "UPDATE attempts SET billing_estimated = true").await;
     let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
-    let between = Between::start(&api, |_, _| Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")).await;
+    let between = Between::start(&api, |_, _| {
+        Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")
+    })
+    .await;
     test.call_aws_at(&between.url, &s3_url).await;
     let mut memory = Memory::default();
     go_on(&test, &mut memory, 2).await;
     let looked_after = "SELECT count(*) FROM warm_pools WHERE due_at IS NOT NULL";
     let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
-    assert_eq!((number(&pool, settled).await, number(&pool, looked_after).await), (1, 1));
+    assert_eq!(
+        (
+            number(&pool, settled).await,
+            number(&pool, looked_after).await
+        ),
+        (1, 1)
+    );
     between.follow(|_, _| Act::Pass);
     go_on(&test, &mut memory, 5).await;
-    assert_eq!(jobs(&test.record().await)[0]["idle_pool"], false, "{id}: it is ended at the next look");
+    assert_eq!(
+        jobs(&test.record().await)[0]["idle_pool"],
+        false,
+        "{id}: it is ended at the next look"
+    );
     let [seconds, usd] = billed_and_booked(&test, &pool).await;
-    assert!(seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000, "{seconds:?} {usd:?}");
+    assert!(
+        seconds.0 > 0 && seconds.0 == seconds.1 && (usd.0 - usd.1).abs() <= 5000,
+        "{seconds:?} {usd:?}"
+    );
 }
 
 /// It was estimated, and SageMaker tells later that it was kept for longer.
@@ -314,18 +439,35 @@ async fn a_pool_that_cost_more_than_was_estimated_is_booked_at_what_it_cost(pool
     }
     let before = billed_and_booked(&test, &pool).await;
     // As if only half of it had been booked.
-    run(&pool, "UPDATE warm_pools SET retained_seconds = retained_seconds / 2").await;
-    run(&pool, "UPDATE ledger SET usd = usd / 2 WHERE component = 'warm_pool' AND kind = 'settled'").await;
+    run(
+        &pool,
+        "UPDATE warm_pools SET retained_seconds = retained_seconds / 2",
+    )
+    .await;
+    run(
+        &pool,
+        "UPDATE ledger SET usd = usd / 2 WHERE component = 'warm_pool' AND kind = 'settled'",
+    )
+    .await;
     go_on(&test, &mut Memory::default(), 5).await;
     let [seconds, usd] = billed_and_booked(&test, &pool).await;
     assert_eq!(seconds, before[0]);
-    assert!(seconds.0 > 1 && (usd.0 - usd.1).abs() <= 1_000_000 / 50, "{usd:?}: half of a second is lost");
+    assert!(
+        seconds.0 > 1 && (usd.0 - usd.1).abs() <= 1_000_000 / 50,
+        "{usd:?}: half of a second is lost"
+    );
 }
 
 async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1").fetch_one(pool).await.unwrap();
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
+        .fetch_one(pool)
+        .await
+        .unwrap();
     let read = |key: &str| plan[key].clone();
-    (serde_json::from_value(read("request")).unwrap(), serde_json::from_value(read("price")).unwrap())
+    (
+        serde_json::from_value(read("request")).unwrap(),
+        serde_json::from_value(read("price")).unwrap(),
+    )
 }
 
 #[sqlx::test(migrations = false)]
@@ -337,13 +479,27 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
     let (request, price) = request_of(&pool).await;
     let now = test.app.clock.now();
     let dear = Usd(price.usd_per_hour.0 * Decimal::from(2u32));
-    let after_the_job = now + TimeDelta::seconds(request.max_runtime_seconds.into()) + TimeDelta::hours(1);
+    let after_the_job =
+        now + TimeDelta::seconds(request.max_runtime_seconds.into()) + TimeDelta::hours(1);
     let id = PriceId(ids::fresh());
-    let risen =
-        Price { id, usd_per_hour: dear, usd_per_hour_max: None, effective_from: after_the_job, ..price.clone() };
+    let risen = Price {
+        id,
+        usd_per_hour: dear,
+        usd_per_hour_max: None,
+        effective_from: after_the_job,
+        ..price.clone()
+    };
     let prices = [price.clone(), risen];
-    let worst =
-        plan::worst_case((&request, 0), Tariff { prices: &prices, rates: &[] }, &price, TimeDelta::minutes(5), now);
+    let worst = plan::worst_case(
+        (&request, 0),
+        Tariff {
+            prices: &prices,
+            rates: &[],
+        },
+        &price,
+        TimeDelta::minutes(5),
+        now,
+    );
     let needed = Usd(dear.0 * Decimal::from(5u32));
     assert!(
         worst.pool_usd >= needed,
@@ -359,7 +515,8 @@ async fn allowance(test: &TestApp, spec: &Value) -> f64 {
     let trial = &plan["candidates"][0];
     let usd = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
     let worst = usd(&trial["worst_case"]["training_usd"]).unwrap_or_else(|| panic!("{plan:#}"));
-    let rate = usd(&trial["price"]["usd_per_hour"]).unwrap() * trial["instance_count"].as_f64().unwrap();
+    let rate =
+        usd(&trial["price"]["usd_per_hour"]).unwrap() * trial["instance_count"].as_f64().unwrap();
     worst / rate * 3600.0 - spec["max_runtime_seconds"].as_f64().unwrap()
 }
 
@@ -374,9 +531,17 @@ async fn a_reservation_holds_the_upload_of_a_large_model(pool: PgPool) {
     large["candidates"][0]["profile"]["zero_stage"] = json!(3);
     large["candidates"][0]["profile"]["micro_batch_per_gpu"] = json!(1);
     let large = allowance(&test, &large).await;
-    println!("seconds beyond the training that are reserved: {small:.0} for 7B, {large:.0} for 70B");
-    assert!((500.0..2100.0).contains(&small), "7B: {small:.0} s beyond its training");
-    assert!(large >= 1800.0 + 120.0, "70B: {large:.0} s beyond its training, and its upload alone takes half an hour");
+    println!(
+        "seconds beyond the training that are reserved: {small:.0} for 7B, {large:.0} for 70B"
+    );
+    assert!(
+        (500.0..2100.0).contains(&small),
+        "7B: {small:.0} s beyond its training"
+    );
+    assert!(
+        large >= 1800.0 + 120.0,
+        "70B: {large:.0} s beyond its training, and its upload alone takes half an hour"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -385,26 +550,42 @@ async fn a_reservation_holds_the_download_of_data_whose_size_is_named(pool: PgPo
     let unnamed = on_p5(1);
     let mut named = unnamed.clone();
     named["workload"]["channels"][0]["size_gb"] = json!(4000);
-    let (unnamed, named) = (allowance(&test, &unnamed).await, allowance(&test, &named).await);
-    assert!(named >= unnamed + 600.0, "4 TB: {named:.0} s beyond its training; without a size: {unnamed:.0} s");
+    let (unnamed, named) = (
+        allowance(&test, &unnamed).await,
+        allowance(&test, &named).await,
+    );
+    assert!(
+        named >= unnamed + 600.0,
+        "4 TB: {named:.0} s beyond its training; without a size: {unnamed:.0} s"
+    );
 }
 
-/// Two experiments whose jobs run, in one tick of everything; the first one's plan can then not be read.
-async fn two_of_which_one_is_unreadable(test: &TestApp, pool: &PgPool, spec: &Value, path: &str) -> uuid::Uuid {
+/// Two experiments whose jobs run, in one tick of everything; the first one's plan can then not be
+/// read.
+async fn two_of_which_one_is_unreadable(
+    test: &TestApp,
+    pool: &PgPool,
+    spec: &Value,
+    path: &str,
+) -> uuid::Uuid {
     test.start(spec).await;
     test.start(spec).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.watch().await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let broken: uuid::Uuid =
-        sqlx::query_scalar("SELECT min(id::text)::uuid FROM trials").fetch_one(pool).await.unwrap();
-    sqlx::query("UPDATE trials SET plan = jsonb_set(plan, $2::text[], '\"nonsense\"') WHERE id = $1")
-        .bind(broken)
-        .bind(path.split('.').map(str::to_owned).collect::<Vec<_>>())
-        .execute(pool)
+    let broken: uuid::Uuid = sqlx::query_scalar("SELECT min(id::text)::uuid FROM trials")
+        .fetch_one(pool)
         .await
         .unwrap();
+    sqlx::query(
+        "UPDATE trials SET plan = jsonb_set(plan, $2::text[], '\"nonsense\"') WHERE id = $1",
+    )
+    .bind(broken)
+    .bind(path.split('.').map(str::to_owned).collect::<Vec<_>>())
+    .execute(pool)
+    .await
+    .unwrap();
     test.advance(TimeDelta::hours(1)).await;
     broken
 }
@@ -414,13 +595,17 @@ async fn metrics_are_read_although_another_trials_plan_cannot_be(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let broken = two_of_which_one_is_unreadable(&test, &pool, &on_p5(1), "request.metrics").await;
     let read = ingester::tick(&test.app).await;
-    let behind: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL")
-            .bind(broken)
-            .fetch_one(&pool)
-            .await
-            .unwrap();
-    assert_eq!(behind, 0, "attempts whose metrics were not read, because of one unreadable plan: {read:?}");
+    let behind: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL",
+    )
+    .bind(broken)
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert_eq!(
+        behind, 0,
+        "attempts whose metrics were not read, because of one unreadable plan: {read:?}"
+    );
 }
 
 /// One attempt cannot be read, and the stop of another trial is due in the same claim.
@@ -439,12 +624,19 @@ async fn a_stop_is_sent_although_another_trials_attempt_cannot_be_read(pool: PgP
     )
     .await;
     for id in [&broken, &other] {
-        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+            .await;
     }
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let record = test.record().await;
-    let asked = jobs(&record).iter().filter(|job| !job["stop_asked_at"].is_null()).count();
-    assert_eq!(asked, 1, "stops that were sent, of the one that can be: {record}");
+    let asked = jobs(&record)
+        .iter()
+        .filter(|job| !job["stop_asked_at"].is_null())
+        .count();
+    assert_eq!(
+        asked, 1,
+        "stops that were sent, of the one that can be: {record}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -454,10 +646,20 @@ async fn checkpoints_are_looked_at_although_another_trials_plan_cannot_be_read(p
     spot["candidates"][0]["purchase_options"] = json!(["spot"]);
     let broken = two_of_which_one_is_unreadable(&test, &pool, &spot, "request.checkpoint").await;
     let now = test.app.clock.now();
-    let due = test.app.store.claim_due_checkpoints(now, TimeDelta::minutes(10), 100).await;
-    let due: Result<Vec<uuid::Uuid>, _> = due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());
-    let is_taken = due.as_ref().is_ok_and(|due| !due.is_empty() && !due.contains(&broken));
-    assert!(is_taken, "taken to be looked at, beside an unreadable one: {due:?}");
+    let due = test
+        .app
+        .store
+        .claim_due_checkpoints(now, TimeDelta::minutes(10), 100)
+        .await;
+    let due: Result<Vec<uuid::Uuid>, _> =
+        due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());
+    let is_taken = due
+        .as_ref()
+        .is_ok_and(|due| !due.is_empty() && !due.contains(&broken));
+    assert!(
+        is_taken,
+        "taken to be looked at, beside an unreadable one: {due:?}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -466,30 +668,53 @@ async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_rea
     let (id, readable) = (test.start(&on_p5(1)).await, test.start(&on_p5(1)).await);
     test.run_to_end(&id, 12).await;
     test.run_to_end(&readable, 12).await;
-    let settled = async |id: &str| test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let settled = async |id: &str| {
+        test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
+            .as_f64()
+            .unwrap()
+    };
     let before = settled(&id).await;
-    run(&pool, "CREATE TABLE kept AS SELECT id, spec FROM experiments ORDER BY id LIMIT 1").await;
+    run(
+        &pool,
+        "CREATE TABLE kept AS SELECT id, spec FROM experiments ORDER BY id LIMIT 1",
+    )
+    .await;
     let broken = "UPDATE experiments e SET spec = jsonb_set(e.spec, '{objective}', '\"nonsense\"') FROM kept k
                   WHERE k.id = e.id";
     run(&pool, broken).await;
     let body = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract",
                       "effective_from": "2026-11-01T00:00:00Z", "reason": "the contract was signed in October"});
-    let put = test.request(Method::PUT, "/v1/prices/ml.p5.48xlarge", &test.admin).json(&body);
+    let put = test
+        .request(Method::PUT, "/v1/prices/ml.p5.48xlarge", &test.admin)
+        .json(&body);
     let (status, answer) = test.send(put).await;
     assert!(status.is_success(), "{answer}");
     repricer::tick(&test.app).await.ok();
-    run(&pool, "UPDATE experiments e SET spec = k.spec FROM kept k WHERE k.id = e.id").await;
+    run(
+        &pool,
+        "UPDATE experiments e SET spec = k.spec FROM kept k WHERE k.id = e.id",
+    )
+    .await;
     for _ in 0..12 {
         test.advance(TimeDelta::minutes(10)).await;
         repricer::tick(&test.app).await.ok();
     }
-    assert!(settled(&readable).await < 0.5 * before, "the other one was repriced at once");
+    assert!(
+        settled(&readable).await < 0.5 * before,
+        "the other one was repriced at once"
+    );
     let after = settled(&id).await;
-    println!("repricing: ${before:.2} at $63.30 an hour, ${after:.2} two hours after the row could be read again");
-    assert!(after < 0.5 * before, "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $20");
+    println!(
+        "repricing: ${before:.2} at $63.30 an hour, ${after:.2} two hours after the row could be read again"
+    );
+    assert!(
+        after < 0.5 * before,
+        "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $20"
+    );
 }
 
-/// A backup of before the attempt: nobody has a row of it, but the job says whose it is. And the operator that there is no copy.
+/// A backup of before the attempt: nobody has a row of it, but the job says whose it is. And the
+/// operator that there is no copy.
 #[sqlx::test(migrations = false)]
 async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
@@ -501,20 +726,33 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
     let name = request::job_name(&test.app.settings.installation, attempt.0);
     let template = trial.plan.request.as_ref().unwrap();
     let job = request::for_attempt(template, &name, &attempt.to_string(), &trial.id.to_string());
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     test.ports.jobs.create(&job).await.unwrap();
     test.advance(TimeDelta::minutes(20)).await;
     let mut memory = bakeoff::tasks::watcher::Memory::default();
     for _ in 0..24 {
-        test.watch_as_production(&mut memory, TimeDelta::minutes(5)).await;
+        test.watch_as_production(&mut memory, TimeDelta::minutes(5))
+            .await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
-    let (billed, status) = (test.billed_usd().await, jobs(&test.record().await)[0]["status"].clone());
-    let booked = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let (billed, status) = (
+        test.billed_usd().await,
+        jobs(&test.record().await)[0]["status"].clone(),
+    );
+    let booked = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
+        .as_f64()
+        .unwrap();
     let alarms = alarms(&test, &id).await;
     println!("a job without a row: {status}, ${billed:.2} billed, ${booked:.2} booked");
-    assert!(billed > 1.0 && !alarms.is_empty(), "it was {status} and ${billed:.2} were billed, without an alarm");
-    assert!((booked - billed).abs() < 0.02 * billed, "${billed:.2} were billed, ${booked:.2} are booked");
+    assert!(
+        billed > 1.0 && !alarms.is_empty(),
+        "it was {status} and ${billed:.2} were billed, without an alarm"
+    );
+    assert!(
+        (booked - billed).abs() < 0.02 * billed,
+        "${billed:.2} were billed, ${booked:.2} are booked"
+    );
 }
 
 /// AWS bills a metric that it has read, whether or not its answer arrives.
@@ -527,16 +765,26 @@ async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
         test.advance(TimeDelta::minutes(12)).await;
         test.watch().await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        let faults = if round % 2 == 0 { json!({"reset_after": 1.0}) } else { json!({}) };
+        let faults = if round % 2 == 0 {
+            json!({"reset_after": 1.0})
+        } else {
+            json!({})
+        };
         test.region_post("/_sim/faults", &faults).await;
         ingester::tick(&test.app).await.unwrap();
         test.region_post("/_sim/faults", &json!({})).await;
     }
     test.run_to_end(&id, 12).await;
-    let counted: i64 = jobs(&test.record().await).iter().map(|job| job["metrics_requested"].as_i64().unwrap()).sum();
+    let counted: i64 = jobs(&test.record().await)
+        .iter()
+        .map(|job| job["metrics_requested"].as_i64().unwrap())
+        .sum();
     let booked = "SELECT sum(quantity)::bigint FROM ledger WHERE kind = 'settled' AND component = 'cloudwatch'";
     let booked = number(&pool, booked).await;
-    assert!(booked >= counted, "the region counts {counted} metrics, {booked} are booked");
+    assert!(
+        booked >= counted,
+        "the region counts {counted} metrics, {booked} are booked"
+    );
 }
 
 /// Another account's CloudWatch knows nothing of our jobs, and says that this is all there is.
@@ -551,30 +799,67 @@ async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
         test.watch().await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
         // Whoever reads while the credentials are another's, and the last time too.
-        test.region_post("/_sim/account", &json!({"account": "999988887777"})).await;
+        test.region_post("/_sim/account", &json!({"account": "999988887777"}))
+            .await;
         ingester::tick(&test.app).await.unwrap();
-        test.region_post("/_sim/account", &json!({"account": "111122223333"})).await;
+        test.region_post("/_sim/account", &json!({"account": "111122223333"}))
+            .await;
         test.advance(TimeDelta::minutes(5)).await;
     }
     test.run_to_end(&id, 12).await;
     let record = test.record().await;
     let job = &jobs(&record)[0];
-    let url = format!("{}/_sim/points/{}", test.region.url, job["name"].as_str().unwrap());
-    let published: Value = test.client.get(url).send().await.unwrap().json().await.unwrap();
-    let series =
-        format!("/v1/trials/{}/metrics?metric=tokens_per_second&resolution=raw", job["trial"].as_str().unwrap());
-    let stored = test.get(&series).await["points"]["value"].as_array().unwrap().len();
-    assert_eq!(json!(stored), published["tps"]["points"], "points stored, and published");
+    let url = format!(
+        "{}/_sim/points/{}",
+        test.region.url,
+        job["name"].as_str().unwrap()
+    );
+    let published: Value = test
+        .client
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let series = format!(
+        "/v1/trials/{}/metrics?metric=tokens_per_second&resolution=raw",
+        job["trial"].as_str().unwrap()
+    );
+    let stored = test.get(&series).await["points"]["value"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(
+        json!(stored),
+        published["tps"]["points"],
+        "points stored, and published"
+    );
 }
 
-/// A reader that slept past its hold finds that another has read the last time, and settled: it asks for nothing more.
+/// A reader that slept past its hold finds that another has read the last time, and settled: it
+/// asks for nothing more.
 #[sqlx::test(migrations = false)]
 async fn nothing_is_counted_on_what_is_settled(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
-    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM attempts").fetch_one(&pool).await.unwrap();
+    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM attempts")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
     let before = number(&pool, "SELECT metrics_requested FROM attempts").await;
-    assert!(!test.app.store.count_requested(&[(AttemptId(attempt), 6)]).await.unwrap());
-    assert_eq!(number(&pool, "SELECT metrics_requested FROM attempts").await, before);
+    assert!(
+        !test
+            .app
+            .store
+            .count_requested(&[(AttemptId(attempt), 6)])
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        number(&pool, "SELECT metrics_requested FROM attempts").await,
+        before
+    );
 }

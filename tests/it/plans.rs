@@ -1,48 +1,121 @@
-//! The queries of ticks, of writing points and of reading tables, at a hundred thousand finished trials and a million points: what
-//! they read must not grow with history. `--nocapture` prints the plans.
+//! The queries of ticks, of writing points and of reading tables, at a hundred thousand finished
+//! trials and a million points: what they read must not grow with history. `--nocapture` prints the
+//! plans.
 
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{TestApp, spec};
 
-/// What grows with history. Lists of a project's experiments may read many when a filter leaves few.
-const GROWING: [&str; 7] = ["trials", "attempts", "ledger", "samples", "rollups", "series", "sample_chunks"];
+/// What grows with history. Lists of a project's experiments may read many when a filter leaves
+/// few.
+const GROWING: [&str; 7] = [
+    "trials",
+    "attempts",
+    "ledger",
+    "samples",
+    "rollups",
+    "series",
+    "sample_chunks",
+];
 
 /// Part of a query's text, and what it is for.
 const TICK: [(&str, &str); 11] = [
     ("WITH stops AS (", "scheduler: claim what is due"),
-    ("SELECT (SELECT due_at FROM trials", "scheduler: when is the next due"),
-    ("SELECT min(due_at) FROM trials WHERE state = 'queued'", "scheduler: when is the next waiting"),
+    (
+        "SELECT (SELECT due_at FROM trials",
+        "scheduler: when is the next due",
+    ),
+    (
+        "SELECT min(due_at) FROM trials WHERE state = 'queued'",
+        "scheduler: when is the next waiting",
+    ),
     ("WITH heads AS (", "queue: heads of every lane"),
-    ("SELECT instance_type, purchase_option, project_id, sum(instance_count)", "queue: what is in use"),
-    ("started_at IS NOT NULL AS \"has_started!\"", "watcher: what runs"),
-    ("SELECT least((SELECT min(planned_at) FROM attempts", "watcher: how far back to list"),
-    ("SELECT id FROM attempts WHERE metrics_due_at <= $1", "ingester: claim what is due"),
-    ("SELECT id FROM attempts WHERE checkpoint_due_at <= $1", "checkpoints: claim what is due"),
-    ("SELECT attempt_id FROM warm_pools", "pools: claim what is due"),
-    ("SELECT e.project_id, e.id FROM experiments e", "concluder: what is over"),
+    (
+        "SELECT instance_type, purchase_option, project_id, sum(instance_count)",
+        "queue: what is in use",
+    ),
+    (
+        "started_at IS NOT NULL AS \"has_started!\"",
+        "watcher: what runs",
+    ),
+    (
+        "SELECT least((SELECT min(planned_at) FROM attempts",
+        "watcher: how far back to list",
+    ),
+    (
+        "SELECT id FROM attempts WHERE metrics_due_at <= $1",
+        "ingester: claim what is due",
+    ),
+    (
+        "SELECT id FROM attempts WHERE checkpoint_due_at <= $1",
+        "checkpoints: claim what is due",
+    ),
+    (
+        "SELECT attempt_id FROM warm_pools",
+        "pools: claim what is due",
+    ),
+    (
+        "SELECT e.project_id, e.id FROM experiments e",
+        "concluder: what is over",
+    ),
 ];
 
 /// The same of writing points and of what people read.
 const TABLES: [(&str, &str); 18] = [
     ("WITH appended AS (", "points: append in order"),
-    ("ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value", "points: merge"),
+    (
+        "ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value",
+        "points: merge",
+    ),
     ("FROM series WHERE subject_id = ANY($1)", "tables: series"),
-    ("FROM rollups WHERE series_id = ANY($1) ORDER BY series_id, start_at", "tables: rollups"),
+    (
+        "FROM rollups WHERE series_id = ANY($1) ORDER BY series_id, start_at",
+        "tables: rollups",
+    ),
     ("(plan - 'request')::text", "tables: trials"),
-    ("FROM attempts WHERE experiment_id = ANY($1)", "tables: attempts"),
+    (
+        "FROM attempts WHERE experiment_id = ANY($1)",
+        "tables: attempts",
+    ),
     ("FROM ledger WHERE experiment_id = ANY($1)", "tables: costs"),
-    ("FROM trials t JOIN attempts a ON a.trial_id = t.id", "GET trial"),
-    ("CROSS JOIN LATERAL (SELECT id, spec FROM experiments", "plans: where it was measured before"),
-    ("plan->>'candidate' AS \"candidate!\" FROM trials", "plans: by which trials"),
+    (
+        "FROM trials t JOIN attempts a ON a.trial_id = t.id",
+        "GET trial",
+    ),
+    (
+        "CROSS JOIN LATERAL (SELECT id, spec FROM experiments",
+        "plans: where it was measured before",
+    ),
+    (
+        "plan->>'candidate' AS \"candidate!\" FROM trials",
+        "plans: by which trials",
+    ),
     ("ORDER BY id DESC LIMIT $7", "experiments: newest first"),
     ("ORDER BY id LIMIT $7", "experiments: oldest first"),
-    ("CROSS JOIN LATERAL generate_series(date_trunc('day', greatest(l.used_from, $3), 'UTC')", "spending"),
-    ("date_trunc('day', a.ended_at, 'UTC') END AS day", "spending: saved by spot"),
-    ("FROM sample_chunks WHERE series_id = $1", "points: of a closed series"),
-    ("FROM series s LEFT JOIN trials t ON t.id = s.trial_id LEFT JOIN runs r", "archivist: what may be packed"),
-    ("FROM series WHERE NOT is_settled", "archivist: what is to be settled"),
-    ("UPDATE prices p SET applied_at = $1", "repricer: what nothing depends on"),
+    (
+        "CROSS JOIN LATERAL generate_series(date_trunc('day', greatest(l.used_from, $3), 'UTC')",
+        "spending",
+    ),
+    (
+        "date_trunc('day', a.ended_at, 'UTC') END AS day",
+        "spending: saved by spot",
+    ),
+    (
+        "FROM sample_chunks WHERE series_id = $1",
+        "points: of a closed series",
+    ),
+    (
+        "FROM series s LEFT JOIN trials t ON t.id = s.trial_id LEFT JOIN runs r",
+        "archivist: what may be packed",
+    ),
+    (
+        "FROM series WHERE NOT is_settled",
+        "archivist: what is to be settled",
+    ),
+    (
+        "UPDATE prices p SET applied_at = $1",
+        "repricer: what nothing depends on",
+    ),
 ];
 
 /// 500 experiments of 200 trials, all over, each with an attempt.
@@ -87,21 +160,43 @@ async fn no_query_reads_more_when_history_has_grown(pool: PgPool) {
     }
     sqlx::raw_sql("ANALYZE").execute(&pool).await.unwrap();
     let mut connection = pool.acquire().await.unwrap();
-    sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut *connection).await.unwrap();
+    sqlx::raw_sql("SET plan_cache_mode = force_generic_plan")
+        .execute(&mut *connection)
+        .await
+        .unwrap();
     let mut full_reads = Vec::new();
     for (fragment, name) in TICK.into_iter().chain(TABLES) {
         let (query, parameters) = committed(fragment);
-        sqlx::raw_sql(AssertSqlSafe(format!("PREPARE tick AS {query}"))).execute(&mut *connection).await.unwrap();
-        let nothing = vec!["NULL"; parameters].join(", ");
-        let call = if parameters == 0 { "tick".to_owned() } else { format!("tick({nothing})") };
-        let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE {call}")))
-            .fetch_all(&mut *connection)
+        sqlx::raw_sql(AssertSqlSafe(format!("PREPARE tick AS {query}")))
+            .execute(&mut *connection)
             .await
             .unwrap();
-        sqlx::raw_sql("DEALLOCATE tick").execute(&mut *connection).await.unwrap();
+        let nothing = vec!["NULL"; parameters].join(", ");
+        let call = if parameters == 0 {
+            "tick".to_owned()
+        } else {
+            format!("tick({nothing})")
+        };
+        let plan: Vec<String> =
+            sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE {call}")))
+                .fetch_all(&mut *connection)
+                .await
+                .unwrap();
+        sqlx::raw_sql("DEALLOCATE tick")
+            .execute(&mut *connection)
+            .await
+            .unwrap();
         println!("\n{name}\n  {}", plan.join("\n  "));
-        let of_history = |line: &&String| GROWING.iter().any(|table| line.contains(&format!("Seq Scan on {table}")));
-        full_reads.extend(plan.iter().find(of_history).map(|line| format!("{name}: {line}")));
+        let of_history = |line: &&String| {
+            GROWING
+                .iter()
+                .any(|table| line.contains(&format!("Seq Scan on {table}")))
+        };
+        full_reads.extend(
+            plan.iter()
+                .find(of_history)
+                .map(|line| format!("{name}: {line}")),
+        );
     }
     assert_eq!(full_reads, Vec::<String>::new());
 }
@@ -109,12 +204,18 @@ async fn no_query_reads_more_when_history_has_grown(pool: PgPool) {
 /// A query as the compiler has checked it, and how many parameters it has.
 fn committed(fragment: &str) -> (String, usize) {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    let files = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
     let mut found = files.filter_map(|text| {
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();
         let query = file["query"].as_str()?.to_owned();
-        let parameters = file["describe"]["parameters"]["Left"].as_array().map_or(0, Vec::len);
+        let parameters = file["describe"]["parameters"]["Left"]
+            .as_array()
+            .map_or(0, Vec::len);
         query.contains(fragment).then_some((query, parameters))
     });
-    found.next().unwrap_or_else(|| panic!("no query contains `{fragment}`"))
+    found
+        .next()
+        .unwrap_or_else(|| panic!("no query contains `{fragment}`"))
 }

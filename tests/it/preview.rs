@@ -12,7 +12,9 @@ use sqlx::PgPool;
 use super::support::{TestApp, spec};
 
 fn document(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/documents")
+        .join(name)
 }
 
 fn read(path: &Path) -> Value {
@@ -23,17 +25,35 @@ fn read(path: &Path) -> Value {
 async fn a_plan_shows_what_a_start_would_reserve_and_writes_nothing(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let viewer = test.key(test.project, Role::Viewer).await;
-    let (status, plan) = test.send(test.request(Method::POST, "/v1/plans", &viewer).json(&spec())).await;
-    assert_eq!((status, &plan["would_start"]), (StatusCode::OK, &json!(true)), "{plan:#}");
-    let written: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments").fetch_one(&pool).await.unwrap();
+    let (status, plan) = test
+        .send(
+            test.request(Method::POST, "/v1/plans", &viewer)
+                .json(&spec()),
+        )
+        .await;
+    assert_eq!(
+        (status, &plan["would_start"]),
+        (StatusCode::OK, &json!(true)),
+        "{plan:#}"
+    );
+    let written: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
     assert_eq!(written, 0);
     for candidate in plan["candidates"].as_array().unwrap() {
         let figures = |pointer: &str| candidate.pointer(pointer).and_then(Value::as_f64).unwrap();
-        assert!(figures("/forecast/tokens_per_second/low") < figures("/forecast/tokens_per_second/expected"));
+        assert!(
+            figures("/forecast/tokens_per_second/low")
+                < figures("/forecast/tokens_per_second/expected")
+        );
         assert!(figures("/forecast/full_run_usd/low") < figures("/forecast/full_run_usd/high"));
         assert_eq!(candidate["fit"]["verdict"], json!("fits"));
         assert_eq!(candidate["advice"]["fit"]["verdict"], json!("fits"));
-        assert_eq!(candidate["create_training_job"]["ResourceConfig"]["InstanceType"], candidate["instance_type"]);
+        assert_eq!(
+            candidate["create_training_job"]["ResourceConfig"]["InstanceType"],
+            candidate["instance_type"]
+        );
         assert!(candidate["price"]["source"].is_string());
     }
     let id = test.start(&spec()).await;
@@ -49,12 +69,26 @@ async fn a_plan_of_something_wrong_says_what_and_is_no_error(pool: PgPool) {
     wrong["budget_usd"] = json!(0);
     wrong["region"] = json!("eu-west-1");
     let (status, plan) = test.post("/v1/plans", &wrong).await;
-    assert_eq!((status, &plan["would_start"]), (StatusCode::OK, &json!(false)));
-    let rules: Vec<&str> = plan["findings"].as_array().unwrap().iter().filter_map(|one| one["rule"].as_str()).collect();
-    assert!(rules.contains(&"budget") && rules.contains(&"region-not-allowed"), "{rules:?}");
+    assert_eq!(
+        (status, &plan["would_start"]),
+        (StatusCode::OK, &json!(false))
+    );
+    let rules: Vec<&str> = plan["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["rule"].as_str())
+        .collect();
+    assert!(
+        rules.contains(&"budget") && rules.contains(&"region-not-allowed"),
+        "{rules:?}"
+    );
     wrong["budget_us"] = json!(1);
     let (status, problem) = test.post("/v1/plans", &wrong).await;
-    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("/budget_us")));
+    assert_eq!(
+        (status, &problem["errors"][0]["pointer"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/budget_us"))
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -63,12 +97,21 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
     let profile = json!({"micro_batch_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_stage": 2,
         "activation_checkpointing": true});
     let mut asked = spec();
-    let candidate = |name: &str, kind: &str| json!({"name": name, "instance_type": kind, "profile": profile});
-    asked["candidates"] = json!([candidate("p4de", "ml.p4de.24xlarge"), candidate("p5", "ml.p5.48xlarge")]);
+    let candidate =
+        |name: &str, kind: &str| json!({"name": name, "instance_type": kind, "profile": profile});
+    asked["candidates"] = json!([
+        candidate("p4de", "ml.p4de.24xlarge"),
+        candidate("p5", "ml.p5.48xlarge")
+    ]);
     asked["objective"] = json!({"minimize": "time"});
     let speeds = |plan: &Value| -> Vec<f64> {
         let all = plan["candidates"].as_array().unwrap().iter();
-        all.map(|one| one.pointer("/forecast/tokens_per_second/expected").and_then(Value::as_f64).unwrap()).collect()
+        all.map(|one| {
+            one.pointer("/forecast/tokens_per_second/expected")
+                .and_then(Value::as_f64)
+                .unwrap()
+        })
+        .collect()
     };
     let (_, before) = test.post("/v1/plans", &asked).await;
     let reason = before["candidates"][0]["cannot_win"].as_str().unwrap();
@@ -79,18 +122,33 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
     asked["measurements"] = json!([{"instance_type": "ml.p4de.24xlarge", "profile": profile, "tokens_per_second": half,
         "source": "a trial of last week"}]);
     let (_, after) = test.post("/v1/plans", &asked).await;
-    let moved: Vec<f64> = speeds(&after).iter().zip(speeds(&before)).map(|(now, then)| now / then).collect();
-    assert!((0.78..0.86).contains(&moved[0]), "the measured type: {moved:?}");
+    let moved: Vec<f64> = speeds(&after)
+        .iter()
+        .zip(speeds(&before))
+        .map(|(now, then)| now / then)
+        .collect();
+    assert!(
+        (0.78..0.86).contains(&moved[0]),
+        "the measured type: {moved:?}"
+    );
     assert!((0.78..0.90).contains(&moved[1]), "the other: {moved:?}");
-    assert_eq!(after["candidates"][0]["forecast"]["is_rescaled"], json!(true));
+    assert_eq!(
+        after["candidates"][0]["forecast"]["is_rescaled"],
+        json!(true)
+    );
     let width = |plan: &Value, place: usize| {
-        let of = |name: &str| plan["candidates"][place]["forecast"]["tokens_per_second"][name].as_f64().unwrap();
+        let of = |name: &str| {
+            plan["candidates"][place]["forecast"]["tokens_per_second"][name]
+                .as_f64()
+                .unwrap()
+        };
         of("high") / of("low")
     };
     assert!(width(&after, 0) < width(&before, 0) && width(&after, 1) < width(&before, 1));
 }
 
-/// What this project has measured of a workload goes into its next plan by itself, and into no other project's.
+/// What this project has measured of a workload goes into its next plan by itself, and into no
+/// other project's.
 #[sqlx::test(migrations = false)]
 async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
     let test = TestApp::new(pool).await;
@@ -101,21 +159,40 @@ async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
     let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
     for (place, row) in table["rows"].as_array().unwrap().iter().enumerate() {
         let measured = row["tokens_per_second"].as_f64().unwrap();
-        let expected =
-            |plan: &Value| plan["candidates"][place]["forecast"]["tokens_per_second"]["expected"].as_f64().unwrap();
+        let expected = |plan: &Value| {
+            plan["candidates"][place]["forecast"]["tokens_per_second"]["expected"]
+                .as_f64()
+                .unwrap()
+        };
         let off = |plan: &Value| (expected(plan) / measured).ln().abs();
-        assert!(off(&after) < 0.08 && off(&after) < off(&before), "{place}: {} then {}", off(&before), off(&after));
-        assert_eq!(after["candidates"][place]["forecast"]["is_rescaled"], json!(true));
+        assert!(
+            off(&after) < 0.08 && off(&after) < off(&before),
+            "{place}: {} then {}",
+            off(&before),
+            off(&after)
+        );
+        assert_eq!(
+            after["candidates"][place]["forecast"]["is_rescaled"],
+            json!(true)
+        );
     }
     // Another version of the code is another speed.
     let mut other = spec();
     other["workload"]["code_version"] = json!("2");
     let (_, plan) = test.post("/v1/plans", &other).await;
-    assert_eq!(plan["candidates"][0]["forecast"], before["candidates"][0]["forecast"]);
+    assert_eq!(
+        plan["candidates"][0]["forecast"],
+        before["candidates"][0]["forecast"]
+    );
     let stranger = test.other_project().await;
     let key = test.key(stranger, Role::Viewer).await;
-    let (_, plan) = test.send(test.request(Method::POST, "/v1/plans", &key).json(&spec())).await;
-    assert_eq!(plan["candidates"][0]["forecast"], before["candidates"][0]["forecast"]);
+    let (_, plan) = test
+        .send(test.request(Method::POST, "/v1/plans", &key).json(&spec()))
+        .await;
+    assert_eq!(
+        plan["candidates"][0]["forecast"],
+        before["candidates"][0]["forecast"]
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -128,7 +205,11 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
         ("003-run.json", "run"),
     ] {
         let (status, answer) = test.post("/v1/lint", &read(&document(name))).await;
-        assert_eq!((status, &answer["kind"]), (StatusCode::OK, &json!(kind)), "{name}");
+        assert_eq!(
+            (status, &answer["kind"]),
+            (StatusCode::OK, &json!(kind)),
+            "{name}"
+        );
         assert_eq!(answer["passed"], json!(kind == "run"), "{name}");
         assert!(
             answer["findings"]
@@ -138,19 +219,36 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
                 .all(|one| one["source"].as_str().is_some_and(|s| !s.is_empty()))
         );
     }
-    let (_, answer) = test.post("/v1/lint?fix=true", &read(&document("004-ddp.json"))).await;
-    assert_eq!(answer["mended"]["distribution"], json!({"torch_distributed": {"enabled": true}}));
+    let (_, answer) = test
+        .post("/v1/lint?fix=true", &read(&document("004-ddp.json")))
+        .await;
+    assert_eq!(
+        answer["mended"]["distribution"],
+        json!({"torch_distributed": {"enabled": true}})
+    );
     // What the user named keeps its name.
     let snake = json!({"resource_config": {}, "hyper_parameters": {"learning_rate": "1"}, "environment": {"NCCL_DEBUG": "INFO"}});
     let (_, answer) = test.post("/v1/lint?fix=true", &snake).await;
-    assert_eq!(answer["mended"]["HyperParameters"], json!({"learning_rate": "1"}));
-    assert_eq!(answer["mended"]["Environment"], json!({"NCCL_DEBUG": "INFO"}));
+    assert_eq!(
+        answer["mended"]["HyperParameters"],
+        json!({"learning_rate": "1"})
+    );
+    assert_eq!(
+        answer["mended"]["Environment"],
+        json!({"NCCL_DEBUG": "INFO"})
+    );
     let profile = json!({"micro_batch_per_gpu": 0, "gradient_accumulation_steps": 1});
     let (_, answer) = test.post("/v1/lint?kind=instance_profile", &profile).await;
-    assert_eq!(answer["findings"][0]["pointer"], json!("/micro_batch_per_gpu"));
+    assert_eq!(
+        answer["findings"][0]["pointer"],
+        json!("/micro_batch_per_gpu")
+    );
     let (status, problem) = test.post("/v1/lint", &json!({"what": "is this"})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(problem["detail"].as_str().unwrap().contains("training_job"), "{problem}");
+    assert!(
+        problem["detail"].as_str().unwrap().contains("training_job"),
+        "{problem}"
+    );
     let rules = test.get("/v1/lint/rules").await;
     assert!(rules["items"].as_array().unwrap().len() > 150);
 }
@@ -175,7 +273,10 @@ async fn what_is_beyond_all_bounds_is_refused_without_being_worked_through(pool:
         for path in ["/v1/plans", "/v1/lint?fix=true"] {
             let (status, answer) = test.post(path, &asked).await;
             let findings = answer["findings"].as_array().unwrap();
-            assert!(status == StatusCode::OK && findings.iter().any(|one| one["rule"] == rule), "{path}: {status}");
+            assert!(
+                status == StatusCode::OK && findings.iter().any(|one| one["rule"] == rule),
+                "{path}: {status}"
+            );
         }
     }
 }
@@ -191,19 +292,31 @@ fn the_command_line_checks_mends_and_plans_without_a_service() {
     let wrong = document("002-smddp.json");
     let output = bakeoff(&["lint", wrong.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(!output.status.success() && text.contains("[distribution-key]"), "{text}");
+    assert!(
+        !output.status.success() && text.contains("[distribution-key]"),
+        "{text}"
+    );
     let copy = std::env::temp_dir().join(format!("bakeoff-lint-{}.json", std::process::id()));
     std::fs::copy(&wrong, &copy).unwrap();
     let output = bakeoff(&["lint", "--fix", copy.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.contains("nothing to say, 1 mended"), "{text}");
+    assert!(
+        output.status.success() && text.contains("nothing to say, 1 mended"),
+        "{text}"
+    );
     assert_eq!(read(&copy), read(&document("002-smddp.corrected.json")));
     std::fs::remove_file(&copy).unwrap();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/hebrew-p4-p5.json");
     let output = bakeoff(&["plan", "--json", example.to_str().unwrap()]);
     let plans: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.success(), &plans[0]["would_start"]), (true, &json!(true)));
+    assert_eq!(
+        (output.status.success(), &plans[0]["would_start"]),
+        (true, &json!(true))
+    );
     let output = bakeoff(&["plan", example.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("cannot win") && text.contains("advice, by instance type"), "{text}");
+    assert!(
+        text.contains("cannot win") && text.contains("advice, by instance type"),
+        "{text}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Prices: read from AWS's list, effective-dated, and applied to what depends on them. The price cut of June 2025, replayed.
+//! Prices: read from AWS's list, effective-dated, and applied to what depends on them. The price
+//! cut of June 2025, replayed.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, StatusCode};
@@ -14,7 +15,12 @@ async fn refresh(test: &TestApp) -> Value {
 }
 
 /// What the region's account is billed from a day on.
-async fn change(test: &TestApp, instance_type: &str, micro_usd: i64, effective_from: DateTime<Utc>) {
+async fn change(
+    test: &TestApp,
+    instance_type: &str,
+    micro_usd: i64,
+    effective_from: DateTime<Utc>,
+) {
     let body = json!({"instance_type": instance_type, "micro_usd": micro_usd, "effective_from": effective_from});
     test.region_post("/_sim/prices", &body).await;
 }
@@ -36,31 +42,65 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let first = refresh(&test).await;
     // The rate card has twelve types, and volumes; the other products are hosting, spot, free ones.
-    assert_eq!((&first["listed"], first["new"].as_array().unwrap().len()), (&json!(13), 13), "{first}");
-    assert_eq!(first["skipped"], json!([]), "what is something else by design is not told of");
-    assert_eq!(refresh(&test).await["new"], json!([]), "twice changes nothing");
-    let prices = test.get("/v1/prices?instance_type=ml.p4d.24xlarge&region=us-east-1&as_of=2026-11-21T00:00:00Z").await;
-    let [price] = prices["items"].as_array().unwrap().as_slice() else { panic!("{prices}") };
-    assert_eq!((&price["usd_per_hour"], &price["status"]), (&json!(25.251_288), &json!("listed")));
-    let (status, problem) =
-        test.send(test.request(Method::POST, "/v1/prices/refresh?region=mars-north-1", &test.admin)).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::BAD_GATEWAY, &json!("price_list_empty")));
+    assert_eq!(
+        (&first["listed"], first["new"].as_array().unwrap().len()),
+        (&json!(13), 13),
+        "{first}"
+    );
+    assert_eq!(
+        first["skipped"],
+        json!([]),
+        "what is something else by design is not told of"
+    );
+    assert_eq!(
+        refresh(&test).await["new"],
+        json!([]),
+        "twice changes nothing"
+    );
+    let prices = test
+        .get("/v1/prices?instance_type=ml.p4d.24xlarge&region=us-east-1&as_of=2026-11-21T00:00:00Z")
+        .await;
+    let [price] = prices["items"].as_array().unwrap().as_slice() else {
+        panic!("{prices}")
+    };
+    assert_eq!(
+        (&price["usd_per_hour"], &price["status"]),
+        (&json!(25.251_288), &json!("listed"))
+    );
+    let (status, problem) = test
+        .send(test.request(
+            Method::POST,
+            "/v1/prices/refresh?region=mars-north-1",
+            &test.admin,
+        ))
+        .await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::BAD_GATEWAY, &json!("price_list_empty"))
+    );
     let rates = test.get("/v1/rates?region=us-east-1").await;
-    let components: Vec<&str> =
-        rates["items"].as_array().unwrap().iter().map(|rate| rate["component"].as_str().unwrap()).collect();
+    let components: Vec<&str> = rates["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rate| rate["component"].as_str().unwrap())
+        .collect();
     assert_eq!(components, ["cloudwatch", "storage", "storage"]);
 }
 
-/// P4d and P5 become cheaper by 33 and 44 percent on the first of June, and AWS says so on the fifth. Only what depends on them
-/// changes; what ran before the day is billed as it was; every change says why.
+/// P4d and P5 become cheaper by 33 and 44 percent on the first of June, and AWS says so on the
+/// fifth. Only what depends on them changes; what ran before the day is billed as it was; every
+/// change says why.
 #[sqlx::test(migrations = false)]
 async fn the_price_cut_of_june_2025(pool: PgPool) {
     let long_ago = "2024-01-01T00:00:00Z".parse().unwrap();
     let cut: DateTime<Utc> = "2025-06-01T00:00:00Z".parse().unwrap();
     let test = TestApp::starting(pool.clone(), cut - TimeDelta::days(3)).await;
-    for (kind, micro_usd) in
-        [("ml.p4d.24xlarge", 37_688_000), ("ml.p5.48xlarge", 113_068_000), ("ml.g5.12xlarge", 7_090_000)]
-    {
+    for (kind, micro_usd) in [
+        ("ml.p4d.24xlarge", 37_688_000),
+        ("ml.p5.48xlarge", 113_068_000),
+        ("ml.g5.12xlarge", 7_090_000),
+    ] {
         change(&test, kind, micro_usd, long_ago).await;
     }
     refresh(&test).await;
@@ -77,7 +117,11 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     lora["budget_usd"] = json!(5000);
     let g5 = test.start(&lora).await;
     test.run_to_end(&g5, 72).await;
-    let now: DateTime<Utc> = test.record().await["now"].as_str().unwrap().parse().unwrap();
+    let now: DateTime<Utc> = test.record().await["now"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     test.advance(cut + TimeDelta::days(2) - now).await;
     let after = test.start(&both).await;
     test.run_to_end(&after, 24).await;
@@ -85,25 +129,45 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     let ids = [&before, &g5, &after];
     let mut was = Vec::new();
     for id in ids {
-        was.push((ledger_total(&pool, id).await, test.get(&format!("/v1/experiments/{id}/recommendation")).await));
+        was.push((
+            ledger_total(&pool, id).await,
+            test.get(&format!("/v1/experiments/{id}/recommendation"))
+                .await,
+        ));
     }
     change(&test, "ml.p4d.24xlarge", 25_251_288, cut).await;
     change(&test, "ml.p5.48xlarge", 63_296_000, cut).await;
     test.advance(TimeDelta::days(1)).await;
     let refreshed = refresh(&test).await;
-    let changed: Vec<&Value> = refreshed["new"].as_array().unwrap().iter().map(|one| &one["instance_type"]).collect();
+    let changed: Vec<&Value> = refreshed["new"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["instance_type"])
+        .collect();
     assert_eq!(changed, ["ml.p4d.24xlarge", "ml.p5.48xlarge"]);
     for _ in 0..3 {
         test.tick().await;
     }
 
-    let recommendation = async |id: &String| test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    let recommendation = async |id: &String| {
+        test.get(&format!("/v1/experiments/{id}/recommendation"))
+            .await
+    };
     let reasons = |of: &Value| -> Vec<String> {
-        of["repricings"].as_array().unwrap().iter().map(|one| one["reason"].as_str().unwrap().to_owned()).collect()
+        of["repricings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["reason"].as_str().unwrap().to_owned())
+            .collect()
     };
     // It does not depend on them: nothing of it is another.
     let untouched = recommendation(&g5).await;
-    assert_eq!((untouched, ledger_total(&pool, &g5).await), (was[1].1.clone(), was[1].0));
+    assert_eq!(
+        (untouched, ledger_total(&pool, &g5).await),
+        (was[1].1.clone(), was[1].0)
+    );
     // It ran before: its bill stays, what it recommends is worked out anew.
     let earlier = recommendation(&before).await;
     assert!((ledger_total(&pool, &before).await - was[0].0).abs() < 1e-9);
@@ -112,14 +176,25 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
         why.contains("ml.p5.48xlarge in us-east-1 costs $63.296 an hour since 2025-06-01 ($113.068 before, -44.0 %"),
         "{why}"
     );
-    assert!(why.contains("$25.2513 an hour since 2025-06-01 ($37.688 before, -33.0 %"), "{why}");
+    assert!(
+        why.contains("$25.2513 an hour since 2025-06-01 ($37.688 before, -33.0 %"),
+        "{why}"
+    );
     assert!(why.ends_with("p5 stays first."), "{why}");
     let cost = |of: &Value| of["ranked"][0]["projected_cost_usd"].as_f64().unwrap();
-    assert!(cost(&earlier) < 0.7 * cost(&was[0].1), "{} {}", cost(&earlier), cost(&was[0].1));
+    assert!(
+        cost(&earlier) < 0.7 * cost(&was[0].1),
+        "{} {}",
+        cost(&earlier),
+        cost(&was[0].1)
+    );
     // It ran between the day and the news: it is billed less, to the cent of the region's own bill.
     let later = recommendation(&after).await;
     let [why] = <[String; 1]>::try_from(reasons(&later)).unwrap();
-    assert!(why.contains("What 2 attempts used since is billed $") && why.contains(" less."), "{why}");
+    assert!(
+        why.contains("What 2 attempts used since is billed $") && why.contains(" less."),
+        "{why}"
+    );
     let record = test.record().await;
     let jobs = record["jobs"].as_array().unwrap();
     let day = cut.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
@@ -146,7 +221,11 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
-    let settled = async || test.get(&format!("/v1/experiments/{id}")).await["settled_usd"].as_f64().unwrap();
+    let settled = async || {
+        test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
+            .as_f64()
+            .unwrap()
+    };
     let before = settled().await;
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     let attempt = trials["items"][0]["attempts"][0]["id"].as_str().unwrap();
@@ -156,9 +235,16 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
     run("CREATE TABLE kept AS SELECT id, transitions FROM attempts").await;
     run("UPDATE attempts SET transitions = '[{\"status\": 3}]'").await;
     let (status, answer) = test.post(&path, &bill).await;
-    assert_eq!((status.as_u16(), settled().await), (500, before), "{answer}");
+    assert_eq!(
+        (status.as_u16(), settled().await),
+        (500, before),
+        "{answer}"
+    );
     run("UPDATE attempts a SET transitions = k.transitions FROM kept k WHERE k.id = a.id").await;
     let (status, answer) = test.post(&path, &bill).await;
     assert_eq!(status, 200, "{answer}");
-    assert!(settled().await < before, "${before} were booked, and a minute was billed: {answer}");
+    assert!(
+        settled().await < before,
+        "${before} were booked, and a minute was billed: {answer}"
+    );
 }

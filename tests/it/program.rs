@@ -1,5 +1,6 @@
-//! The program itself, as an operator starts it: what is decided before `main` has put anything together, signals, and what
-//! is left behind. Everything else is tested in this process, with a clock that stands still.
+//! The program itself, as an operator starts it: what is decided before `main` has put anything
+//! together, signals, and what is left behind. Everything else is tested in this process, with a
+//! clock that stands still.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -32,7 +33,12 @@ impl Service {
     /// On the database of a test; ready when this returns. Its clock begins where tests begin.
     pub(crate) async fn on(pool: &PgPool, region: &Region, arguments: &[&str]) -> Self {
         let mut command = command(region);
-        command.env("DATABASE_URL", pool.connect_options().to_url_lossy().as_str()).args(arguments);
+        command
+            .env(
+                "DATABASE_URL",
+                pool.connect_options().to_url_lossy().as_str(),
+            )
+            .args(arguments);
         Self::spawn(command).ready().await
     }
 
@@ -50,13 +56,24 @@ impl Service {
 
     fn spawn(mut command: Command) -> Self {
         let folder = scratch("serve");
-        let child = command.arg("--ready-file").arg(folder.join("url")).spawn().expect("bakeoff");
-        Self { child, folder, url: String::new() }
+        let child = command
+            .arg("--ready-file")
+            .arg(folder.join("url"))
+            .spawn()
+            .expect("bakeoff");
+        Self {
+            child,
+            folder,
+            url: String::new(),
+        }
     }
 
     async fn ready(mut self) -> Self {
         while self.url.is_empty() {
-            assert!(self.child.try_wait().unwrap().is_none(), "it ended before it was ready");
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "it ended before it was ready"
+            );
             self.url = std::fs::read_to_string(self.folder.join("url")).unwrap_or_default();
             real_sleep(LOOK_EVERY).await;
         }
@@ -97,7 +114,10 @@ fn command(region: &Region) -> Command {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", std::env::var_os("HOME").unwrap_or_default())
-        .env("BAKEOFF_CLOCK", format!("{},{},1000", usual().to_rfc3339(), real_now().to_rfc3339()))
+        .env(
+            "BAKEOFF_CLOCK",
+            format!("{},{},1000", usual().to_rfc3339(), real_now().to_rfc3339()),
+        )
         .env("BAKEOFF_SECRET_KEY", "07".repeat(32))
         .env("AWS_ENDPOINT_URL", &region.url)
         .env("AWS_ENDPOINT_URL_S3", &region.s3_url)
@@ -113,7 +133,10 @@ fn command(region: &Region) -> Command {
 #[sqlx::test(migrations = false)]
 async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
     let region = Region::start(&[], usual());
-    bakeoff::store::Store::new(pool.clone()).migrate().await.unwrap();
+    bakeoff::store::Store::new(pool.clone())
+        .migrate()
+        .await
+        .unwrap();
     let mut service = Service::on(&pool, &region, &["--lease-seconds", "1"]).await;
     sqlx::query(
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
@@ -129,31 +152,53 @@ async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn tasks_go_on_while_every_connection_of_the_api_is_taken(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    // A statement of the service waits for a lock for a sixth of its lease: longer than anything here takes.
-    let service = Service::on(&pool, &test.region, &["--database-connections", "8", "--lease-seconds", "600"]).await;
+    // A statement of the service waits for a lock for a sixth of its lease: longer than anything
+    // here takes.
+    let service = Service::on(
+        &pool,
+        &test.region,
+        &["--database-connections", "8", "--lease-seconds", "600"],
+    )
+    .await;
     let listed = async || test.app.store.last_listed().await.unwrap();
     while listed().await.is_none() {
         real_sleep(LOOK_EVERY).await;
     }
     let mut held = pool.begin().await.unwrap();
-    sqlx::query("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE").execute(&mut *held).await.unwrap();
+    sqlx::query("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *held)
+        .await
+        .unwrap();
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..32 {
-        let request = test.client.get(format!("{}/v1/experiments", service.url)).bearer_auth(&test.admin);
+        let request = test
+            .client
+            .get(format!("{}/v1/experiments", service.url))
+            .bearer_auth(&test.admin);
         requests.spawn(request.send());
     }
-    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted
+    let waiting =
+        "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted
                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     while number(&pool, waiting).await < 4 {
-        assert!(requests.try_join_next().is_none(), "the API did not get four connections for itself");
+        assert!(
+            requests.try_join_next().is_none(),
+            "the API did not get four connections for itself"
+        );
         real_sleep(LOOK_EVERY).await;
     }
     let before = listed().await;
     while listed().await == before {
-        assert!(requests.try_join_next().is_none(), "no listing for as long as a request waited for its connection");
+        assert!(
+            requests.try_join_next().is_none(),
+            "no listing for as long as a request waited for its connection"
+        );
         real_sleep(LOOK_EVERY).await;
     }
-    assert!(number(&pool, waiting).await >= 4, "all connections of the API are still taken");
+    assert!(
+        number(&pool, waiting).await >= 4,
+        "all connections of the API are still taken"
+    );
     held.rollback().await.unwrap();
     while let Some(answer) = requests.join_next().await {
         assert_eq!(answer.unwrap().unwrap().status(), reqwest::StatusCode::OK);
@@ -161,7 +206,8 @@ async fn tasks_go_on_while_every_connection_of_the_api_is_taken(pool: PgPool) {
     service.stop().await;
 }
 
-/// Its jobs are in one account, and somebody starts it with credentials of another, or for another region.
+/// Its jobs are in one account, and somebody starts it with credentials of another, or for another
+/// region.
 #[sqlx::test(migrations = false)]
 async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
     let region = Region::start(&[], usual());
@@ -169,9 +215,15 @@ async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
     store.migrate().await.unwrap();
     store.pin_account(Some("999988887777")).await.unwrap();
     let mut command = command(&region);
-    command.env("DATABASE_URL", pool.connect_options().to_url_lossy().as_str());
+    command.env(
+        "DATABASE_URL",
+        pool.connect_options().to_url_lossy().as_str(),
+    );
     let output = command.stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("999988887777") && said.contains("111122223333"), "{said}");
+    assert!(
+        said.contains("999988887777") && said.contains("111122223333"),
+        "{said}"
+    );
 }

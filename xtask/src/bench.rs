@@ -1,5 +1,7 @@
-//! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the clock factor 1, its calls to
-//! AWS per job-hour as the region counts them, and how well it uses a request quota that it does not know. `--only hostile`: how fast it says that it lives while clients are hostile.
+//! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the
+//! clock factor 1, its calls to AWS per job-hour as the region counts them, and how well it uses a
+//! request quota that it does not know. `--only hostile`: how fast it says that it lives while
+//! clients are hostile.
 
 mod data;
 mod hostile;
@@ -22,7 +24,11 @@ const CREATES_PER_SECOND: u32 = 5;
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let is_json = flags.contains(&"--json");
-    let only = flags.iter().position(|flag| *flag == "--only").and_then(|at| flags.get(at + 1)).copied();
+    let only = flags
+        .iter()
+        .position(|flag| *flag == "--only")
+        .and_then(|at| flags.get(at + 1))
+        .copied();
     let say = |text: &str| {
         if !is_json {
             println!("{text}");
@@ -46,7 +52,9 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         result["scheduler_10k"] = scheduler(10_000)?;
     }
     if wants("aws") {
-        say("1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …");
+        say(
+            "1,000 jobs of one hour, by polling and with push, and a queue of 10,000, about 8 minutes …",
+        );
         result["aws"] = aws()?;
     }
     // Of attacks, not of work: only when asked for.
@@ -54,7 +62,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         say("Hostile clients, two minutes …");
         result["hostile"] = hostile::measure(hostile::POINTS)?;
     }
-    let parts: Vec<&str> = data::PARTS.into_iter().filter(|part| wants("data") || wants(part)).collect();
+    let parts: Vec<&str> = data::PARTS
+        .into_iter()
+        .filter(|part| wants("data") || wants(part))
+        .collect();
     if !parts.is_empty() {
         say("Writing, reading and keeping metrics beside a bare server, about 10 minutes …");
         for (name, figures) in data::measure(&parts)?.as_object().into_iter().flatten() {
@@ -62,7 +73,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         }
     }
     if is_json {
-        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&result).unwrap_or_default()
+        );
     } else if only == Some("hostile") {
         hostile::show(&result["hostile"]);
     } else {
@@ -76,32 +90,50 @@ fn at_once() -> Vec<String> {
     vec!["--launch-seconds".to_owned(), "5".to_owned()]
 }
 
-/// CPU, memory and latency while `count` jobs run, over a window in which each is listed and its metrics are read.
+/// CPU, memory and latency while `count` jobs run, over a window in which each is listed and its
+/// metrics are read.
 fn scheduler(count: u32) -> Result<Value, String> {
-    let rig = Rig::set(&Setting { factor: 1, push: false, metrics_interval_seconds: 300, region: at_once() })?;
+    let rig = Rig::set(&Setting {
+        factor: 1,
+        push: false,
+        metrics_interval_seconds: 300,
+        region: at_once(),
+    })?;
     // They run for ten hours.
     let trials = rig.submit(count, HOUR_OF_TOKENS * 10, 60 * 3600)?;
     let submitted = Instant::now();
-    rig.wait(Duration::from_mins(15), "not every job runs", |rig| Ok(rig.trials_in("running")? >= u64::from(count)))?;
+    rig.wait(Duration::from_mins(15), "not every job runs", |rig| {
+        Ok(rig.trials_in("running")? >= u64::from(count))
+    })?;
     let created_seconds = submitted.elapsed().as_secs();
     // Until every job has been seen to start, and the metrics of half of them have been read once.
     let described = |record: &Value| record["calls"]["DescribeTrainingJob"].as_u64().unwrap_or(0);
-    rig.wait(Duration::from_mins(12), "not every job was seen to start", |rig| {
-        std::thread::sleep(Duration::from_secs(5));
-        Ok(described(&rig.record()?) >= u64::from(count))
-    })?;
+    rig.wait(
+        Duration::from_mins(12),
+        "not every job was seen to start",
+        |rig| {
+            std::thread::sleep(Duration::from_secs(5));
+            Ok(described(&rig.record()?) >= u64::from(count))
+        },
+    )?;
     let reads = |record: &Value| record["calls"]["GetMetricData"].as_u64().unwrap_or(0);
-    rig.wait(Duration::from_mins(16), "their metrics are not read", |rig| {
-        std::thread::sleep(Duration::from_secs(5));
-        Ok(reads(&rig.record()?) >= u64::from(count) / 100)
-    })?;
+    rig.wait(
+        Duration::from_mins(16),
+        "their metrics are not read",
+        |rig| {
+            std::thread::sleep(Duration::from_secs(5));
+            Ok(reads(&rig.record()?) >= u64::from(count) / 100)
+        },
+    )?;
     let before = rig.record()?["calls"].clone();
     let (cpu, begun) = (rig.cpu_seconds(), Instant::now());
     let mut latencies = Vec::new();
     let mut rss = 0.0_f64;
     let mut index = 0usize;
     while begun.elapsed() < WINDOW {
-        let Some(trial) = trials.get(index * 7919 % trials.len()) else { break };
+        let Some(trial) = trials.get(index * 7919 % trials.len()) else {
+            break;
+        };
         let asked = Instant::now();
         rig.get(&format!("/v1/trials/{trial}"))?;
         latencies.push(asked.elapsed().as_secs_f64() * 1000.0);
@@ -111,9 +143,13 @@ fn scheduler(count: u32) -> Result<Value, String> {
     }
     let fraction = (rig.cpu_seconds() - cpu) / begun.elapsed().as_secs_f64();
     let after = rig.record()?["calls"].clone();
-    let called = |operation: &str| after[operation].as_u64().unwrap_or(0) - before[operation].as_u64().unwrap_or(0);
+    let called = |operation: &str| {
+        after[operation].as_u64().unwrap_or(0) - before[operation].as_u64().unwrap_or(0)
+    };
     latencies.sort_by(f64::total_cmp);
-    let quantile = |share: usize| latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)));
+    let quantile = |share: usize| {
+        latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)))
+    };
     let result = json!({
         "cpu_core_fraction": round(fraction), "rss_mb": round(rss), "get_trial_p99_ms": quantile(99).copied().map(round),
         "get_trial_p50_ms": quantile(50).copied().map(round), "gets": latencies.len(),
@@ -133,7 +169,10 @@ fn aws() -> Result<Value, String> {
     let polling = job_hours(false)?;
     let push = job_hours(true)?;
     let queue = create_quota()?;
-    let most = [&polling, &push].iter().filter_map(|one| one["list_per_second_max"].as_u64()).max();
+    let most = [&polling, &push]
+        .iter()
+        .filter_map(|one| one["list_per_second_max"].as_u64())
+        .max();
     Ok(json!({
         "calls_per_job_hour_polling": polling["calls_per_job_hour"],
         "calls_per_job_hour_push": push["calls_per_job_hour"],
@@ -150,20 +189,35 @@ fn aws() -> Result<Value, String> {
 fn job_hours(push: bool) -> Result<Value, String> {
     // An event takes real time to arrive: at a high factor it would be late by virtual minutes.
     let (interval, factor) = if push { (0, 20) } else { (300, 60) };
-    let rig = Rig::set(&Setting { factor, push, metrics_interval_seconds: interval, region: Vec::new() })?;
+    let rig = Rig::set(&Setting {
+        factor,
+        push,
+        metrics_interval_seconds: interval,
+        region: Vec::new(),
+    })?;
     rig.submit(1000, HOUR_OF_TOKENS, 7200)?;
     let is_over = |rig: &Rig| {
         let list = rig.get("/v1/experiments?state=running&page_size=1")?;
         Ok(list["items"].as_array().is_some_and(Vec::is_empty))
     };
-    rig.wait(Duration::from_mins(12), "the experiments have not ended", is_over)?;
+    rig.wait(
+        Duration::from_mins(12),
+        "the experiments have not ended",
+        is_over,
+    )?;
     let record = rig.record()?;
     rig.strike()?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
-    let hours: f64 = jobs.iter().map(|job| (seconds(&job["ended_at"]) - seconds(&job["created_at"])) / 3600.0).sum();
+    let hours: f64 = jobs
+        .iter()
+        .map(|job| (seconds(&job["ended_at"]) - seconds(&job["created_at"])) / 3600.0)
+        .sum();
     let calls = record["calls"].as_object().cloned().unwrap_or_default();
     let total: f64 = calls.values().filter_map(Value::as_f64).sum();
-    let metrics: f64 = jobs.iter().filter_map(|job| job["metrics_requested"].as_f64()).sum();
+    let metrics: f64 = jobs
+        .iter()
+        .filter_map(|job| job["metrics_requested"].as_f64())
+        .sum();
     Ok(json!({
         "jobs": jobs.len(), "job_hours": round(hours), "calls": calls, "list_per_second_max": record["list_per_second_max"],
         "calls_per_job_hour": round(total / hours), "metric_usd_per_job_hour": (metrics * 1e-5 / hours * 1e6).round() / 1e6,
@@ -172,14 +226,24 @@ fn job_hours(push: bool) -> Result<Value, String> {
 
 fn seconds(at: &Value) -> f64 {
     let at: Option<chrono::DateTime<chrono::Utc>> = at.as_str().and_then(|text| text.parse().ok());
-    at.map_or(0.0, |at| (at - chrono::DateTime::UNIX_EPOCH).as_seconds_f64())
+    at.map_or(0.0, |at| {
+        (at - chrono::DateTime::UNIX_EPOCH).as_seconds_f64()
+    })
 }
 
 /// 10,000 trials wait; the region allows so many creates a second and does not say.
 fn create_quota() -> Result<Value, String> {
     let mut region = at_once();
-    region.extend(["--create-per-second".to_owned(), CREATES_PER_SECOND.to_string()]);
-    let rig = Rig::set(&Setting { factor: 4, push: false, metrics_interval_seconds: 300, region })?;
+    region.extend([
+        "--create-per-second".to_owned(),
+        CREATES_PER_SECOND.to_string(),
+    ]);
+    let rig = Rig::set(&Setting {
+        factor: 4,
+        push: false,
+        metrics_interval_seconds: 300,
+        region,
+    })?;
     rig.submit(10_000, HOUR_OF_TOKENS * 10, 60 * 3600)?;
     let figures = |record: &Value| {
         let of = |what: &str| record[what]["CreateTrainingJob"].as_f64().unwrap_or(0.0);
@@ -189,7 +253,8 @@ fn create_quota() -> Result<Value, String> {
     std::thread::sleep(Duration::from_secs(150));
     let last = figures(&rig.record()?);
     rig.strike()?;
-    let (calls, throttled, virtual_seconds) = (last.0 - first.0, last.1 - first.1, last.2 - first.2);
+    let (calls, throttled, virtual_seconds) =
+        (last.0 - first.0, last.1 - first.1, last.2 - first.2);
     let used = (calls - throttled) / (virtual_seconds * f64::from(CREATES_PER_SECOND));
     Ok(
         json!({ "used": round(used), "throttled_share": round(throttled / calls), "calls": calls, "throttled": throttled,
@@ -198,8 +263,14 @@ fn create_quota() -> Result<Value, String> {
 }
 
 fn show(result: &Value) {
-    println!("\n{:<24} {:>10} {:>10} {:>16}", "scheduler", "CPU", "RSS", "GET trial p99");
-    for (name, label) in [("scheduler_1k", "1,000 jobs"), ("scheduler_10k", "10,000 jobs")] {
+    println!(
+        "\n{:<24} {:>10} {:>10} {:>16}",
+        "scheduler", "CPU", "RSS", "GET trial p99"
+    );
+    for (name, label) in [
+        ("scheduler_1k", "1,000 jobs"),
+        ("scheduler_10k", "10,000 jobs"),
+    ] {
         let of = |key: &str| result[name][key].as_f64().unwrap_or(f64::NAN);
         println!(
             "{label:<24} {:>8.1} % {:>7.0} MB {:>13.1} ms",
@@ -208,13 +279,27 @@ fn show(result: &Value) {
             of("get_trial_p99_ms")
         );
     }
-    println!("\n{:<24} {:>16} {:>18}", "AWS, per job-hour", "calls", "metric dollars");
+    println!(
+        "\n{:<24} {:>16} {:>18}",
+        "AWS, per job-hour", "calls", "metric dollars"
+    );
     for mode in ["naive", "polling", "push"] {
-        let of = |key: &str| result["aws"][format!("{key}_{mode}")].as_f64().unwrap_or(f64::NAN);
-        println!("{mode:<24} {:>16.2} {:>18.6}", of("calls_per_job_hour"), of("metric_usd_per_job_hour"));
+        let of = |key: &str| {
+            result["aws"][format!("{key}_{mode}")]
+                .as_f64()
+                .unwrap_or(f64::NAN)
+        };
+        println!(
+            "{mode:<24} {:>16.2} {:>18.6}",
+            of("calls_per_job_hour"),
+            of("metric_usd_per_job_hour")
+        );
     }
     show_data(result);
-    println!("\nListTrainingJobs, most in a second: {}", result["aws"]["list_per_second_max"]);
+    println!(
+        "\nListTrainingJobs, most in a second: {}",
+        result["aws"]["list_per_second_max"]
+    );
     println!(
         "CreateTrainingJob with 10,000 waiting: {} of the quota used, {} of the calls throttled",
         result["aws"]["create_quota_used"], result["aws"]["create_throttled_share"]
@@ -223,19 +308,50 @@ fn show(result: &Value) {
 
 fn show_data(result: &Value) {
     let of = |part: &str, key: &str| result[part][key].as_f64().unwrap_or(f64::NAN);
-    println!("\n{:<24} {:>16} {:>16}", "metrics", "Bakeoff", "beside bare");
+    println!(
+        "\n{:<24} {:>16} {:>16}",
+        "metrics", "Bakeoff", "beside bare"
+    );
     let rate = of("ingest", "points_per_second");
-    println!("{:<24} {rate:>14.0}/s {:>15.2}×", "points written", of("ingest", "ratio_to_bare_unnest"));
+    println!(
+        "{:<24} {rate:>14.0}/s {:>15.2}×",
+        "points written",
+        of("ingest", "ratio_to_bare_unnest")
+    );
     let cpu = of("ingest", "cpu_seconds_per_million");
-    println!("{:<24} {cpu:>14.2} s {:>15.2}×", "CPU for a million", of("ingest", "cpu_ratio_to_bare"));
+    println!(
+        "{:<24} {cpu:>14.2} s {:>15.2}×",
+        "CPU for a million",
+        of("ingest", "cpu_ratio_to_bare")
+    );
     let rate = of("get_trial", "requests_per_second");
-    println!("{:<24} {rate:>14.0}/s {:>15.2}×", "GET trial", of("get_trial", "ratio_to_bare_axum_sqlx"));
-    for (name, key) in [("100,000 points, Parquet", "parquet"), ("… as 2,000, JSON", "json_2000")] {
+    println!(
+        "{:<24} {rate:>14.0}/s {:>15.2}×",
+        "GET trial",
+        of("get_trial", "ratio_to_bare_axum_sqlx")
+    );
+    for (name, key) in [
+        ("100,000 points, Parquet", "parquet"),
+        ("… as 2,000, JSON", "json_2000"),
+    ] {
         let time = of("history_100k", &format!("{key}_p50_ms"));
-        println!("{name:<24} {time:>13.1} ms {:>15.2}×", of("history_100k", &format!("{key}_ratio_to_bare_json")));
+        println!(
+            "{name:<24} {time:>13.1} ms {:>15.2}×",
+            of("history_100k", &format!("{key}_ratio_to_bare_json"))
+        );
     }
     let time = of("comparison_100_of_10k", "p50_ms");
-    println!("{:<24} {time:>13.1} ms {:>15.2}×", "comparison of 100", of("comparison_100_of_10k", "ratio_to_bare"));
-    let room = (of("storage", "mb_per_million_live"), of("storage", "mb_per_million_compacted"));
-    println!("{:<24} {:>13.1} MB, compacted {:.1} MB", "a million points take", room.0, room.1);
+    println!(
+        "{:<24} {time:>13.1} ms {:>15.2}×",
+        "comparison of 100",
+        of("comparison_100_of_10k", "ratio_to_bare")
+    );
+    let room = (
+        of("storage", "mb_per_million_live"),
+        of("storage", "mb_per_million_compacted"),
+    );
+    println!(
+        "{:<24} {:>13.1} MB, compacted {:.1} MB",
+        "a million points take", room.0, room.1
+    );
 }

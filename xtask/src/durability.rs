@@ -1,5 +1,6 @@
-//! `cargo xtask durability`: points are written by several senders while the service and Postgres are killed under them, some twice
-//! and some late; in the end every point that was acknowledged must be there once, with its value.
+//! `cargo xtask durability`: points are written by several senders while the service and Postgres
+//! are killed under them, some twice and some late; in the end every point that was acknowledged
+//! must be there once, with its value.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,11 +32,18 @@ struct Flags {
 
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
-        let mut parsed = Self { points: 1_000_000, kills: 100, json: false };
+        let mut parsed = Self {
+            points: 1_000_000,
+            kills: 100,
+            json: false,
+        };
         let mut rest = flags.iter();
         while let Some(flag) = rest.next() {
-            let mut number =
-                || rest.next().and_then(|count| count.parse().ok()).ok_or(format!("{flag} wants a number"));
+            let mut number = || {
+                rest.next()
+                    .and_then(|count| count.parse().ok())
+                    .ok_or(format!("{flag} wants a number"))
+            };
             match *flag {
                 "--points" => parsed.points = number()?,
                 "--kills" => parsed.kills = number()?,
@@ -71,18 +79,37 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let result = outcome?;
     stopped?;
     if flags.json {
-        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&result).unwrap_or_default()
+        );
     } else {
         show(&result);
     }
-    let wrong: u64 = ["lost", "twice_stored", "wrong"].iter().filter_map(|key| result[key].as_u64()).sum();
-    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} points are not as they were acknowledged")) }
+    let wrong: u64 = ["lost", "twice_stored", "wrong"]
+        .iter()
+        .filter_map(|key| result[key].as_u64())
+        .sum();
+    if wrong == 0 {
+        Ok(())
+    } else {
+        Err(format!("{wrong} points are not as they were acknowledged"))
+    }
 }
 
 fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_mins(1))).build().new_agent();
-    let client = Client { agent, url: stack.url.clone(), key: stack.api_key.clone() };
-    let runs: Vec<String> = (0..SENDERS).map(|_| client.new_run()).collect::<Result<_, _>>()?;
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_mins(1)))
+        .build()
+        .new_agent();
+    let client = Client {
+        agent,
+        url: stack.url.clone(),
+        key: stack.api_key.clone(),
+    };
+    let runs: Vec<String> = (0..SENDERS)
+        .map(|_| client.new_run())
+        .collect::<Result<_, _>>()?;
     let (seen, begun) = (Seen::default(), Instant::now());
     let batches = flags.batches_of_sender();
     let (services, databases) = std::thread::scope(|scope| {
@@ -125,7 +152,10 @@ fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(
         if done > moved.0 {
             moved = (done, Instant::now());
         } else if moved.1.elapsed() > PATIENCE {
-            return Err(format!("nothing has been acknowledged for {} s", PATIENCE.as_secs()));
+            return Err(format!(
+                "nothing has been acknowledged for {} s",
+                PATIENCE.as_secs()
+            ));
         }
         if done >= batches {
             return Ok((services, databases));
@@ -140,7 +170,11 @@ fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(
                 databases += 1;
             }
             if !flags.json {
-                println!("{:>3} kills, {:>3} % acknowledged", kills + 1, done * 100 / batches);
+                println!(
+                    "{:>3} kills, {:>3} % acknowledged",
+                    kills + 1,
+                    done * 100 / batches
+                );
             }
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -148,7 +182,12 @@ fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(
 }
 
 /// Every batch until it is acknowledged; some are kept back for a while, some come again.
-fn send_all(client: &Client, (sender, run): (u64, &str), batches: u64, seen: &Seen) -> Result<(), String> {
+fn send_all(
+    client: &Client,
+    (sender, run): (u64, &str),
+    batches: u64,
+    seen: &Seen,
+) -> Result<(), String> {
     let mut dice = StdRng::seed_from_u64(sender);
     let mut kept: Vec<u64> = Vec::new();
     let mut order = 0..batches;
@@ -196,7 +235,11 @@ impl Client {
     fn new_run(&self) -> Result<String, String> {
         let url = format!("{}/v1/runs", self.url);
         let body = json!({ "name": "durability", "hardware": "none", "accelerator_count": 1 });
-        let sent = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key)).send_json(&body);
+        let sent = self
+            .agent
+            .post(&url)
+            .header("authorization", &format!("Bearer {}", self.key))
+            .send_json(&body);
         let run: Value = sent
             .and_then(|mut answer| answer.body_mut().read_json())
             .map_err(|error| format!("POST {url}: {error}"))?;
@@ -217,7 +260,11 @@ impl Client {
         let url = format!("{}/v1/runs/{run}/metrics", self.url);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && !seen.gives_up.load(Ordering::SeqCst) {
-            let sent = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key)).send(&body);
+            let sent = self
+                .agent
+                .post(&url)
+                .header("authorization", &format!("Bearer {}", self.key))
+                .send(&body);
             match sent.and_then(|mut answer| answer.body_mut().read_to_vec()) {
                 Ok(_) => return Ok(()),
                 Err(ureq::Error::StatusCode(status)) if status < 500 => {
@@ -236,11 +283,23 @@ impl Client {
         let url = format!("{}{path}", self.url);
         let begun = Instant::now();
         loop {
-            let got = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key)).call();
-            match got.and_then(|mut answer| answer.body_mut().with_config().limit(1 << 30).read_to_string()) {
+            let got = self
+                .agent
+                .get(&url)
+                .header("authorization", &format!("Bearer {}", self.key))
+                .call();
+            match got.and_then(|mut answer| {
+                answer
+                    .body_mut()
+                    .with_config()
+                    .limit(1 << 30)
+                    .read_to_string()
+            }) {
                 Ok(text) => return Ok(text),
                 // The last kill may have been a moment ago.
-                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(200)),
+                Err(_) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(200))
+                }
                 Err(error) => return Err(format!("GET {url}: {error}")),
             }
         }
@@ -263,20 +322,34 @@ impl Found {
             let path = format!("/v1/runs/{run}/metrics?metric=m{metric}");
             let mut times: BTreeMap<u64, u64> = BTreeMap::new();
             for line in client.get(&format!("{path}&format=ndjson"))?.lines() {
-                let point: Value = serde_json::from_str(line).map_err(|error| format!("{line}: {error}"))?;
+                let point: Value =
+                    serde_json::from_str(line).map_err(|error| format!("{line}: {error}"))?;
                 let step = point["step"].as_u64().unwrap_or(u64::MAX);
                 *times.entry(step).or_default() += 1;
-                let is_right = point["value"].as_f64() == Some(value(sender, step, metric)) && step < steps;
+                let is_right =
+                    point["value"].as_f64() == Some(value(sender, step, metric)) && step < steps;
                 self.wrong += u64::from(!is_right);
                 self.stored += 1;
             }
             self.lost += (0..steps).filter(|step| !times.contains_key(step)).count() as u64;
             self.twice += times.values().map(|count| count - 1).sum::<u64>();
-            let buckets: Value = serde_json::from_str(&client.get(&format!("{path}&resolution=buckets&points=10000"))?)
-                .map_err(|error| error.to_string())?;
-            let all = buckets["buckets"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let counted: u64 = all.iter().filter_map(|bucket| bucket["points"].as_u64()).sum();
-            self.wrong += counted.abs_diff(steps) + buckets["stored_points"].as_u64().unwrap_or(0).abs_diff(steps);
+            let buckets: Value = serde_json::from_str(
+                &client.get(&format!("{path}&resolution=buckets&points=10000"))?,
+            )
+            .map_err(|error| error.to_string())?;
+            let all = buckets["buckets"]
+                .as_array()
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let counted: u64 = all
+                .iter()
+                .filter_map(|bucket| bucket["points"].as_u64())
+                .sum();
+            self.wrong += counted.abs_diff(steps)
+                + buckets["stored_points"]
+                    .as_u64()
+                    .unwrap_or(0)
+                    .abs_diff(steps);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask eval`, `fit` and the planner's benchmark: a program of its own, `bakeoff-eval`, in the release profile, that needs
-//! nothing but the domain.
+//! `cargo xtask eval`, `fit` and the planner's benchmark: a program of its own, `bakeoff-eval`, in
+//! the release profile, that needs nothing but the domain.
 
 use std::path::Path;
 
@@ -18,7 +18,11 @@ pub(crate) fn eval(flags: &[&str]) -> Result<(), String> {
 
 pub(crate) fn fit(flags: &[&str]) -> Result<(), String> {
     let mut all = with_data(flags);
-    let data = all.iter().position(|flag| flag == "--data").and_then(|place| all.get(place + 1)).cloned();
+    let data = all
+        .iter()
+        .position(|flag| flag == "--data")
+        .and_then(|place| all.get(place + 1))
+        .cloned();
     if let Some(folder) = data.filter(|folder| !Path::new(folder).is_dir()) {
         println!("skipped: no reference data at {folder}");
         return Ok(());
@@ -30,8 +34,19 @@ pub(crate) fn fit(flags: &[&str]) -> Result<(), String> {
 /// What a plan costs in CPU.
 pub(crate) fn plans() -> Result<Value, String> {
     let mut command = cargo();
-    command.args(["run", "--quiet", "--release", "-p", "bakeoff-eval", "--", "plans"]);
-    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    command.args([
+        "run",
+        "--quiet",
+        "--release",
+        "-p",
+        "bakeoff-eval",
+        "--",
+        "plans",
+    ]);
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|error| error.to_string())?;
     serde_json::from_slice(&output.stdout).map_err(|error| format!("bakeoff-eval plans: {error}"))
 }
 
@@ -44,5 +59,15 @@ fn with_data(flags: &[&str]) -> Vec<String> {
 }
 
 fn program(command: &str, flags: &[String]) -> Result<(), String> {
-    run(cargo().args(["run", "--quiet", "--release", "-p", "bakeoff-eval", "--", command]).args(flags))
+    run(cargo()
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "-p",
+            "bakeoff-eval",
+            "--",
+            command,
+        ])
+        .args(flags))
 }

@@ -1,7 +1,10 @@
-//! `cargo xtask`: the project's own commands. It starts in seconds, before the long build, so it depends on little and
-//! never on the service: what it needs of the service it runs as a program.
+//! `cargo xtask`: the project's own commands. It starts in seconds, before the long build, so it
+//! depends on little and never on the service: what it needs of the service it runs as a program.
 
-#![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "only serde_json values are indexed, and those yield null"
+)]
 
 mod bench;
 mod chaos;

@@ -1,6 +1,7 @@
-//! `cargo xtask mutants [NAME…]`: proof that the tests bite. Each patch in `tests/mutants/` puts one classic mistake into a copy
-//! of the sources below `target/`; the test named here has to fail on it. `--check` only looks whether the patches still apply.
-//! `--storm` asks the storm instead of the test: which of them it finds within some seeds.
+//! `cargo xtask mutants [NAME…]`: proof that the tests bite. Each patch in `tests/mutants/` puts
+//! one classic mistake into a copy of the sources below `target/`; the test named here has to fail
+//! on it. `--check` only looks whether the patches still apply. `--storm` asks the storm instead of
+//! the test: which of them it finds within some seeds.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,45 +30,122 @@ enum Suite {
 }
 
 const fn it(name: &'static str, test: &'static str) -> Mutant {
-    Mutant { name, suite: Suite::Integration, test }
+    Mutant {
+        name,
+        suite: Suite::Integration,
+        test,
+    }
 }
 
 const fn domain(name: &'static str, test: &'static str) -> Mutant {
-    Mutant { name, suite: Suite::Domain, test }
+    Mutant {
+        name,
+        suite: Suite::Domain,
+        test,
+    }
 }
 
 const MUTANTS: [Mutant; 25] = [
-    it("new-name-on-retry", "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated"),
-    it("renewal-by-name-only", "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term"),
-    domain("unknown-read-as-failed", "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure"),
-    it("rescue-by-elapsed-time", "scheduler::a_writer_that_lost_its_lease_changes_nothing"),
-    it("stop-at-an-empty-page", "fleet::an_empty_page_is_not_the_end_of_a_listing"),
-    it("idempotency-fails-open", "api::concurrent_requests_with_one_key_are_one_experiment"),
-    it("adopt-without-the-marker", "scheduler::a_job_made_by_hand_with_our_name_is_left_alone"),
-    it("reserve-without-volumes", "caught::a_reservation_holds_what_the_volume_may_cost"),
-    it("release-a-reservation-twice", "caught::a_last_read_that_comes_twice_releases_once"),
-    it("stop-strays-without-the-marker", "caught::a_strangers_job_of_our_name_is_neither_stopped_nor_billed"),
-    it("settle-with-training-seconds", "ledger::the_ledger_agrees_with_the_regions_bill_to_the_cent"),
-    it("give-back-a-lease-without-the-token", "caught::a_lease_is_given_back_only_by_its_holder"),
-    it("pool-kept-for-the-cancelled-and-the-paused", "caught::a_pool_is_not_kept_for_a_paused_experiment"),
-    it("access-denied-is-never-created", "scheduler::a_definite_no_after_a_lost_reply_does_not_abandon_the_job"),
+    it(
+        "new-name-on-retry",
+        "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated",
+    ),
+    it(
+        "renewal-by-name-only",
+        "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term",
+    ),
+    domain(
+        "unknown-read-as-failed",
+        "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
+    ),
+    it(
+        "rescue-by-elapsed-time",
+        "scheduler::a_writer_that_lost_its_lease_changes_nothing",
+    ),
+    it(
+        "stop-at-an-empty-page",
+        "fleet::an_empty_page_is_not_the_end_of_a_listing",
+    ),
+    it(
+        "idempotency-fails-open",
+        "api::concurrent_requests_with_one_key_are_one_experiment",
+    ),
+    it(
+        "adopt-without-the-marker",
+        "scheduler::a_job_made_by_hand_with_our_name_is_left_alone",
+    ),
+    it(
+        "reserve-without-volumes",
+        "caught::a_reservation_holds_what_the_volume_may_cost",
+    ),
+    it(
+        "release-a-reservation-twice",
+        "caught::a_last_read_that_comes_twice_releases_once",
+    ),
+    it(
+        "stop-strays-without-the-marker",
+        "caught::a_strangers_job_of_our_name_is_neither_stopped_nor_billed",
+    ),
+    it(
+        "settle-with-training-seconds",
+        "ledger::the_ledger_agrees_with_the_regions_bill_to_the_cent",
+    ),
+    it(
+        "give-back-a-lease-without-the-token",
+        "caught::a_lease_is_given_back_only_by_its_holder",
+    ),
+    it(
+        "pool-kept-for-the-cancelled-and-the-paused",
+        "caught::a_pool_is_not_kept_for_a_paused_experiment",
+    ),
+    it(
+        "access-denied-is-never-created",
+        "scheduler::a_definite_no_after_a_lost_reply_does_not_abandon_the_job",
+    ),
     it(
         "throttled-page-ends-a-listing-as-complete",
         "caught::a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach",
     ),
-    it("quarantine-half-as-long", "caught::a_quarantine_outlasts_the_lease_and_two_calls"),
-    it("an-old-event-overrides-a-newer-status", "caught::an_event_older_than_what_is_known_changes_nothing"),
+    it(
+        "quarantine-half-as-long",
+        "caught::a_quarantine_outlasts_the_lease_and_two_calls",
+    ),
+    it(
+        "an-old-event-overrides-a-newer-status",
+        "caught::an_event_older_than_what_is_known_changes_nothing",
+    ),
     domain(
         "one-denial-and-the-job-has-vanished",
         "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
     ),
-    it("a-cancel-during-a-claim-is-forgotten", "caught::a_cancel_while_the_create_is_under_way_takes_effect_at_once"),
-    it("budget-cap-ignored", "ledger::concurrent_reservations_never_pass_the_cap"),
-    it("cancel-sends-no-stop", "scheduler::a_cancel_stops_what_runs_and_settles_it"),
-    it("sessions-without-timeouts", "holds::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting"),
-    it("a-sweep-that-was-cut-off-counts", "holds::a_sweep_that_was_cut_off_is_made_again_at_once"),
-    it("sdk-retries-on", "holds_fleet::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back"),
-    it("limiter-waits-for-the-old-time", "holds::after_the_clock_was_set_back_a_call_is_free_within_seconds"),
+    it(
+        "a-cancel-during-a-claim-is-forgotten",
+        "caught::a_cancel_while_the_create_is_under_way_takes_effect_at_once",
+    ),
+    it(
+        "budget-cap-ignored",
+        "ledger::concurrent_reservations_never_pass_the_cap",
+    ),
+    it(
+        "cancel-sends-no-stop",
+        "scheduler::a_cancel_stops_what_runs_and_settles_it",
+    ),
+    it(
+        "sessions-without-timeouts",
+        "holds::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting",
+    ),
+    it(
+        "a-sweep-that-was-cut-off-counts",
+        "holds::a_sweep_that_was_cut_off_is_made_again_at_once",
+    ),
+    it(
+        "sdk-retries-on",
+        "holds_fleet::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back",
+    ),
+    it(
+        "limiter-waits-for-the-old-time",
+        "holds::after_the_clock_was_set_back_a_call_is_free_within_seconds",
+    ),
 ];
 
 /// In so many seeds the storm finds what it can find.
@@ -99,8 +177,15 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         return check();
     }
     let by_storm = flags.contains(&"--storm");
-    let flags: Vec<&str> = flags.iter().copied().filter(|flag| *flag != "--storm").collect();
-    if let Some(unknown) = flags.iter().find(|flag| !MUTANTS.iter().any(|mutant| mutant.name == **flag)) {
+    let flags: Vec<&str> = flags
+        .iter()
+        .copied()
+        .filter(|flag| *flag != "--storm")
+        .collect();
+    if let Some(unknown) = flags
+        .iter()
+        .find(|flag| !MUTANTS.iter().any(|mutant| mutant.name == **flag))
+    {
         return Err(format!("there is no mutant {unknown}"));
     }
     check()?;
@@ -108,11 +193,21 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     build(&["--bins"])?;
     let copy = Copied::new()?;
     let scratch = Scratch::new("mutants")?;
-    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = Cluster::start(&Config {
+        data_dir: scratch.0.join("data"),
+        durable: false,
+    });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    let chosen = MUTANTS.iter().filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
-    let outcome = crate::test::migrate(&cluster)
-        .and_then(|()| if by_storm { all_by_storm(&flags, &copy, &cluster) } else { all(chosen, &copy, &cluster) });
+    let chosen = MUTANTS
+        .iter()
+        .filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
+    let outcome = crate::test::migrate(&cluster).and_then(|()| {
+        if by_storm {
+            all_by_storm(&flags, &copy, &cluster)
+        } else {
+            all(chosen, &copy, &cluster)
+        }
+    });
     cluster.stop().map_err(|error| error.to_string())?;
     outcome
 }
@@ -120,45 +215,80 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
 /// Every patch applies to the sources as they are, and none lies there without a test.
 pub(crate) fn check() -> Result<(), String> {
     for Mutant { name, .. } in MUTANTS {
-        let applies = Command::new("git").args(["apply", "--check"]).arg(patch(name)).current_dir(root()).output();
+        let applies = Command::new("git")
+            .args(["apply", "--check"])
+            .arg(patch(name))
+            .current_dir(root())
+            .output();
         let applies = applies.map_err(|error| format!("git: {error}"))?;
         if !applies.status.success() {
-            return Err(format!("{name} no longer applies: {}", String::from_utf8_lossy(&applies.stderr)));
+            return Err(format!(
+                "{name} no longer applies: {}",
+                String::from_utf8_lossy(&applies.stderr)
+            ));
         }
     }
-    let entries = fs::read_dir(root().join("tests/mutants")).map_err(|error| format!("tests/mutants: {error}"))?;
+    let entries = fs::read_dir(root().join("tests/mutants"))
+        .map_err(|error| format!("tests/mutants: {error}"))?;
     let count = entries.flatten().count();
     if count != MUTANTS.len() {
-        return Err(format!("{count} patches in tests/mutants, and {} of them have a test", MUTANTS.len()));
+        return Err(format!(
+            "{count} patches in tests/mutants, and {} of them have a test",
+            MUTANTS.len()
+        ));
     }
     println!("{count} mutants apply");
     Ok(())
 }
 
-fn all<'a>(mutants: impl Iterator<Item = &'a Mutant>, copy: &Copied, cluster: &Cluster) -> Result<(), String> {
+fn all<'a>(
+    mutants: impl Iterator<Item = &'a Mutant>,
+    copy: &Copied,
+    cluster: &Cluster,
+) -> Result<(), String> {
     let mut survived = Vec::new();
     for Mutant { name, suite, test } in mutants {
         copy.apply(&patch(name), &[])?;
         let is_caught = copy.is_caught(*suite, test, cluster)?;
         copy.apply(&patch(name), &["--reverse"])?;
-        println!("{name:<44} {} {test}", if is_caught { "caught by" } else { "NOT caught by" });
+        println!(
+            "{name:<44} {} {test}",
+            if is_caught {
+                "caught by"
+            } else {
+                "NOT caught by"
+            }
+        );
         if !is_caught {
             survived.push(*name);
         }
     }
-    if survived.is_empty() { Ok(()) } else { Err(format!("not caught: {}", survived.join(", "))) }
+    if survived.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("not caught: {}", survived.join(", ")))
+    }
 }
 
-/// Which mutants the storm finds. First it has to find nothing in the sources as they are: whatever it found would be no proof.
+/// Which mutants the storm finds. First it has to find nothing in the sources as they are: whatever
+/// it found would be no proof.
 fn all_by_storm(chosen: &[&str], copy: &Copied, cluster: &Cluster) -> Result<(), String> {
-    if let Some(unknown) = chosen.iter().find(|name| !BY_STORM.iter().any(|(known, _)| known == *name)) {
+    if let Some(unknown) = chosen
+        .iter()
+        .find(|name| !BY_STORM.iter().any(|(known, _)| known == *name))
+    {
         return Err(format!("the storm is not asked for {unknown}"));
     }
     if let Some(why) = copy.is_found_by_storm(cluster)? {
-        return Err(format!("the storm finds something without any mutant: {why}"));
+        return Err(format!(
+            "the storm finds something without any mutant: {why}"
+        ));
     }
     let mut wrong = Vec::new();
-    for (name, unseen) in BY_STORM.iter().filter(|(name, _)| chosen.is_empty() || chosen.contains(name)) {
+    for (name, unseen) in BY_STORM
+        .iter()
+        .filter(|(name, _)| chosen.is_empty() || chosen.contains(name))
+    {
         copy.apply(&patch(name), &[])?;
         let found = copy.is_found_by_storm(cluster);
         copy.apply(&patch(name), &["--reverse"])?;
@@ -166,15 +296,23 @@ fn all_by_storm(chosen: &[&str], copy: &Copied, cluster: &Cluster) -> Result<(),
             (Some(why), None) => println!("{name:<44} found: {why}"),
             (None, Some(reason)) => println!("{name:<44} not found, as expected: {reason}"),
             (found, _) => {
-                println!("{name:<44} {}", found.map_or("NOT found".to_owned(), |why| format!("FOUND: {why}")));
+                println!(
+                    "{name:<44} {}",
+                    found.map_or("NOT found".to_owned(), |why| format!("FOUND: {why}"))
+                );
                 wrong.push(*name);
             }
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(format!("otherwise than expected: {}", wrong.join(", "))) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("otherwise than expected: {}", wrong.join(", ")))
+    }
 }
 
-/// A copy of the sources with a target folder of its own, kept for the next time: nobody's working tree is ever patched.
+/// A copy of the sources with a target folder of its own, kept for the next time: nobody's working
+/// tree is ever patched.
 struct Copied {
     tree: PathBuf,
     target: PathBuf,
@@ -183,17 +321,26 @@ struct Copied {
 impl Copied {
     fn new() -> Result<Self, String> {
         let home = target().join("mutants");
-        let copy = Self { tree: home.join("tree"), target: home.join("target") };
+        let copy = Self {
+            tree: home.join("tree"),
+            target: home.join("target"),
+        };
         copy.bring_up_to_date()?;
         copy.seed()?;
         Ok(copy)
     }
 
-    /// What git knows or would add, as it is now: whoever works on meanwhile changes nothing of this run. A file that is the same
-    /// stays untouched, so that cargo does not build it anew.
+    /// What git knows or would add, as it is now: whoever works on meanwhile changes nothing of
+    /// this run. A file that is the same stays untouched, so that cargo does not build it anew.
     fn bring_up_to_date(&self) -> Result<(), String> {
         let listed = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ])
             .current_dir(root())
             .output()
             .map_err(|error| format!("git: {error}"))?;
@@ -211,12 +358,15 @@ impl Copied {
                 continue;
             }
             let folder = to.parent().unwrap_or(&self.tree);
-            fs::create_dir_all(folder).and_then(|()| fs::write(&to, text)).map_err(|error| error.to_string())?;
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::write(&to, text))
+                .map_err(|error| error.to_string())?;
         }
         remove_others(&self.tree, &self.tree, &wanted).map_err(|error| error.to_string())
     }
 
-    /// What cargo has built of other people's crates is the same wherever the workspace lies: copied once, it saves minutes.
+    /// What cargo has built of other people's crates is the same wherever the workspace lies:
+    /// copied once, it saves minutes.
     fn seed(&self) -> Result<(), String> {
         if self.target.exists() {
             return Ok(());
@@ -226,7 +376,8 @@ impl Copied {
         let fresh = self.target.with_extension("new");
         drop(fs::remove_dir_all(&fresh));
         for part in ["deps", "build", ".fingerprint"] {
-            copy_folder(&debug.join(part), &fresh.join("debug").join(part)).map_err(|error| error.to_string())?;
+            copy_folder(&debug.join(part), &fresh.join("debug").join(part))
+                .map_err(|error| error.to_string())?;
         }
         fs::rename(&fresh, &self.target).map_err(|error| error.to_string())
     }
@@ -249,27 +400,49 @@ impl Copied {
         run_program(&mut self.cargo(&["build", "--bins"], cluster, "template1"))?;
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut storm = Command::new(own);
-        storm.args(["storm", "--built", "--until-failure", "--jobs", "6", "--seeds", &STORM_SEEDS.to_string()]);
-        let output = storm.env("CARGO_TARGET_DIR", &self.target).output().map_err(|error| error.to_string())?;
+        storm.args([
+            "storm",
+            "--built",
+            "--until-failure",
+            "--jobs",
+            "6",
+            "--seeds",
+            &STORM_SEEDS.to_string(),
+        ]);
+        let output = storm
+            .env("CARGO_TARGET_DIR", &self.target)
+            .output()
+            .map_err(|error| error.to_string())?;
         if output.status.success() {
             return Ok(None);
         }
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // `seed 7: …`; that `seed 7, late: …` says nothing of the program.
         let is_verdict = |line: &&str| {
-            let number = line.strip_prefix("seed ").and_then(|rest| rest.split_once(": "));
+            let number = line
+                .strip_prefix("seed ")
+                .and_then(|rest| rest.split_once(": "));
             number.is_some_and(|(number, _)| number.parse::<u64>().is_ok())
         };
-        Ok(said.lines().find(is_verdict).map(|line| line.chars().take(200).collect()))
+        Ok(said
+            .lines()
+            .find(is_verdict)
+            .map(|line| line.chars().take(200).collect()))
     }
 
-    /// Cargo on the copy. Another selection than the workspace would resolve features anew and build the SDKs again.
+    /// Cargo on the copy. Another selection than the workspace would resolve features anew and
+    /// build the SDKs again.
     fn cargo(&self, run: &[&str], cluster: &Cluster, database: &str) -> Command {
         let mut command = cargo();
-        command.args(run).args(["--quiet", "--workspace"]).current_dir(&self.tree);
+        command
+            .args(run)
+            .args(["--quiet", "--workspace"])
+            .current_dir(&self.tree);
         command.env("CARGO_TARGET_DIR", &self.target);
         // A patch may change a query: it is checked against the database itself.
-        command.env("SQLX_OFFLINE", "false").env("DATABASE_URL", cluster.url(database));
+        command
+            .env("SQLX_OFFLINE", "false")
+            .env("DATABASE_URL", cluster.url(database));
         command
     }
 
@@ -279,11 +452,15 @@ impl Copied {
             Suite::Domain => "--lib",
             Suite::Integration => "--test=it",
         };
-        // The tests run the programs as they lie there. The schema is in the template, of which each test's database is a copy.
+        // The tests run the programs as they lie there. The schema is in the template, of which
+        // each test's database is a copy.
         run_program(&mut self.cargo(&["build", "--bins"], cluster, "template1"))?;
         run_program(&mut self.cargo(&["test", "--no-run", chosen], cluster, "template1"))?;
         let mut tested = self.cargo(&["test", chosen], cluster, "postgres");
-        let output = tested.args(["--", "--exact", test]).output().map_err(|error| error.to_string())?;
+        let output = tested
+            .args(["--", "--exact", test])
+            .output()
+            .map_err(|error| error.to_string())?;
         let shown = String::from_utf8_lossy(&output.stdout);
         Ok(!output.status.success() && shown.contains("1 failed"))
     }
@@ -295,7 +472,10 @@ fn remove_others(tree: &Path, folder: &Path, wanted: &BTreeSet<&Path>) -> std::i
         let path = entry.path();
         if path.is_dir() {
             remove_others(tree, &path, wanted)?;
-        } else if path.strip_prefix(tree).is_ok_and(|name| !wanted.contains(name)) {
+        } else if path
+            .strip_prefix(tree)
+            .is_ok_and(|name| !wanted.contains(name))
+        {
             fs::remove_file(&path)?;
         }
     }
@@ -305,21 +485,32 @@ fn remove_others(tree: &Path, folder: &Path, wanted: &BTreeSet<&Path>) -> std::i
 /// Ours are built anew: they have other sources.
 fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.to_string_lossy();
-    ["bakeoff", "libbakeoff", "xtask", "it-", "bare-"].iter().any(|ours| name.starts_with(ours))
+    ["bakeoff", "libbakeoff", "xtask", "it-", "bare-"]
+        .iter()
+        .any(|ours| name.starts_with(ours))
 }
 
 /// With the times of the files: cargo compares them.
 fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)?.flatten().filter(|entry| !is_ours(&entry.file_name())) {
+    for entry in fs::read_dir(from)?
+        .flatten()
+        .filter(|entry| !is_ours(&entry.file_name()))
+    {
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             copy_folder(&entry.path(), &target)?;
             continue;
         }
-        let modified = entry.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = entry
+            .metadata()?
+            .modified()
+            .unwrap_or(SystemTime::UNIX_EPOCH);
         fs::copy(entry.path(), &target)?;
-        fs::OpenOptions::new().write(true).open(&target)?.set_modified(modified)?;
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&target)?
+            .set_modified(modified)?;
     }
     Ok(())
 }

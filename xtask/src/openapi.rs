@@ -1,4 +1,5 @@
-//! `cargo xtask openapi`: the committed OpenAPI document, written by the program itself; `--check` compares.
+//! `cargo xtask openapi`: the committed OpenAPI document, written by the program itself; `--check`
+//! compares.
 
 use std::fs;
 use std::process::Command;
@@ -13,8 +14,11 @@ pub(crate) fn lint() -> Result<(), String> {
         .args(["--yes", REDOCLY, "lint", "openapi/bakeoff.json"])
         .current_dir(root())
         .output()
-        .map_err(|error| format!("npx could not be run ({error}); install Node 20 or newer with npm"))?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        .map_err(|error| {
+            format!("npx could not be run ({error}); install Node 20 or newer with npm")
+        })?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
     if output.status.success() {
         println!("openapi/bakeoff.json: redocly finds no error");
         return Ok(());
@@ -24,7 +28,10 @@ pub(crate) fn lint() -> Result<(), String> {
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     build(&["--all-targets"])?;
-    let output = Command::new(program("bakeoff")).arg("openapi").output().map_err(|error| error.to_string())?;
+    let output = Command::new(program("bakeoff"))
+        .arg("openapi")
+        .output()
+        .map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
@@ -32,7 +39,9 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if flags.contains(&"--check") {
         let committed = fs::read(&path).unwrap_or_default();
         if committed != output.stdout {
-            return Err("openapi/bakeoff.json has drifted\n  to mend it: cargo xtask openapi".to_owned());
+            return Err(
+                "openapi/bakeoff.json has drifted\n  to mend it: cargo xtask openapi".to_owned(),
+            );
         }
         println!("openapi/bakeoff.json is up to date");
         return Ok(());

@@ -36,17 +36,26 @@ pub(crate) fn build(what: &[&str]) -> Result<(), String> {
     compile(cargo().args(["build", "--workspace"]).args(what))
 }
 
-/// Runs cargo, which shows itself what it does where somebody watches. Elsewhere a line now and then says that it goes on: the
-/// first build takes minutes. Nothing of it goes to stdout.
+/// Runs cargo, which shows itself what it does where somebody watches. Elsewhere a line now and
+/// then says that it goes on: the first build takes minutes. Nothing of it goes to stdout.
 pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     if std::io::stderr().is_terminal() {
         return run(command);
     }
     let started = Instant::now();
-    let mut child = spawn(command.env("CARGO_TERM_COLOR", "never").stderr(Stdio::piped()))?;
+    let mut child = spawn(
+        command
+            .env("CARGO_TERM_COLOR", "never")
+            .stderr(Stdio::piped()),
+    )?;
     let pipe = child.stderr.take().ok_or("cargo has no stderr")?;
     let (send, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+    std::thread::spawn(move || {
+        BufReader::new(pipe)
+            .lines()
+            .map_while(Result::ok)
+            .try_for_each(|line| send.send(line))
+    });
     let (mut crates, mut said) = (0, Instant::now());
     loop {
         match lines.recv_timeout(SAY_EVERY.saturating_sub(said.elapsed())) {
@@ -57,12 +66,19 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if said.elapsed() >= SAY_EVERY {
-            eprintln!("  building: {crates} crates compiled in {} s", started.elapsed().as_secs());
+            eprintln!(
+                "  building: {crates} crates compiled in {} s",
+                started.elapsed().as_secs()
+            );
             said = Instant::now();
         }
     }
     let status = child.wait().map_err(|error| error.to_string())?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} ended with {status}"))
+    }
 }
 
 /// The cargo that runs us, in the root.
@@ -74,10 +90,12 @@ pub(crate) fn cargo() -> Command {
 
 /// Where everything is built.
 pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |given| root().join(given))
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root().join("target"), |given| root().join(given))
 }
 
-/// One of our programs, as the workspace build makes it: running it through cargo would resolve features anew and build twice.
+/// One of our programs, as the workspace build makes it: running it through cargo would resolve
+/// features anew and build twice.
 pub(crate) fn program(name: &str) -> PathBuf {
     target().join("debug").join(name)
 }
@@ -85,7 +103,10 @@ pub(crate) fn program(name: &str) -> PathBuf {
 /// The same, as a release build makes it.
 pub(crate) fn release(name: &str) -> PathBuf {
     let debug = program(name);
-    let target = debug.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
+    let target = debug
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("target"));
     target.join("release").join(name)
 }
 
@@ -96,7 +117,8 @@ pub(crate) fn scratch_dir() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Until it is dropped, nobody else of this checkout has the lock of that name; waits for whoever has.
+/// Until it is dropped, nobody else of this checkout has the lock of that name; waits for whoever
+/// has.
 pub(crate) fn lock(name: &str) -> Result<File, String> {
     let path = scratch_dir()?.join(format!("{name}.lock"));
     let locked = File::create(&path).and_then(|file| {
@@ -117,8 +139,13 @@ impl Scratch {
         let folder = scratch_dir()?;
         for left in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let name = left.file_name();
-            let pid = name.to_str().and_then(|name| name.rsplit_once('-')?.1.parse().ok());
-            if pid.and_then(Pid::from_raw).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
+            let pid = name
+                .to_str()
+                .and_then(|name| name.rsplit_once('-')?.1.parse().ok());
+            if pid
+                .and_then(Pid::from_raw)
+                .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+            {
                 discard(&left.path());
             }
         }
@@ -143,7 +170,9 @@ fn discard(folder: &Path) {
 
 /// A child that ends with us, whatever ends us.
 pub(crate) fn spawn(command: &mut Command) -> Result<Child, String> {
-    let child = command.spawn().map_err(|error| format!("{command:?} could not be run: {error}"))?;
+    let child = command
+        .spawn()
+        .map_err(|error| format!("{command:?} could not be run: {error}"))?;
     reaper::guard(&child);
     Ok(child)
 }
@@ -153,7 +182,8 @@ pub(crate) fn interrupt(child: &Child) {
     signal(i32::try_from(child.id()).unwrap_or_default(), Signal::TERM);
 }
 
-/// Sends a signal; false when there is no such process. No `kill` program is needed, which a slim Debian lacks.
+/// Sends a signal; false when there is no such process. No `kill` program is needed, which a slim
+/// Debian lacks.
 pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }

@@ -1,4 +1,5 @@
-//! Python packages from the registry into a folder of our own: no virtual environment, no sudo, nothing left on the machine.
+//! Python packages from the registry into a folder of our own: no virtual environment, no sudo,
+//! nothing left on the machine.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,15 +18,27 @@ pub(crate) fn packages(requirements: &[&str], name: &str) -> Result<PathBuf, Str
     let fresh = target.with_extension(std::process::id().to_string());
     drop(std::fs::remove_dir_all(&fresh));
     let output = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore"])
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+        ])
         .arg("--target")
         .arg(&fresh)
         .args(requirements)
         .output()
-        .map_err(|error| format!("python3 could not be run ({error}); install Python 3.11 with pip"))?;
+        .map_err(|error| {
+            format!("python3 could not be run ({error}); install Python 3.11 with pip")
+        })?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(format!("{} could not be installed:\n{stderr}", requirements.join(", ")));
+        return Err(format!(
+            "{} could not be installed:\n{stderr}",
+            requirements.join(", ")
+        ));
     }
     // Whole or not at all: another run may be reading, and may have been faster.
     std::fs::write(fresh.join("requirements.txt"), wanted).map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! `cargo xtask sqlx`: compiles the service against a real database with the migrations applied, which writes one file a
-//! query; `--check` compares them with the committed ones.
+//! `cargo xtask sqlx`: compiles the service against a real database with the migrations applied,
+//! which writes one file a query; `--check` compares them with the committed ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,10 @@ use crate::process::{Scratch, cargo, compile, root};
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let scratch = Scratch::new("sqlx")?;
-    let config = Config { data_dir: scratch.0.join("data"), durable: false };
+    let config = Config {
+        data_dir: scratch.0.join("data"),
+        durable: false,
+    };
     Cluster::load_offline(&config, &migrations()?).map_err(|error| error.to_string())?;
     let cluster = Cluster::start(&config).map_err(|error| error.to_string())?;
     let fresh = scratch.0.join("queries");
@@ -20,11 +23,16 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     cluster.stop().map_err(|error| error.to_string())?;
     written?;
     let committed = root().join(".sqlx");
-    if flags.contains(&"--check") { compare(&committed, &fresh) } else { replace(&committed, &fresh) }
+    if flags.contains(&"--check") {
+        compare(&committed, &fresh)
+    } else {
+        replace(&committed, &fresh)
+    }
 }
 
 fn migrations() -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(root().join("migrations")).map_err(|error| format!("migrations: {error}"))?;
+    let entries =
+        fs::read_dir(root().join("migrations")).map_err(|error| format!("migrations: {error}"))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.sort();
     Ok(files)
@@ -35,11 +43,19 @@ fn compile_against(url: &str, out: &Path) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| error.to_string())?;
     let lib = root().join("src/lib.rs");
     // Only its time: another build of this checkout may be reading it.
-    let touched = fs::File::options().append(true).open(&lib).and_then(|file| file.set_modified(SystemTime::now()));
+    let touched = fs::File::options()
+        .append(true)
+        .open(&lib)
+        .and_then(|file| file.set_modified(SystemTime::now()));
     touched.map_err(|error| format!("{}: {error}", lib.display()))?;
     let mut command = cargo();
     command.args(["build", "--workspace", "--all-targets"]);
-    compile(command.env("SQLX_OFFLINE", "false").env("SQLX_OFFLINE_DIR", out).env("DATABASE_URL", url))
+    compile(
+        command
+            .env("SQLX_OFFLINE", "false")
+            .env("SQLX_OFFLINE_DIR", out)
+            .env("DATABASE_URL", url),
+    )
 }
 
 fn contents(dir: &Path) -> BTreeMap<String, String> {
@@ -48,7 +64,9 @@ fn contents(dir: &Path) -> BTreeMap<String, String> {
         let name = entry.file_name().into_string().ok()?;
         Some((name, fs::read_to_string(entry.path()).ok()?))
     });
-    named.filter(|(name, _)| name.starts_with("query-")).collect()
+    named
+        .filter(|(name, _)| name.starts_with("query-"))
+        .collect()
 }
 
 fn compare(committed: &Path, fresh: &Path) -> Result<(), String> {
@@ -60,9 +78,14 @@ fn compare(committed: &Path, fresh: &Path) -> Result<(), String> {
         println!(".sqlx is up to date: {} queries", new.len());
         return Ok(());
     }
-    let differing = new.iter().filter(|(name, text)| old.get(*name) != Some(text)).count();
+    let differing = new
+        .iter()
+        .filter(|(name, text)| old.get(*name) != Some(text))
+        .count();
     let stale = old.keys().filter(|name| !new.contains_key(*name)).count();
-    Err(format!(".sqlx has drifted: {differing} missing or different, {stale} stale\n  to mend it: cargo xtask sqlx"))
+    Err(format!(
+        ".sqlx has drifted: {differing} missing or different, {stale} stale\n  to mend it: cargo xtask sqlx"
+    ))
 }
 
 fn replace(committed: &Path, fresh: &Path) -> Result<(), String> {

@@ -16,12 +16,15 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if fs::read_to_string(PAGE).unwrap_or_default() == made {
         return Ok(());
     }
-    Err(format!("{PAGE} is not what {REGISTER} says; `cargo xtask rules` writes it"))
+    Err(format!(
+        "{PAGE} is not what {REGISTER} says; `cargo xtask rules` writes it"
+    ))
 }
 
 fn page() -> Result<String, String> {
     let text = fs::read_to_string(REGISTER).map_err(|error| format!("{REGISTER}: {error}"))?;
-    let register: Value = serde_json::from_str(&text).map_err(|error| format!("{REGISTER}: {error}"))?;
+    let register: Value =
+        serde_json::from_str(&text).map_err(|error| format!("{REGISTER}: {error}"))?;
     let rules: Vec<&Value> = register["rules"].as_array().into_iter().flatten().collect();
     let mut page = format!(
         "# Lint rules\n\nMade by `cargo xtask rules` from `{REGISTER}`: {} rules. `bakeoff lint FILE` and `POST /v1/lint` check them, \
@@ -29,7 +32,12 @@ fn page() -> Result<String, String> {
          **refusal** one candidate (of a single job: the job); **warnings** and **notes** go with the plan.\n",
         rules.len()
     );
-    let severities = [("error", "Errors"), ("refused", "Refusals"), ("warning", "Warnings"), ("info", "Notes")];
+    let severities = [
+        ("error", "Errors"),
+        ("refused", "Refusals"),
+        ("warning", "Warnings"),
+        ("info", "Notes"),
+    ];
     for (severity, title) in severities {
         let head = "| rule | checks | way out | in | source |\n|---|---|---|---|---|";
         writeln!(page, "\n## {title}\n\n{head}").map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
-//! A whole Bakeoff on this machine: the simulated region, the service with its embedded Postgres, a key, the objects that
-//! the examples read. It cannot reach AWS: every endpoint is loopback, the credentials are dummies.
+//! A whole Bakeoff on this machine: the simulated region, the service with its embedded Postgres, a
+//! key, the objects that the examples read. It cannot reach AWS: every endpoint is loopback, the
+//! credentials are dummies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,14 +41,19 @@ impl Stack {
         }
         let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", rfc3339(now_seconds()));
         let mut region = start_region(&scratch.0, &clock)?;
-        let addresses = match ready(&scratch.0.join("region.json"), &mut region, &scratch.0.join("region.log")) {
+        let addresses = match ready(
+            &scratch.0.join("region.json"),
+            &mut region,
+            &scratch.0.join("region.log"),
+        ) {
             Ok(text) => text,
             Err(error) => {
                 kill(&mut region);
                 return Err(error);
             }
         };
-        let addresses: serde_json::Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
+        let addresses: serde_json::Value =
+            serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
         let region_url = addresses["api"].as_str().unwrap_or_default().to_owned();
         let s3_url = addresses["s3"].as_str().unwrap_or_default().to_owned();
         let service = start_service(&scratch.0, &clock, (&region_url, &s3_url), "127.0.0.1:0");
@@ -58,8 +64,16 @@ impl Stack {
                 return Err(error);
             }
         };
-        let mut stack =
-            Self { scratch, clock, region, region_url, s3_url, service, url: String::new(), api_key: String::new() };
+        let mut stack = Self {
+            scratch,
+            clock,
+            region,
+            region_url,
+            s3_url,
+            service,
+            url: String::new(),
+            api_key: String::new(),
+        };
         match stack.finish_start() {
             Ok(()) => Ok(stack),
             Err(error) => {
@@ -72,7 +86,15 @@ impl Stack {
     fn finish_start(&mut self) -> Result<(), String> {
         self.url = self.wait_ready()?;
         let output = Command::new(program("bakeoff"))
-            .args(["keys", "create", "--project", "demo", "--role", "admin", "--data-dir"])
+            .args([
+                "keys",
+                "create",
+                "--project",
+                "demo",
+                "--role",
+                "admin",
+                "--data-dir",
+            ])
             .arg(self.data_dir())
             .env_remove("DATABASE_URL")
             .output()
@@ -80,7 +102,9 @@ impl Stack {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        String::from_utf8_lossy(&output.stdout).trim().clone_into(&mut self.api_key);
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .clone_into(&mut self.api_key);
         Ok(())
     }
 
@@ -100,7 +124,10 @@ impl Stack {
     /// The command line against this stack.
     pub(crate) fn bakeoff(&self) -> Command {
         let mut command = Command::new(program("bakeoff"));
-        command.env("BAKEOFF_URL", &self.url).env("BAKEOFF_API_KEY", &self.api_key).current_dir(root());
+        command
+            .env("BAKEOFF_URL", &self.url)
+            .env("BAKEOFF_API_KEY", &self.api_key)
+            .current_dir(root());
         command
     }
 
@@ -109,16 +136,30 @@ impl Stack {
         kill(&mut self.service);
         drop(fs::remove_file(self.scratch.0.join("service.url")));
         let address = self.url.trim_start_matches("http://").to_owned();
-        self.service = start_service(&self.scratch.0, &self.clock, (&self.region_url, &self.s3_url), &address)?;
+        self.service = start_service(
+            &self.scratch.0,
+            &self.clock,
+            (&self.region_url, &self.s3_url),
+            &address,
+        )?;
         self.wait_ready().map(drop)
     }
 
     /// `kill -9` of Postgres; the service brings it back.
     pub(crate) fn kill_postgres(&self) -> Result<(), String> {
         let file = self.data_dir().join("postgres/postmaster.pid");
-        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
-        if signal(pid, Signal::KILL) { Ok(()) } else { Err(format!("there is no process {pid} to kill")) }
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let pid = text
+            .lines()
+            .next()
+            .and_then(|line| line.trim().parse().ok())
+            .unwrap_or_default();
+        if signal(pid, Signal::KILL) {
+            Ok(())
+        } else {
+            Err(format!("there is no process {pid} to kill"))
+        }
     }
 
     /// Stops the service (which stops its Postgres), then the region; the folders go with it.
@@ -144,28 +185,50 @@ pub(crate) fn kill(child: &mut Child) {
 
 fn log_file(path: &Path) -> Result<Stdio, String> {
     let file = fs::OpenOptions::new().create(true).append(true).open(path);
-    file.map(Stdio::from).map_err(|error| format!("{}: {error}", path.display()))
+    file.map(Stdio::from)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// A process group of its own: Ctrl-C reaches us, and we stop things in order.
 fn detached(name: &str, log: &Path) -> Result<Command, String> {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(program(name));
-    command.process_group(0).stdin(Stdio::null()).stdout(log_file(log)?).stderr(log_file(log)?);
+    command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(log_file(log)?)
+        .stderr(log_file(log)?);
     Ok(command)
 }
 
 fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
     let mut command = detached("bakeoff-sim", &scratch.join("region.log"))?;
-    command.arg("--s3-root").arg(scratch.join("s3")).args(["--clock", clock, "--throttle", "0.01"]);
+    command
+        .arg("--s3-root")
+        .arg(scratch.join("s3"))
+        .args(["--clock", clock, "--throttle", "0.01"]);
     command.arg("--ready-file").arg(scratch.join("region.json"));
     spawn(&mut command)
 }
 
-fn start_service(scratch: &Path, clock: &str, (region, s3): (&str, &str), listen: &str) -> Result<Child, String> {
+fn start_service(
+    scratch: &Path,
+    clock: &str,
+    (region, s3): (&str, &str),
+    listen: &str,
+) -> Result<Child, String> {
     let mut command = detached("bakeoff", &scratch.join("service.log"))?;
     command
-        .args(["serve", "--embedded", "--listen", listen, "--poll-seconds", "120", "--lease-seconds", "2"])
+        .args([
+            "serve",
+            "--embedded",
+            "--listen",
+            listen,
+            "--poll-seconds",
+            "120",
+            "--lease-seconds",
+            "2",
+        ])
         .arg("--data-dir")
         .arg(scratch.join("data"))
         .arg("--ready-file")
@@ -187,25 +250,36 @@ pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String
             let text = fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<&str> = text.lines().rev().take(12).collect();
             let tail = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
-            return Err(format!("it ended with {status} before it was ready:\n{tail}"));
+            return Err(format!(
+                "it ended with {status} before it was ready:\n{tail}"
+            ));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Err(format!("it was not ready after {} seconds; its log is {}", START_TIMEOUT.as_secs(), log.display()))
+    Err(format!(
+        "it was not ready after {} seconds; its log is {}",
+        START_TIMEOUT.as_secs(),
+        log.display()
+    ))
 }
 
 /// RFC 3339 of seconds since 1970.
 pub(crate) fn rfc3339(seconds: i64) -> String {
-    DateTime::from_timestamp(seconds, 0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
+    DateTime::from_timestamp(seconds, 0)
+        .unwrap_or_default()
+        .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or_default()
 }
 
-/// Dummy credentials, an empty configuration, and a loopback address for every service: AWS cannot be reached.
+/// Dummy credentials, an empty configuration, and a loopback address for every service: AWS cannot
+/// be reached.
 pub(crate) fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
     command
         .env_remove("AWS_PROFILE")

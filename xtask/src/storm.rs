@@ -1,6 +1,6 @@
-//! `cargo xtask storm`: fault injection over the real binary, real Postgres and the simulated region, many seeds side by
-//! side. The verdict is read from the region's own record. A seed that fails leaves its logs, and is played again with
-//! `--seed N`.
+//! `cargo xtask storm`: fault injection over the real binary, real Postgres and the simulated
+//! region, many seeds side by side. The verdict is read from the region's own record. A seed that
+//! fails leaves its logs, and is played again with `--seed N`.
 
 mod client;
 mod course;
@@ -33,7 +33,8 @@ const PLAYED_AGAIN_SHARE: usize = 10;
 
 /// Between the starts of two seeds, at least.
 const BETWEEN_STARTS: Duration = Duration::from_millis(700);
-/// No seed is started while more than this wants to run, for each processor; and nobody waits for that longer.
+/// No seed is started while more than this wants to run, for each processor; and nobody waits for
+/// that longer.
 const RUNNABLE_PER_CORE_MAX: usize = 4;
 const BUSY_MAX: Duration = Duration::from_mins(2);
 
@@ -69,7 +70,10 @@ impl Flags {
             until_failure: false,
         };
         let mut rest = flags.iter();
-        let number = |text: Option<&&str>| text.and_then(|text| text.parse().ok()).ok_or("a number is missing");
+        let number = |text: Option<&&str>| {
+            text.and_then(|text| text.parse().ok())
+                .ok_or("a number is missing")
+        };
         while let Some(flag) = rest.next() {
             match *flag {
                 "--seeds" => parsed.seeds = (0..number(rest.next())?).collect(),
@@ -94,18 +98,28 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         build(&["--bins"])?;
     }
     let scratch = Scratch::new("storm")?;
-    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = Cluster::start(&Config {
+        data_dir: scratch.0.join("data"),
+        durable: false,
+    });
     let mut cluster = cluster.map_err(|error| error.to_string())?;
     let stormed = over(&flags, &scratch, &mut cluster);
     cluster.stop().map_err(|error| error.to_string())?;
     let (verdicts, restarts, took) = stormed?;
     let result = total(&verdicts, restarts, took);
     if flags.json {
-        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&result).unwrap_or_default()
+        );
     } else {
         show(&result);
     }
-    let failed: Vec<u64> = verdicts.iter().filter(|(_, one)| !one.holds()).map(|(seed, _)| *seed).collect();
+    let failed: Vec<u64> = verdicts
+        .iter()
+        .filter(|(_, one)| !one.holds())
+        .map(|(seed, _)| *seed)
+        .collect();
     if failed.is_empty() {
         says_something(&result, &flags)?;
         return is_due_to_the_machine(&verdicts);
@@ -124,11 +138,16 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     ))
 }
 
-/// A run that could not fail says nothing. What never happened is named, and what must happen in a run of some length fails it.
+/// A run that could not fail says nothing. What never happened is named, and what must happen in a
+/// run of some length fails it.
 fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     let count = |value: &Value| value.as_u64().unwrap_or_default();
-    let missing: Vec<&str> =
-        result["did_not_happen"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let missing: Vec<&str> = result["did_not_happen"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if !missing.is_empty() {
         eprintln!("did not happen: {}", missing.join(", "));
     }
@@ -136,12 +155,21 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
         return Ok(());
     }
     if !missing.is_empty() && flags.seeds.len() >= SEEDS_THAT_SEE_ALL && !flags.is_one_frozen {
-        return Err(format!("{} did not happen: the run does not count", missing.join(", ")));
+        return Err(format!(
+            "{} did not happen: the run does not count",
+            missing.join(", ")
+        ));
     }
-    if flags.is_one_frozen && count(&result["faults"]["freeze_for_good"]) < count(&result["seeds"]) {
+    if flags.is_one_frozen && count(&result["faults"]["freeze_for_good"]) < count(&result["seeds"])
+    {
         return Err("in some seeds nobody was frozen for good: the run does not count".to_owned());
     }
-    let mut figures = vec!["refused_reservations", "cancels_judged", "points_compared", "recoveries"];
+    let mut figures = vec![
+        "refused_reservations",
+        "cancels_judged",
+        "points_compared",
+        "recoveries",
+    ];
     figures.extend((flags.seeds.len() >= SEEDS_THAT_SEE_ALL).then_some("recoveries_from_freezes"));
     for figure in figures {
         if count(&result[figure]) == 0 {
@@ -150,9 +178,14 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     }
     // With more seeds at a time than processors, seconds say how busy the machine is.
     for figure in ["recovery_p99_seconds", "recovery_from_freezes_p99_seconds"] {
-        match result[figure].as_f64().zip(result["recovery_limit_seconds"].as_f64()) {
+        match result[figure]
+            .as_f64()
+            .zip(result["recovery_limit_seconds"].as_f64())
+        {
             Some((p99, limit)) if flags.jobs <= JOBS_THAT_ARE_TIMED && p99 > limit => {
-                return Err(format!("{figure} is {p99:.2} s, and {limit:.2} s is the limit"));
+                return Err(format!(
+                    "{figure} is {p99:.2} s, and {limit:.2} s is the limit"
+                ));
             }
             _ => {}
         }
@@ -162,18 +195,31 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
 
 /// A few late seeds are; many are the service's own.
 fn is_due_to_the_machine(verdicts: &Verdicts) -> Result<(), String> {
-    let again = verdicts.iter().filter(|(_, one)| one.is_played_again).count();
+    let again = verdicts
+        .iter()
+        .filter(|(_, one)| one.is_played_again)
+        .count();
     if again * PLAYED_AGAIN_SHARE <= verdicts.len().max(PLAYED_AGAIN_SHARE) {
         return Ok(());
     }
-    Err(format!("{again} of {} seeds were late: that is not the machine alone", verdicts.len()))
+    Err(format!(
+        "{again} of {} seeds were late: that is not the machine alone",
+        verdicts.len()
+    ))
 }
 
 type Verdicts = Vec<(u64, Verdict)>;
 
-fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verdicts, u32, Duration), String> {
+fn over(
+    flags: &Flags,
+    scratch: &Scratch,
+    cluster: &mut Cluster,
+) -> Result<(Verdicts, u32, Duration), String> {
     crate::test::migrate(cluster)?;
-    let port = cluster.url("x").rsplit_once('/').and_then(|(head, _)| head.rsplit_once(':')?.1.parse().ok());
+    let port = cluster
+        .url("x")
+        .rsplit_once('/')
+        .and_then(|(head, _)| head.rsplit_once(':')?.1.parse().ok());
     let pattern = cluster.url("DATABASE");
     let ground = Ground {
         folder: scratch.0.join("seeds"),
@@ -191,7 +237,9 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
     let mut restarts = 0;
     std::thread::scope(|scope| {
         let players = scope.spawn(|| {
-            let workers: Vec<_> = (0..flags.jobs.min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
+            let workers: Vec<_> = (0..flags
+                .jobs
+                .min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
                 .map(|_| scope.spawn(|| work(flags, &ground, (&next, &door), &verdicts, &bar)))
                 .collect();
             for worker in workers {
@@ -212,24 +260,39 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<(Verd
                     eprintln!("Postgres did not come back: {error}");
                 }
                 let back = SystemTime::now() + RECONNECT;
-                ground.outages.lock().unwrap_or_else(PoisonError::into_inner).push((died, back));
+                ground
+                    .outages
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push((died, back));
                 restarts += 1;
                 last = Instant::now();
             }
         }
         is_done.store(true, Ordering::SeqCst);
     });
-    let mut verdicts = verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut verdicts = verdicts
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     verdicts.sort_by_key(|(seed, _)| *seed);
     Ok((verdicts, restarts, begun.elapsed()))
 }
 
-fn work(flags: &Flags, ground: &Ground, (next, door): (&AtomicU64, &Mutex<()>), verdicts: &Mutex<Verdicts>, bar: &Bar) {
+fn work(
+    flags: &Flags,
+    ground: &Ground,
+    (next, door): (&AtomicU64, &Mutex<()>),
+    verdicts: &Mutex<Verdicts>,
+    bar: &Bar,
+) {
     let one_by_one = || {
         let _held = door.lock().unwrap_or_else(PoisonError::into_inner);
         wait_for_processors();
     };
-    while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|n| flags.seeds.get(n)) {
+    while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::SeqCst))
+        .ok()
+        .and_then(|n| flags.seeds.get(n))
+    {
         one_by_one();
         let verdict = play(ground, *seed, 0);
         let has_failed = !verdict.holds() && !verdict.is_only_late();
@@ -242,8 +305,9 @@ fn work(flags: &Flags, ground: &Ground, (next, door): (&AtomicU64, &Mutex<()>), 
     }
 }
 
-/// Waits while much more wants to run than there are processors: on a machine that is slow or shared, fewer seeds are played at a
-/// time than were asked for. What a service does that gets no processor says nothing of it.
+/// Waits while much more wants to run than there are processors: on a machine that is slow or
+/// shared, fewer seeds are played at a time than were asked for. What a service does that gets no
+/// processor says nothing of it.
 fn wait_for_processors() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let begun = Instant::now();
@@ -251,7 +315,9 @@ fn wait_for_processors() {
         // Its start takes most.
         std::thread::sleep(BETWEEN_STARTS);
         let busy = runnable();
-        if busy.is_none_or(|busy| busy <= cores * RUNNABLE_PER_CORE_MAX) || begun.elapsed() > BUSY_MAX {
+        if busy.is_none_or(|busy| busy <= cores * RUNNABLE_PER_CORE_MAX)
+            || begun.elapsed() > BUSY_MAX
+        {
             return;
         }
     }
@@ -263,7 +329,13 @@ fn runnable() -> Option<usize> {
     let mut sum = 0;
     for _ in 0..LOOKS {
         let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-        sum += text.split_whitespace().nth(3)?.split('/').next()?.parse::<usize>().ok()?;
+        sum += text
+            .split_whitespace()
+            .nth(3)?
+            .split('/')
+            .next()?
+            .parse::<usize>()
+            .ok()?;
         std::thread::sleep(Duration::from_millis(40));
     }
     Some(sum / LOOKS)
@@ -272,7 +344,12 @@ fn runnable() -> Option<usize> {
 /// A stage that could not be set is late too: nothing was seen to go wrong on it.
 fn play(ground: &Ground, seed: u64, played: u32) -> Verdict {
     let outcome = course::run(ground, seed, played);
-    outcome.unwrap_or_else(|error| Verdict { lost: 1, is_late: true, notes: vec![error], ..Verdict::default() })
+    outcome.unwrap_or_else(|error| Verdict {
+        lost: 1,
+        is_late: true,
+        notes: vec![error],
+        ..Verdict::default()
+    })
 }
 
 /// Seeds that were only late are played once more, alone: what is lost then is lost.
@@ -280,8 +357,14 @@ fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
     let late = |(_, one): &&mut (u64, Verdict)| !one.holds() && one.is_only_late();
     let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
     for (seed, verdict) in verdicts.iter_mut().filter(late) {
-        eprintln!("\nseed {seed} was late ({}); playing it again, alone …", verdict.notes.join("; "));
-        *verdict = Verdict { is_played_again: true, ..play(ground, *seed, 1) };
+        eprintln!(
+            "\nseed {seed} was late ({}); playing it again, alone …",
+            verdict.notes.join("; ")
+        );
+        *verdict = Verdict {
+            is_played_again: true,
+            ..play(ground, *seed, 1)
+        };
     }
 }
 
@@ -293,7 +376,10 @@ struct Bar {
 
 impl Bar {
     fn new(flags: &Flags) -> Self {
-        Self { seeds: flags.seeds.len(), is_shown: std::io::stderr().is_terminal() }
+        Self {
+            seeds: flags.seeds.len(),
+            is_shown: std::io::stderr().is_terminal(),
+        }
     }
 
     fn show(&self, verdicts: &Verdicts) {
@@ -303,7 +389,12 @@ impl Bar {
         let failed = verdicts.iter().filter(|(_, one)| !one.holds()).count();
         let width = 40;
         let filled = verdicts.len() * width / self.seeds.max(1);
-        eprint!("\r[{:<width$}] {}/{} seeds, {failed} failed", "#".repeat(filled), verdicts.len(), self.seeds);
+        eprint!(
+            "\r[{:<width$}] {}/{} seeds, {failed} failed",
+            "#".repeat(filled),
+            verdicts.len(),
+            self.seeds
+        );
         if verdicts.len() == self.seeds {
             eprintln!();
         }
@@ -311,8 +402,14 @@ impl Bar {
 }
 
 fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
-    let sum = |figure: fn(&Verdict) -> u32| verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum::<u64>();
-    let all = |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
+    let sum = |figure: fn(&Verdict) -> u32| {
+        verdicts
+            .iter()
+            .map(|(_, one)| u64::from(figure(one)))
+            .sum::<u64>()
+    };
+    let all =
+        |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
     let mut faults: BTreeMap<String, u64> = plan::FAULTS.map(|kind| (kind.to_owned(), 0)).into();
     let [mut recoveries, mut thaws, mut cancels] = [const { Vec::<f64>::new() }; 3];
     for (_, one) in verdicts {
@@ -325,11 +422,17 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
     }
     faults.insert("database_kill".to_owned(), u64::from(restarts));
     let has_happened = |kind: &&str| faults.get(*kind).is_some_and(|count| *count > 0);
-    let missing: Vec<&str> = plan::FAULTS.into_iter().filter(|kind| !has_happened(kind)).collect();
+    let missing: Vec<&str> = plan::FAULTS
+        .into_iter()
+        .filter(|kind| !has_happened(kind))
+        .collect();
     for seconds in [&mut recoveries, &mut thaws, &mut cancels] {
         seconds.sort_by(f64::total_cmp);
     }
-    let quantile = |of: &[f64], share: usize| of.get((of.len() * share).div_ceil(100).saturating_sub(1)).copied();
+    let quantile = |of: &[f64], share: usize| {
+        of.get((of.len() * share).div_ceil(100).saturating_sub(1))
+            .copied()
+    };
     let listing = f64::from(plan::USUAL.poll_seconds) / f64::from(plan::USUAL.factor);
     json!({
         "seeds": verdicts.len(),

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails fastest.
+//! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails
+//! fastest.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -24,7 +25,10 @@ pub(crate) fn run() -> Result<(), String> {
     step("committed page of lint rules");
     rules::run(&["--check"])?;
     let scratch = Scratch::new("test")?;
-    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = Cluster::start(&Config {
+        data_dir: scratch.0.join("data"),
+        durable: false,
+    });
     let cluster = cluster.map_err(|error| error.to_string())?;
     let tested = with_database(&cluster);
     cluster.stop().map_err(|error| error.to_string())?;
@@ -42,7 +46,12 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// Independent clients, pinned, that the tests let loose on region and service.
-const CLIENTS: [&str; 4] = ["boto3==1.44.5", "pandas==3.1.1", "pyarrow==26.0.1", "duckdb==2.0.0"];
+const CLIENTS: [&str; 4] = [
+    "boto3==1.44.5",
+    "pandas==3.1.1",
+    "pyarrow==26.0.1",
+    "duckdb==2.0.0",
+];
 
 fn with_database(cluster: &Cluster) -> Result<(), String> {
     migrate(cluster)?;
@@ -60,10 +69,14 @@ fn with_database(cluster: &Cluster) -> Result<(), String> {
 pub(crate) fn postgres() -> Result<(), String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
+    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))
+        .map_err(|error| error.to_string())?;
     build(&["--all-targets"])?;
     let scratch = Scratch::new("postgres")?;
-    let cluster = Cluster::start(&Config { data_dir: scratch.0.join("data"), durable: false });
+    let cluster = Cluster::start(&Config {
+        data_dir: scratch.0.join("data"),
+        durable: false,
+    });
     let cluster = cluster.map_err(|error| error.to_string())?;
     migrate(&cluster)?;
     println!("export DATABASE_URL={}", cluster.url("postgres"));
@@ -77,7 +90,10 @@ pub(crate) fn postgres() -> Result<(), String> {
 /// The schema goes into template1 once: each test's own database is a copy of it.
 pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
     let mut command = Command::new(program("bakeoff"));
-    command.arg("migrate").env("DATABASE_URL", cluster.url("template1")).stdout(Stdio::null());
+    command
+        .arg("migrate")
+        .env("DATABASE_URL", cluster.url("template1"))
+        .stdout(Stdio::null());
     run_program(&mut command)
 }
 

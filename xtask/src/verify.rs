@@ -1,5 +1,5 @@
-//! The verdict on a run, read from the region's own record: one job for each attempt, none without a row, and the ledger
-//! equal to the region's bill (its own arithmetic, in integers) to the cent.
+//! The verdict on a run, read from the region's own record: one job for each attempt, none without
+//! a row, and the ledger equal to the region's bill (its own arithmetic, in integers) to the cent.
 
 use std::collections::BTreeMap;
 
@@ -43,15 +43,28 @@ pub(crate) fn verify(stack: &Stack) -> Result<Verdict, String> {
         }));
     }
     let duplicates = per_attempt.values().filter(|count| **count > 1).count();
-    let lost = ledger.attempts.iter().filter(|attempt| !per_attempt.contains_key(*attempt)).count();
+    let lost = ledger
+        .attempts
+        .iter()
+        .filter(|attempt| !per_attempt.contains_key(*attempt))
+        .count();
     let is_released = ledger.reserved.abs() < 1e-9;
-    let holds = disagree == 0 && without_row == 0 && duplicates == 0 && lost == 0 && is_released && !jobs.is_empty();
+    let holds = disagree == 0
+        && without_row == 0
+        && duplicates == 0
+        && lost == 0
+        && is_released
+        && !jobs.is_empty();
     let text = format!(
         "Held against the region's own record: {} jobs for {} attempts, {duplicates} duplicates, {without_row} without a row; \
          the ledger {} its bill to the cent; {} is still reserved.",
         jobs.len(),
         ledger.attempts.len(),
-        if disagree == 0 { "agrees with" } else { "DISAGREES with" },
+        if disagree == 0 {
+            "agrees with"
+        } else {
+            "DISAGREES with"
+        },
         ledger.reserved
     );
     let json = json!({
@@ -63,21 +76,33 @@ pub(crate) fn verify(stack: &Stack) -> Result<Verdict, String> {
 }
 
 fn ledger(stack: &Stack) -> Result<Ledger, String> {
-    let mut ledger = Ledger { settled: BTreeMap::new(), attempts: Vec::new(), reserved: 0.0 };
+    let mut ledger = Ledger {
+        settled: BTreeMap::new(),
+        attempts: Vec::new(),
+        reserved: 0.0,
+    };
     let experiments = get(&format!("{}/v1/experiments", stack.url), &stack.api_key)?;
     for experiment in experiments["items"].as_array().into_iter().flatten() {
         ledger.reserved += experiment["reserved_usd"].as_f64().unwrap_or(f64::NAN);
         let id = experiment["id"].as_str().unwrap_or_default();
         let base = format!("{}/v1/experiments/{id}", stack.url);
         let trials = get(&format!("{base}/trials"), &stack.api_key)?;
-        let attempts =
-            trials["items"].as_array().into_iter().flatten().filter_map(|trial| trial["attempts"].as_array());
-        ledger.attempts.extend(attempts.flatten().filter_map(|attempt| Some(attempt["id"].as_str()?.to_owned())));
+        let attempts = trials["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|trial| trial["attempts"].as_array());
+        ledger.attempts.extend(
+            attempts
+                .flatten()
+                .filter_map(|attempt| Some(attempt["id"].as_str()?.to_owned())),
+        );
         let entries = get(&format!("{base}/ledger?page_size=500"), &stack.api_key)?;
         for entry in entries["items"].as_array().into_iter().flatten() {
             if entry["kind"] == "settled" && entry["component"] == "training" {
                 let attempt = entry["attempt_id"].as_str().unwrap_or_default().to_owned();
-                *ledger.settled.entry(attempt).or_default() += micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+                *ledger.settled.entry(attempt).or_default() +=
+                    micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
             }
         }
     }
@@ -103,6 +128,11 @@ fn get(url: &str, api_key: &str) -> Result<Value, String> {
     if !api_key.is_empty() {
         request = request.header("authorization", &format!("Bearer {api_key}"));
     }
-    let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
-    answer.body_mut().read_json().map_err(|error| format!("GET {url}: {error}"))
+    let mut answer = request
+        .call()
+        .map_err(|error| format!("GET {url}: {error}"))?;
+    answer
+        .body_mut()
+        .read_json()
+        .map_err(|error| format!("GET {url}: {error}"))
 }

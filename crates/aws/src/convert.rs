@@ -1,16 +1,19 @@
-//! Between SDK types and the domain's. A value AWS adds later must not crash anything: it is kept as text.
+//! Between SDK types and the domain's. A value AWS adds later must not crash anything: it is kept
+//! as text.
 
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
-    AlgorithmSpecification, Channel, CheckpointConfig, CollectionConfiguration, DataSource, DebugHookConfig,
-    DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData, MetricDefinition, OutputDataConfig,
-    ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig, RetryStrategy, S3DataDistribution, S3DataSource,
-    S3DataType, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
-    WarmPoolStatus as SdkWarmPool,
+    AlgorithmSpecification, Channel, CheckpointConfig, CollectionConfiguration, DataSource,
+    DebugHookConfig, DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData,
+    MetricDefinition, OutputDataConfig, ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig,
+    RetryStrategy, S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag,
+    TrainingInputMode, TrainingInstanceType, TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
-use bakeoff_domain::job::{FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition};
+use bakeoff_domain::job::{
+    FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition,
+};
 use bakeoff_domain::pool::{WarmPool, WarmPoolStatus};
 use bakeoff_domain::requested::Actual;
 use chrono::{DateTime, Utc};
@@ -32,14 +35,19 @@ pub(crate) fn fill(
     call: CreateTrainingJobFluentBuilder,
     request: &TrainingJobRequest,
 ) -> CreateTrainingJobFluentBuilder {
-    let mut algorithm =
-        AlgorithmSpecification::builder().training_image(&request.image).training_input_mode(TrainingInputMode::File);
+    let mut algorithm = AlgorithmSpecification::builder()
+        .training_image(&request.image)
+        .training_input_mode(TrainingInputMode::File);
     if request.metrics_time_series {
         algorithm = algorithm.enable_sage_maker_metrics_time_series(true);
     }
     for metric in &request.metrics {
-        algorithm =
-            algorithm.metric_definitions(MetricDefinition::builder().name(&metric.name).regex(&metric.regex).build());
+        algorithm = algorithm.metric_definitions(
+            MetricDefinition::builder()
+                .name(&metric.name)
+                .regex(&metric.regex)
+                .build(),
+        );
     }
     let is_mixed = !request.instance_groups.is_empty();
     let groups = request.instance_groups.iter().map(|group| {
@@ -50,7 +58,9 @@ pub(crate) fn fill(
             .build()
     });
     let resources = ResourceConfig::builder()
-        .set_instance_type((!is_mixed).then(|| TrainingInstanceType::from(request.instance_type.as_str())))
+        .set_instance_type(
+            (!is_mixed).then(|| TrainingInstanceType::from(request.instance_type.as_str())),
+        )
         .set_instance_count((!is_mixed).then(|| int(request.instance_count)))
         .set_instance_groups(is_mixed.then(|| groups.collect()))
         .volume_size_in_gb(int(request.volume_size_gb))
@@ -64,7 +74,11 @@ pub(crate) fn fill(
         .training_job_name(&request.job_name)
         .role_arn(&request.role_arn)
         .algorithm_specification(algorithm.build())
-        .output_data_config(OutputDataConfig::builder().s3_output_path(&request.output_s3_uri).build())
+        .output_data_config(
+            OutputDataConfig::builder()
+                .s3_output_path(&request.output_s3_uri)
+                .build(),
+        )
         .resource_config(resources)
         .stopping_condition(stopping)
         .set_enable_managed_spot_training(request.max_wait_seconds.map(|_| true));
@@ -81,7 +95,9 @@ pub(crate) fn fill(
         call = call.tags(Tag::builder().key(key).value(value).build());
     }
     if let Some(checkpoint) = &request.checkpoint {
-        let config = CheckpointConfig::builder().s3_uri(&checkpoint.s3_uri).local_path(&checkpoint.local_path);
+        let config = CheckpointConfig::builder()
+            .s3_uri(&checkpoint.s3_uri)
+            .local_path(&checkpoint.local_path);
         call = call.checkpoint_config(config.build());
     }
     observed_by(call, request)
@@ -93,10 +109,15 @@ fn observed_by(
     request: &TrainingJobRequest,
 ) -> CreateTrainingJobFluentBuilder {
     if let Some(attempts) = request.retry_attempts {
-        call = call.retry_strategy(RetryStrategy::builder().maximum_retry_attempts(int(attempts)).build());
+        call = call.retry_strategy(
+            RetryStrategy::builder()
+                .maximum_retry_attempts(int(attempts))
+                .build(),
+        );
     }
     if request.infra_check {
-        call = call.infra_check_config(InfraCheckConfig::builder().enable_infra_check(true).build());
+        call =
+            call.infra_check_config(InfraCheckConfig::builder().enable_infra_check(true).build());
     }
     if let Some(profiler) = &request.profiler {
         let config = ProfilerConfig::builder()
@@ -114,8 +135,12 @@ fn observed_by(
     }
     if let Some(debugger) = &request.debugger {
         let collections = debugger.collections.iter().map(|(name, parameters)| {
-            let parameters = (!parameters.is_empty()).then(|| parameters.clone().into_iter().collect());
-            CollectionConfiguration::builder().collection_name(name).set_collection_parameters(parameters).build()
+            let parameters =
+                (!parameters.is_empty()).then(|| parameters.clone().into_iter().collect());
+            CollectionConfiguration::builder()
+                .collection_name(name)
+                .set_collection_parameters(parameters)
+                .build()
         });
         let hook = DebugHookConfig::builder()
             .s3_output_path(&request.output_s3_uri)
@@ -138,7 +163,10 @@ fn input(name: &str, s3_uri: &str) -> Channel {
         .s3_uri(s3_uri)
         .s3_data_distribution_type(S3DataDistribution::FullyReplicated)
         .build();
-    Channel::builder().channel_name(name).data_source(DataSource::builder().s3_data_source(source).build()).build()
+    Channel::builder()
+        .channel_name(name)
+        .data_source(DataSource::builder().s3_data_source(source).build())
+        .build()
 }
 
 fn seconds(value: Option<i32>) -> Option<u64> {
@@ -147,22 +175,34 @@ fn seconds(value: Option<i32>) -> Option<u64> {
 
 /// What DescribeTrainingJob said.
 pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> ObservedJob {
-    let transitions = output.secondary_status_transitions().iter().filter_map(|transition| {
-        Some(Transition {
-            status: transition.status().map(|status| status.as_str().to_owned())?,
-            started_at: transition.start_time().and_then(moment)?,
-            ended_at: transition.end_time().and_then(moment),
-            message: transition.status_message().unwrap_or_default().to_owned(),
-        })
-    });
+    let transitions = output
+        .secondary_status_transitions()
+        .iter()
+        .filter_map(|transition| {
+            Some(Transition {
+                status: transition
+                    .status()
+                    .map(|status| status.as_str().to_owned())?,
+                started_at: transition.start_time().and_then(moment)?,
+                ended_at: transition.end_time().and_then(moment),
+                message: transition.status_message().unwrap_or_default().to_owned(),
+            })
+        });
     ObservedJob {
         job_name: job_name.to_owned(),
         arn: output.training_job_arn().unwrap_or_default().to_owned(),
-        marker: output.environment().and_then(|environment| environment.get(MARKER).cloned()),
+        marker: output
+            .environment()
+            .and_then(|environment| environment.get(MARKER).cloned()),
         status: output
             .training_job_status()
-            .map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
-        secondary_status: output.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
+            .map_or(JobStatus::Unknown(String::new()), |s| {
+                JobStatus::parse(s.as_str())
+            }),
+        secondary_status: output
+            .secondary_status()
+            .map(|status| status.as_str().to_owned())
+            .unwrap_or_default(),
         failure_reason: output.failure_reason().map(str::to_owned),
         created_at: output.creation_time().and_then(moment),
         modified_at: output.last_modified_time().and_then(moment),
@@ -172,7 +212,11 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         billable_seconds: seconds(output.billable_time_in_seconds()),
         transitions: transitions.collect(),
         warm_pool: output.warm_pool_status().map(warm_pool),
-        final_metrics: output.final_metric_data_list().iter().filter_map(final_metric).collect(),
+        final_metrics: output
+            .final_metric_data_list()
+            .iter()
+            .filter_map(final_metric)
+            .collect(),
         actual: actual(output),
     }
 }
@@ -187,22 +231,35 @@ fn warm_pool(told: &SdkWarmPool) -> WarmPool {
 
 fn final_metric(data: &MetricData) -> Option<FinalMetric> {
     let value = f64::from(data.value()?);
-    Some(FinalMetric { name: data.metric_name()?.to_owned(), at: data.timestamp().and_then(moment)?, value })
+    Some(FinalMetric {
+        name: data.metric_name()?.to_owned(),
+        at: data.timestamp().and_then(moment)?,
+        value,
+    })
 }
 
 fn actual(output: &DescribeTrainingJobOutput) -> Actual {
     let resources = output.resource_config();
     let positive = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
-    let definitions =
-        output.algorithm_specification().map(aws_sdk_sagemaker::types::AlgorithmSpecification::metric_definitions);
+    let definitions = output
+        .algorithm_specification()
+        .map(aws_sdk_sagemaker::types::AlgorithmSpecification::metric_definitions);
     Actual {
-        instance_type: resources.and_then(|config| config.instance_type()).map(|kind| kind.as_str().to_owned()),
-        instance_count: positive(resources.and_then(aws_sdk_sagemaker::types::ResourceConfig::instance_count)),
+        instance_type: resources
+            .and_then(|config| config.instance_type())
+            .map(|kind| kind.as_str().to_owned()),
+        instance_count: positive(
+            resources.and_then(aws_sdk_sagemaker::types::ResourceConfig::instance_count),
+        ),
         spot: output.enable_managed_spot_training(),
         keep_alive_seconds: positive(
-            resources.and_then(aws_sdk_sagemaker::types::ResourceConfig::keep_alive_period_in_seconds),
+            resources
+                .and_then(aws_sdk_sagemaker::types::ResourceConfig::keep_alive_period_in_seconds),
         ),
-        checkpoint_s3_uri: output.checkpoint_config().and_then(|config| config.s3_uri()).map(str::to_owned),
+        checkpoint_s3_uri: output
+            .checkpoint_config()
+            .and_then(|config| config.s3_uri())
+            .map(str::to_owned),
         metric_names: definitions
             .unwrap_or_default()
             .iter()
@@ -215,8 +272,15 @@ fn actual(output: &DescribeTrainingJobOutput) -> Actual {
 pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
     Some(JobSummary {
         job_name: entry.training_job_name()?.to_owned(),
-        status: entry.training_job_status().map_or(JobStatus::Unknown(String::new()), |s| JobStatus::parse(s.as_str())),
-        secondary_status: entry.secondary_status().map(|status| status.as_str().to_owned()).unwrap_or_default(),
+        status: entry
+            .training_job_status()
+            .map_or(JobStatus::Unknown(String::new()), |s| {
+                JobStatus::parse(s.as_str())
+            }),
+        secondary_status: entry
+            .secondary_status()
+            .map(|status| status.as_str().to_owned())
+            .unwrap_or_default(),
         created_at: entry.creation_time().and_then(moment),
         modified_at: entry.last_modified_time().and_then(moment),
         warm_pool: entry.warm_pool_status().map(warm_pool),

@@ -4,12 +4,13 @@ use aws_sdk_sagemaker::config::http::HttpResponse;
 use aws_sdk_sagemaker::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use bakeoff_domain::ports::AwsError;
 
-/// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this text
-/// (aws/aws-sdk#165; boto3#2808).
+/// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this
+/// text (aws/aws-sdk#165; boto3#2808).
 const NOT_FOUND_TEXT: &str = "Requested resource not found";
 
-/// SageMaker's and CloudWatch's own definite refusals: nothing happened, and asking again will not help. A code that is not among
-/// them is no certain answer: a proxy's 403, a clock that is off, a code that AWS adds later.
+/// SageMaker's and CloudWatch's own definite refusals: nothing happened, and asking again will not
+/// help. A code that is not among them is no certain answer: a proxy's 403, a clock that is off, a
+/// code that AWS adds later.
 const DEFINITE: [&str; 17] = [
     "ValidationException",
     "ValidationError",
@@ -30,14 +31,18 @@ const DEFINITE: [&str; 17] = [
     "NotFoundException",
 ];
 
-/// Only an answer with a status below 500 and a code that is known for a definite no is certain. Everything else may have happened.
+/// Only an answer with a status below 500 and a code that is known for a definite no is certain.
+/// Everything else may have happened.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
     // Whatever its body says, or a proxy in between.
-    if error.raw_response().is_some_and(|response| response.status().as_u16() == 429) {
+    if error
+        .raw_response()
+        .is_some_and(|response| response.status().as_u16() == 429)
+    {
         return AwsError::Throttled(DisplayErrorContext(&error).to_string());
     }
     let SdkError::ServiceError(context) = &error else {

@@ -1,4 +1,5 @@
-//! SageMaker's own series of training metrics on aws-sdk-sagemakermetrics: BatchGetMetrics, by iteration.
+//! SageMaker's own series of training metrics on aws-sdk-sagemakermetrics: BatchGetMetrics, by
+//! iteration.
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
@@ -19,7 +20,9 @@ pub struct SageMakerMetrics {
 
 impl SageMakerMetrics {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self { client: Client::new(config) }
+        Self {
+            client: Client::new(config),
+        }
     }
 }
 
@@ -37,13 +40,26 @@ fn query(asked: &IterationQuery, axis: &XAxisType) -> MetricQuery {
 impl IterationMetrics for SageMakerMetrics {
     async fn read(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError> {
         let axes = [XAxisType::Timestamp, XAxisType::IterationNumber];
-        let both = queries.iter().flat_map(|asked| axes.iter().map(move |axis| query(asked, axis)));
-        let answer =
-            self.client.batch_get_metrics().set_metric_queries(Some(both.collect())).send().await.map_err(classify)?;
+        let both = queries
+            .iter()
+            .flat_map(|asked| axes.iter().map(move |axis| query(asked, axis)));
+        let answer = self
+            .client
+            .batch_get_metrics()
+            .set_metric_queries(Some(both.collect()))
+            .send()
+            .await
+            .map_err(classify)?;
         // Who took this for a series without points would lose them: it is read once.
-        if let Some(failed) = answer.metric_query_results().iter().find(|result| has_failed(result)) {
+        if let Some(failed) = answer
+            .metric_query_results()
+            .iter()
+            .find(|result| has_failed(result))
+        {
             let why = failed.message().unwrap_or("no message");
-            return Err(AwsError::Unknown(format!("BatchGetMetrics failed within: {why}")));
+            return Err(AwsError::Unknown(format!(
+                "BatchGetMetrics failed within: {why}"
+            )));
         }
         let mut results = answer.metric_query_results().iter();
         let mut series = Vec::with_capacity(queries.len());
@@ -55,21 +71,48 @@ impl IterationMetrics for SageMakerMetrics {
 }
 
 fn has_failed(result: &MetricQueryResult) -> bool {
-    matches!(result.status(), Some(MetricQueryResultStatus::InternalError))
+    matches!(
+        result.status(),
+        Some(MetricQueryResultStatus::InternalError)
+    )
 }
 
 /// Times with their values, and the iterations where there are as many.
-fn points(by_time: Option<&MetricQueryResult>, by_step: Option<&MetricQueryResult>) -> Vec<IterationPoint> {
+fn points(
+    by_time: Option<&MetricQueryResult>,
+    by_step: Option<&MetricQueryResult>,
+) -> Vec<IterationPoint> {
     let is_known = |result: &&MetricQueryResult| {
-        matches!(result.status(), Some(MetricQueryResultStatus::Complete | MetricQueryResultStatus::Truncated))
+        matches!(
+            result.status(),
+            Some(MetricQueryResultStatus::Complete | MetricQueryResultStatus::Truncated)
+        )
     };
-    let Some(times) = by_time.filter(is_known) else { return Vec::new() };
-    let steps = by_step.filter(is_known).map(MetricQueryResult::x_axis_values).unwrap_or_default();
-    let step = |place: usize| steps.get(place).copied().filter(|_| steps.len() == times.x_axis_values().len());
-    let pairs = times.x_axis_values().iter().zip(times.metric_values()).enumerate();
+    let Some(times) = by_time.filter(is_known) else {
+        return Vec::new();
+    };
+    let steps = by_step
+        .filter(is_known)
+        .map(MetricQueryResult::x_axis_values)
+        .unwrap_or_default();
+    let step = |place: usize| {
+        steps
+            .get(place)
+            .copied()
+            .filter(|_| steps.len() == times.x_axis_values().len())
+    };
+    let pairs = times
+        .x_axis_values()
+        .iter()
+        .zip(times.metric_values())
+        .enumerate();
     pairs
         .filter_map(|(place, (at, value))| {
-            Some(IterationPoint { step: step(place), at: DateTime::from_timestamp(*at, 0)?, value: *value })
+            Some(IterationPoint {
+                step: step(place),
+                at: DateTime::from_timestamp(*at, 0)?,
+                value: *value,
+            })
         })
         .collect()
 }

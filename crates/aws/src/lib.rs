@@ -1,7 +1,9 @@
-//! The ports of [`bakeoff_domain::ports`] on the real AWS SDKs. The only crate that names an SDK type.
+//! The ports of [`bakeoff_domain::ports`] on the real AWS SDKs. The only crate that names an SDK
+//! type.
 //!
-//! It translates and classifies, and decides nothing: what an error means for a trial is the domain's business. The
-//! simulated region is reached through this same crate, by `AWS_ENDPOINT_URL`.
+//! It translates and classifies, and decides nothing: what an error means for a trial is the
+//! domain's business. The simulated region is reached through this same crate, by
+//! `AWS_ENDPOINT_URL`.
 
 mod cloudwatch;
 mod convert;
@@ -44,23 +46,39 @@ pub struct Region {
     pub identity: Sts,
 }
 
-/// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets none by itself).
+/// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets
+/// none by itself).
 ///
-/// The SDK's own retries are off, always. A create that the SDK repeats is a create that nobody counted: the first may be carried
-/// out after the second was refused, and then a job runs that we believe never existed. Whatever is worth a second call is
-/// repeated by us, where it is paced, counted and decided.
+/// The SDK's own retries are off, always. A create that the SDK repeats is a create that nobody
+/// counted: the first may be carried out after the second was refused, and then a job runs that we
+/// believe never existed. Whatever is worth a second call is repeated by us, where it is paced,
+/// counted and decided.
 pub async fn connect(region: String, operation_timeout: Duration) -> Region {
     ports(&load(region, operation_timeout).await)
 }
 
-/// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this machine's AWS configuration.
+/// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this
+/// machine's AWS configuration.
 pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Region {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");
-    let config = load(region.to_owned(), OPERATION_TIMEOUT).await.into_builder();
-    let config =
-        config.credentials_provider(SharedCredentialsProvider::new(credentials)).endpoint_url(endpoint).build();
-    let s3 = S3::new(&config.clone().into_builder().endpoint_url(s3_endpoint).build());
-    Region { objects: s3, ..ports(&config) }
+    let config = load(region.to_owned(), OPERATION_TIMEOUT)
+        .await
+        .into_builder();
+    let config = config
+        .credentials_provider(SharedCredentialsProvider::new(credentials))
+        .endpoint_url(endpoint)
+        .build();
+    let s3 = S3::new(
+        &config
+            .clone()
+            .into_builder()
+            .endpoint_url(s3_endpoint)
+            .build(),
+    );
+    Region {
+        objects: s3,
+        ..ports(&config)
+    }
 }
 
 fn ports(config: &SdkConfig) -> Region {
@@ -76,8 +94,10 @@ fn ports(config: &SdkConfig) -> Region {
 }
 
 async fn load(region: String, operation_timeout: Duration) -> SdkConfig {
-    let timeouts =
-        TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT).operation_timeout(operation_timeout).build();
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .operation_timeout(operation_timeout)
+        .build();
     aws_config::defaults(BehaviorVersion::latest())
         .region(aws_config::Region::new(region))
         .timeout_config(timeouts)

@@ -1,4 +1,5 @@
-//! AWS's price list on aws-sdk-pricing. What its products say is [`bakeoff_domain::price_list`]'s business.
+//! AWS's price list on aws-sdk-pricing. What its products say is [`bakeoff_domain::price_list`]'s
+//! business.
 
 use async_trait::async_trait;
 use aws_config::{Region, SdkConfig};
@@ -20,14 +21,31 @@ pub struct Pricing {
 
 impl Pricing {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self { client: Client::new(&config.clone().into_builder().region(Region::new(HOME)).build()) }
+        Self {
+            client: Client::new(
+                &config
+                    .clone()
+                    .into_builder()
+                    .region(Region::new(HOME))
+                    .build(),
+            ),
+        }
     }
 }
 
 #[async_trait]
 impl PriceList for Pricing {
-    async fn products(&self, region: &str, kind: Products, token: Option<String>) -> Result<Page<String>, AwsError> {
-        let instances = [("regionCode", region), ("productFamily", "ML Instance"), ("platoinstancetype", "Training")];
+    async fn products(
+        &self,
+        region: &str,
+        kind: Products,
+        token: Option<String>,
+    ) -> Result<Page<String>, AwsError> {
+        let instances = [
+            ("regionCode", region),
+            ("productFamily", "ML Instance"),
+            ("platoinstancetype", "Training"),
+        ];
         let volumes = [("regionCode", region), ("operation", "CreateVolume-Gp2")];
         let filters: &[(&str, &str)] = match kind {
             Products::TrainingInstances => &instances,
@@ -36,11 +54,23 @@ impl PriceList for Pricing {
         let filters: Vec<Filter> = filters
             .iter()
             .filter_map(|(field, value)| {
-                Filter::builder().r#type(FilterType::TermMatch).field(*field).value(*value).build().ok()
+                Filter::builder()
+                    .r#type(FilterType::TermMatch)
+                    .field(*field)
+                    .value(*value)
+                    .build()
+                    .ok()
             })
             .collect();
-        let call = self.client.get_products().service_code(SERVICE_CODE).set_filters(Some(filters));
+        let call = self
+            .client
+            .get_products()
+            .service_code(SERVICE_CODE)
+            .set_filters(Some(filters));
         let page = call.set_next_token(token).send().await.map_err(classify)?;
-        Ok(Page { items: page.price_list().to_vec(), next: page.next_token().map(str::to_owned) })
+        Ok(Page {
+            items: page.price_list().to_vec(),
+            next: page.next_token().map(str::to_owned),
+        })
     }
 }

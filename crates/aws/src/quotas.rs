@@ -19,16 +19,28 @@ pub struct ServiceQuotas {
 
 impl ServiceQuotas {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self { client: Client::new(config) }
+        Self {
+            client: Client::new(config),
+        }
     }
 }
 
 #[async_trait]
 impl Quotas for ServiceQuotas {
     async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError> {
-        let call = self.client.list_service_quotas().service_code(SERVICE).max_results(PAGE_SIZE);
+        let call = self
+            .client
+            .list_service_quotas()
+            .service_code(SERVICE)
+            .max_results(PAGE_SIZE);
         let page = call.set_next_token(token).send().await.map_err(classify)?;
-        let named = page.quotas().iter().filter_map(|quota| Quota::parse(quota.quota_name()?, quota.value()?));
-        Ok(Page { items: named.collect(), next: page.next_token().map(str::to_owned) })
+        let named = page
+            .quotas()
+            .iter()
+            .filter_map(|quota| Quota::parse(quota.quota_name()?, quota.value()?));
+        Ok(Page {
+            items: named.collect(),
+            next: page.next_token().map(str::to_owned),
+        })
     }
 }

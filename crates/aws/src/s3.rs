@@ -23,8 +23,11 @@ pub struct S3 {
 impl S3 {
     pub(crate) fn new(config: &SdkConfig) -> Self {
         // A simulated region is a loopback address: its buckets have no host names of their own.
-        let is_simulated = config.endpoint_url().is_some() || std::env::var_os("AWS_ENDPOINT_URL_S3").is_some();
-        Self { client: Client::from_conf(Builder::from(config).force_path_style(is_simulated).build()) }
+        let is_simulated =
+            config.endpoint_url().is_some() || std::env::var_os("AWS_ENDPOINT_URL_S3").is_some();
+        Self {
+            client: Client::from_conf(Builder::from(config).force_path_style(is_simulated).build()),
+        }
     }
 }
 
@@ -35,31 +38,76 @@ fn split(s3_uri: &str) -> (&str, &str) {
 
 #[async_trait]
 impl Objects for S3 {
-    async fn written(&self, s3_uri: &str, token: Option<String>) -> Result<Page<DateTime<Utc>>, AwsError> {
+    async fn written(
+        &self,
+        s3_uri: &str,
+        token: Option<String>,
+    ) -> Result<Page<DateTime<Utc>>, AwsError> {
         let (bucket, prefix) = split(s3_uri);
-        let call = self.client.list_objects_v2().bucket(bucket).prefix(format!("{}/", prefix.trim_end_matches('/')));
-        let page = call.set_continuation_token(token).send().await.map_err(classify)?;
-        let times = page.contents().iter().filter_map(|object| object.last_modified().and_then(moment));
-        Ok(Page { items: times.collect(), next: page.next_continuation_token().map(str::to_owned) })
+        let call = self
+            .client
+            .list_objects_v2()
+            .bucket(bucket)
+            .prefix(format!("{}/", prefix.trim_end_matches('/')));
+        let page = call
+            .set_continuation_token(token)
+            .send()
+            .await
+            .map_err(classify)?;
+        let times = page
+            .contents()
+            .iter()
+            .filter_map(|object| object.last_modified().and_then(moment));
+        Ok(Page {
+            items: times.collect(),
+            next: page.next_continuation_token().map(str::to_owned),
+        })
     }
 
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
         let (bucket, key) = split(s3_uri);
-        let found = match self.client.get_object().bucket(bucket).key(key).send().await {
+        let found = match self
+            .client
+            .get_object()
+            .bucket(bucket)
+            .key(key)
+            .send()
+            .await
+        {
             Ok(found) => found,
-            Err(error) if error.as_service_error().is_some_and(GetObjectError::is_no_such_key) => return Ok(None),
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(GetObjectError::is_no_such_key) =>
+            {
+                return Ok(None);
+            }
             Err(error) => return Err(classify(error)),
         };
-        if found.content_length().is_some_and(|length| length > OBJECT_BYTES_MAX) {
-            return Err(AwsError::Unknown(format!("{s3_uri} is larger than {OBJECT_BYTES_MAX} bytes")));
+        if found
+            .content_length()
+            .is_some_and(|length| length > OBJECT_BYTES_MAX)
+        {
+            return Err(AwsError::Unknown(format!(
+                "{s3_uri} is larger than {OBJECT_BYTES_MAX} bytes"
+            )));
         }
-        let body = found.body.collect().await.map_err(|error| AwsError::Unknown(error.to_string()))?;
+        let body = found
+            .body
+            .collect()
+            .await
+            .map_err(|error| AwsError::Unknown(error.to_string()))?;
         Ok(Some(body.into_bytes().to_vec()))
     }
 
     async fn put(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError> {
         let (bucket, key) = split(s3_uri);
-        let call = self.client.put_object().bucket(bucket).key(key).body(body.into());
+        let call = self
+            .client
+            .put_object()
+            .bucket(bucket)
+            .key(key)
+            .body(body.into());
         call.send().await.map(drop).map_err(classify)
     }
 }

@@ -22,7 +22,9 @@ pub struct SageMaker {
 
 impl SageMaker {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self { client: Client::new(config) }
+        Self {
+            client: Client::new(config),
+        }
     }
 }
 
@@ -34,12 +36,24 @@ impl TrainingJobs for SageMaker {
     }
 
     async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let output = self.client.describe_training_job().training_job_name(job_name).send().await.map_err(classify)?;
+        let output = self
+            .client
+            .describe_training_job()
+            .training_job_name(job_name)
+            .send()
+            .await
+            .map_err(classify)?;
         Ok(convert::observed(job_name, &output))
     }
 
     async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        self.client.stop_training_job().training_job_name(job_name).send().await.map(drop).map_err(classify)
+        self.client
+            .stop_training_job()
+            .training_job_name(job_name)
+            .send()
+            .await
+            .map(drop)
+            .map_err(classify)
     }
 
     async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
@@ -56,20 +70,39 @@ impl TrainingJobs for SageMaker {
             .await
             .map_err(classify)?;
         Ok(JobPage {
-            jobs: output.training_job_summaries().iter().filter_map(convert::summary).collect(),
+            jobs: output
+                .training_job_summaries()
+                .iter()
+                .filter_map(convert::summary)
+                .collect(),
             next: output.next_token().map(str::to_owned),
         })
     }
 
     async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
-        let none = ResourceConfigForUpdate::builder().keep_alive_period_in_seconds(0).build();
-        let call = self.client.update_training_job().training_job_name(job_name).resource_config(none);
+        let none = ResourceConfigForUpdate::builder()
+            .keep_alive_period_in_seconds(0)
+            .build();
+        let call = self
+            .client
+            .update_training_job()
+            .training_job_name(job_name)
+            .resource_config(none);
         call.send().await.map(drop).map_err(classify)
     }
 
     async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError> {
-        let output = self.client.list_tags().resource_arn(arn).send().await.map_err(classify)?;
-        let pairs = output.tags().iter().filter_map(|tag| Some((tag.key()?.to_owned(), tag.value()?.to_owned())));
+        let output = self
+            .client
+            .list_tags()
+            .resource_arn(arn)
+            .send()
+            .await
+            .map_err(classify)?;
+        let pairs = output
+            .tags()
+            .iter()
+            .filter_map(|tag| Some((tag.key()?.to_owned(), tag.value()?.to_owned())));
         Ok(pairs.collect())
     }
 }

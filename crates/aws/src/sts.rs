@@ -15,14 +15,24 @@ pub struct Sts {
 
 impl Sts {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self { client: Client::new(config) }
+        Self {
+            client: Client::new(config),
+        }
     }
 }
 
 #[async_trait]
 impl Identity for Sts {
     async fn account(&self) -> Result<String, AwsError> {
-        let caller = self.client.get_caller_identity().send().await.map_err(classify)?;
-        caller.account().map(str::to_owned).ok_or_else(|| AwsError::Unknown("STS named no account".to_owned()))
+        let caller = self
+            .client
+            .get_caller_identity()
+            .send()
+            .await
+            .map_err(classify)?;
+        caller
+            .account()
+            .map(str::to_owned)
+            .ok_or_else(|| AwsError::Unknown("STS named no account".to_owned()))
     }
 }

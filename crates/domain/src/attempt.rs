@@ -33,9 +33,11 @@ named_states! {
         Refused = "refused",
         /// Waiting for its turn, its budget, or a retry.
         Queued = "queued",
-        /// Its turn has come: an attempt is being committed, and CreateTrainingJob is being or may have been sent.
+        /// Its turn has come: an attempt is being committed, and CreateTrainingJob is being or may
+        /// have been sent.
         Submitting = "submitting",
-        /// Cannot go on until a person acts: its reason says what to do, and a resume queues it again.
+        /// Cannot go on until a person acts: its reason says what to do, and a resume queues it
+        /// again.
         Parked = "parked",
         /// The job exists.
         Running = "running",
@@ -61,7 +63,8 @@ named_states! {
         /// Committed with its name and reservation; CreateTrainingJob may have been sent.
         Planned = "planned",
         Running = "running",
-        /// Cancelled or refused while a create may have been under way: the reservation is kept until it is certain that no job exists.
+        /// Cancelled or refused while a create may have been under way: the reservation is kept
+        /// until it is certain that no job exists.
         Quarantined = "quarantined",
         Completed = "completed",
         Failed = "failed",
@@ -92,18 +95,34 @@ impl ExperimentState {
 
 impl TrialState {
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Refused | Self::Completed | Self::Failed | Self::Stopped)
+        matches!(
+            self,
+            Self::Refused | Self::Completed | Self::Failed | Self::Stopped
+        )
     }
 
-    /// The states that may follow this one. Drawn in `docs/states.md`; the database refuses to leave a terminal one.
+    /// The states that may follow this one. Drawn in `docs/states.md`; the database refuses to
+    /// leave a terminal one.
     pub fn followers(self) -> &'static [Self] {
         match self {
             Self::Queued => &[Self::Submitting, Self::Parked, Self::Stopped],
-            Self::Submitting => {
-                &[Self::Running, Self::Queued, Self::Parked, Self::Stopping, Self::Refused, Self::Failed, Self::Stopped]
-            }
+            Self::Submitting => &[
+                Self::Running,
+                Self::Queued,
+                Self::Parked,
+                Self::Stopping,
+                Self::Refused,
+                Self::Failed,
+                Self::Stopped,
+            ],
             Self::Parked => &[Self::Queued, Self::Stopped],
-            Self::Running => &[Self::Stopping, Self::Queued, Self::Completed, Self::Failed, Self::Stopped],
+            Self::Running => &[
+                Self::Stopping,
+                Self::Queued,
+                Self::Completed,
+                Self::Failed,
+                Self::Stopped,
+            ],
             Self::Stopping => &[Self::Completed, Self::Failed, Self::Stopped],
             Self::Refused | Self::Completed | Self::Failed | Self::Stopped => &[],
         }
@@ -112,7 +131,10 @@ impl TrialState {
 
 impl AttemptState {
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Stopped | Self::NeverCreated)
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Stopped | Self::NeverCreated
+        )
     }
 
     /// The states that may follow this one.

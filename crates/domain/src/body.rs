@@ -1,5 +1,5 @@
-//! The exact CreateTrainingJob body, as JSON with SageMaker's member names: what a plan shows, what is compared with the SDK's own,
-//! and what goes over the wire (a test holds the AWS crate to it).
+//! The exact CreateTrainingJob body, as JSON with SageMaker's member names: what a plan shows, what
+//! is compared with the SDK's own, and what goes over the wire (a test holds the AWS crate to it).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,9 @@ pub fn body(request: &TrainingJobRequest) -> Value {
         "ResourceConfig": resources(request),
         "StoppingCondition": stopping(request),
     });
-    let Value::Object(members) = &mut all else { return all };
+    let Value::Object(members) = &mut all else {
+        return all;
+    };
     let mut put = |name: &str, value: Value| {
         let is_empty = match &value {
             Value::Null => true,
@@ -32,12 +34,22 @@ pub fn body(request: &TrainingJobRequest) -> Value {
     put("InputDataConfig", channels(request));
     put("HyperParameters", json!(request.hyperparameters));
     put("Environment", json!(request.environment));
-    put("Tags", request.tags.iter().map(|(key, value)| json!({"Key": key, "Value": value})).collect());
+    put(
+        "Tags",
+        request
+            .tags
+            .iter()
+            .map(|(key, value)| json!({"Key": key, "Value": value}))
+            .collect(),
+    );
     if request.max_wait_seconds.is_some() {
         put("EnableManagedSpotTraining", json!(true));
     }
     if let Some(checkpoint) = &request.checkpoint {
-        put("CheckpointConfig", json!({"S3Uri": checkpoint.s3_uri, "LocalPath": checkpoint.local_path}));
+        put(
+            "CheckpointConfig",
+            json!({"S3Uri": checkpoint.s3_uri, "LocalPath": checkpoint.local_path}),
+        );
     }
     if let Some(attempts) = request.retry_attempts {
         put("RetryStrategy", json!({"MaximumRetryAttempts": attempts}));
@@ -60,18 +72,29 @@ pub fn body(request: &TrainingJobRequest) -> Value {
 
 /// An object without its empty members.
 fn object(members: &[(&str, Option<Value>)]) -> Value {
-    let given = members.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.clone()?)));
+    let given = members
+        .iter()
+        .filter_map(|(name, value)| Some(((*name).to_owned(), value.clone()?)));
     Value::Object(given.collect::<Map<String, Value>>())
 }
 
 fn algorithm(request: &TrainingJobRequest) -> Value {
-    let metrics: Vec<Value> =
-        request.metrics.iter().map(|metric| json!({"Name": metric.name, "Regex": metric.regex})).collect();
+    let metrics: Vec<Value> = request
+        .metrics
+        .iter()
+        .map(|metric| json!({"Name": metric.name, "Regex": metric.regex}))
+        .collect();
     object(&[
         ("TrainingImage", Some(json!(request.image))),
         ("TrainingInputMode", Some(json!("File"))),
-        ("MetricDefinitions", (!metrics.is_empty()).then_some(Value::Array(metrics))),
-        ("EnableSageMakerMetricsTimeSeries", request.metrics_time_series.then_some(json!(true))),
+        (
+            "MetricDefinitions",
+            (!metrics.is_empty()).then_some(Value::Array(metrics)),
+        ),
+        (
+            "EnableSageMakerMetricsTimeSeries",
+            request.metrics_time_series.then_some(json!(true)),
+        ),
     ])
 }
 
@@ -85,18 +108,33 @@ fn resources(request: &TrainingJobRequest) -> Value {
         })
     });
     object(&[
-        ("InstanceType", (!is_mixed).then(|| json!(request.instance_type))),
-        ("InstanceCount", (!is_mixed).then(|| json!(request.instance_count))),
+        (
+            "InstanceType",
+            (!is_mixed).then(|| json!(request.instance_type)),
+        ),
+        (
+            "InstanceCount",
+            (!is_mixed).then(|| json!(request.instance_count)),
+        ),
         ("InstanceGroups", is_mixed.then(|| groups.collect())),
         ("VolumeSizeInGB", Some(json!(request.volume_size_gb))),
-        ("KeepAlivePeriodInSeconds", request.keep_alive_seconds.map(Value::from)),
+        (
+            "KeepAlivePeriodInSeconds",
+            request.keep_alive_seconds.map(Value::from),
+        ),
     ])
 }
 
 fn stopping(request: &TrainingJobRequest) -> Value {
     object(&[
-        ("MaxRuntimeInSeconds", Some(json!(request.max_runtime_seconds))),
-        ("MaxWaitTimeInSeconds", request.max_wait_seconds.map(Value::from)),
+        (
+            "MaxRuntimeInSeconds",
+            Some(json!(request.max_runtime_seconds)),
+        ),
+        (
+            "MaxWaitTimeInSeconds",
+            request.max_wait_seconds.map(Value::from),
+        ),
     ])
 }
 
@@ -109,14 +147,21 @@ fn channels(request: &TrainingJobRequest) -> Value {
             }},
         })
     };
-    request.channels.iter().map(|found| channel(&found.name, &found.s3_uri)).collect()
+    request
+        .channels
+        .iter()
+        .map(|found| channel(&found.name, &found.s3_uri))
+        .collect()
 }
 
 fn profiler(wanted: &Profiler, output: &str) -> Value {
     object(&[
         ("S3OutputPath", Some(json!(output))),
         ("DisableProfiler", Some(json!(false))),
-        ("ProfilingIntervalInMilliseconds", wanted.interval_milliseconds.map(Value::from)),
+        (
+            "ProfilingIntervalInMilliseconds",
+            wanted.interval_milliseconds.map(Value::from),
+        ),
     ])
 }
 
@@ -124,7 +169,10 @@ fn hook(debugger: &Debugger, output: &str) -> Value {
     let collection = |(name, parameters): (&String, &BTreeMap<String, String>)| {
         object(&[
             ("CollectionName", Some(json!(name))),
-            ("CollectionParameters", (!parameters.is_empty()).then(|| json!(parameters))),
+            (
+                "CollectionParameters",
+                (!parameters.is_empty()).then(|| json!(parameters)),
+            ),
         ])
     };
     json!({

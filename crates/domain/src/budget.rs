@@ -1,5 +1,5 @@
-//! What a reservation that was turned down should do: wait, or give up. The cap itself is held by the store, in the
-//! transaction that reserves; this only reads what was left afterwards.
+//! What a reservation that was turned down should do: wait, or give up. The cap itself is held by
+//! the store, in the transaction that reserves; this only reads what was left afterwards.
 
 use crate::money::Usd;
 
@@ -14,12 +14,14 @@ pub struct Purse {
 
 impl Purse {
     fn left(&self) -> Option<Usd> {
-        self.budget_usd.map(|budget| budget - self.reserved_usd - self.settled_usd)
+        self.budget_usd
+            .map(|budget| budget - self.reserved_usd - self.settled_usd)
     }
 
     /// What is left when this can never hold `amount`: nothing is reserved that could come back.
     fn can_never_hold(&self, amount: Usd) -> Option<Usd> {
-        self.left().filter(|left| amount > *left && self.reserved_usd == Usd::ZERO)
+        self.left()
+            .filter(|left| amount > *left && self.reserved_usd == Usd::ZERO)
     }
 }
 
@@ -32,21 +34,34 @@ pub enum Shortfall {
     Never { why: String },
 }
 
-/// `worst` was turned down by the experiment's purse or the project's. `held_back` says why nothing is started at all.
-pub fn shortfall(worst: Usd, experiment: &Purse, project: &Purse, held_back: Option<&str>) -> Shortfall {
+/// `worst` was turned down by the experiment's purse or the project's. `held_back` says why nothing
+/// is started at all.
+pub fn shortfall(
+    worst: Usd,
+    experiment: &Purse,
+    project: &Purse,
+    held_back: Option<&str>,
+) -> Shortfall {
     if let Some(why) = held_back {
-        return Shortfall::Wait { why: why.to_owned() };
+        return Shortfall::Wait {
+            why: why.to_owned(),
+        };
     }
     let never = |left: Usd, raise: &str| Shortfall::Never {
         why: format!(
             "over budget: it may cost {worst}, and {left} is left; raise {raise} or lower max_runtime_seconds"
         ),
     };
-    match (experiment.can_never_hold(worst), project.can_never_hold(worst)) {
+    match (
+        experiment.can_never_hold(worst),
+        project.can_never_hold(worst),
+    ) {
         (Some(left), _) => never(left, "budget_usd"),
         (None, Some(left)) => never(left, "the project's budget"),
         (None, None) => Shortfall::Wait {
-            why: format!("waiting for budget: it may cost {worst}, and what is free is less; the rest is reserved"),
+            why: format!(
+                "waiting for budget: it may cost {worst}, and what is free is less; the rest is reserved"
+            ),
         },
     }
 }
@@ -62,16 +77,30 @@ mod tests {
     }
 
     fn purse(budget: Option<i64>, reserved: i64, settled: i64) -> Purse {
-        Purse { budget_usd: budget.map(usd), reserved_usd: usd(reserved), settled_usd: usd(settled) }
+        Purse {
+            budget_usd: budget.map(usd),
+            reserved_usd: usd(reserved),
+            settled_usd: usd(settled),
+        }
     }
 
     #[test]
     fn it_waits_while_a_reservation_may_come_back() {
-        let waits =
-            |experiment, project| matches!(shortfall(usd(50), &experiment, &project, None), Shortfall::Wait { .. });
+        let waits = |experiment, project| {
+            matches!(
+                shortfall(usd(50), &experiment, &project, None),
+                Shortfall::Wait { .. }
+            )
+        };
         assert!(waits(purse(Some(100), 80, 0), purse(None, 80, 0)));
-        assert!(waits(purse(Some(100), 0, 0), purse(Some(100), 80, 0)), "another experiment holds the project's money");
-        assert!(waits(purse(Some(100), 0, 20), purse(None, 0, 20)), "the money came back meanwhile");
+        assert!(
+            waits(purse(Some(100), 0, 0), purse(Some(100), 80, 0)),
+            "another experiment holds the project's money"
+        );
+        assert!(
+            waits(purse(Some(100), 0, 20), purse(None, 0, 20)),
+            "the money came back meanwhile"
+        );
     }
 
     #[test]
@@ -80,13 +109,29 @@ mod tests {
             Shortfall::Never { why } => why,
             Shortfall::Wait { why } => panic!("it waits: {why}"),
         };
-        assert!(why(purse(Some(100), 0, 60), purse(None, 0, 60)).contains("$40.00 is left; raise budget_usd"));
-        assert!(why(purse(Some(100), 0, 0), purse(Some(70), 0, 60)).contains("raise the project's budget"));
+        assert!(
+            why(purse(Some(100), 0, 60), purse(None, 0, 60))
+                .contains("$40.00 is left; raise budget_usd")
+        );
+        assert!(
+            why(purse(Some(100), 0, 0), purse(Some(70), 0, 60))
+                .contains("raise the project's budget")
+        );
     }
 
     #[test]
     fn a_paused_experiment_is_not_refused() {
-        let held = shortfall(usd(50), &purse(Some(10), 0, 0), &purse(None, 0, 0), Some("paused"));
-        assert_eq!(held, Shortfall::Wait { why: "paused".to_owned() });
+        let held = shortfall(
+            usd(50),
+            &purse(Some(10), 0, 0),
+            &purse(None, 0, 0),
+            Some("paused"),
+        );
+        assert_eq!(
+            held,
+            Shortfall::Wait {
+                why: "paused".to_owned()
+            }
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Instance types: every legal `ml.*` training type with its hardware. From the catalog, never from the user.
-//! Prices are not here (see [`crate::price`]): hardware does not change, prices do.
+//! Instance types: every legal `ml.*` training type with its hardware. From the catalog, never from
+//! the user. Prices are not here (see [`crate::price`]): hardware does not change, prices do.
 
 use std::sync::LazyLock;
 
@@ -58,12 +58,16 @@ pub fn all() -> &'static [InstanceType] {
 
 /// The type of that name.
 pub fn find(name: &str) -> Option<&'static InstanceType> {
-    CATALOG.iter().find(|candidate| candidate.instance_type == name)
+    CATALOG
+        .iter()
+        .find(|candidate| candidate.instance_type == name)
 }
 
 /// Up to three legal names nearest to a misspelt one, nearest first.
 pub fn nearest(name: &str) -> Vec<&'static str> {
-    let names = CATALOG.iter().map(|candidate| candidate.instance_type.as_str());
+    let names = CATALOG
+        .iter()
+        .map(|candidate| candidate.instance_type.as_str());
     crate::finding::nearest(name, names, 3)
 }
 
@@ -73,7 +77,10 @@ mod tests {
 
     #[test]
     fn every_row_of_the_data_file_is_read() {
-        let rows = include_str!("../data/instances.csv").lines().filter(|line| line.starts_with("ml.")).count();
+        let rows = include_str!("../data/instances.csv")
+            .lines()
+            .filter(|line| line.starts_with("ml."))
+            .count();
         assert_eq!(all().len(), rows);
         assert!(rows > 200);
     }
@@ -81,9 +88,15 @@ mod tests {
     #[test]
     fn the_types_the_documents_get_wrong_are_right_here() {
         let g5 = find("ml.g5.8xlarge").unwrap();
-        assert_eq!((g5.accelerator_count, g5.accelerator_memory_gib), (1, Some(22.35)));
+        assert_eq!(
+            (g5.accelerator_count, g5.accelerator_memory_gib),
+            (1, Some(22.35))
+        );
         let p5en = find("ml.p5en.48xlarge").unwrap();
-        assert_eq!((p5en.accelerator_memory_gib, p5en.network_gbps), (Some(141.0), Some(3200.0)));
+        assert_eq!(
+            (p5en.accelerator_memory_gib, p5en.network_gbps),
+            (Some(141.0), Some(3200.0))
+        );
         assert_eq!(find("ml.p4d.24xlarge").unwrap().nvme_gb, 8000);
     }
 

@@ -1,5 +1,6 @@
-//! Claims: what a question takes for true of hardware, prices, sizes and speeds. They change nothing of what is run; the linter
-//! holds them against the catalog and against physics, so that a plan is not built on a wrong number.
+//! Claims: what a question takes for true of hardware, prices, sizes and speeds. They change
+//! nothing of what is run; the linter holds them against the catalog and against physics, so that a
+//! plan is not built on a wrong number.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,12 +1,14 @@
-//! The domain clock's arithmetic: virtual time runs `factor` times as fast as real time from a common origin.
-//! It never reads a clock: the caller passes real time in. Outside simulation the factor is 1 and the two agree.
+//! The domain clock's arithmetic: virtual time runs `factor` times as fast as real time from a
+//! common origin. It never reads a clock: the caller passes real time in. Outside simulation the
+//! factor is 1 and the two agree.
 
 use std::str::FromStr;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use thiserror::Error;
 
-/// (virtual origin, real origin, factor): the same for the service and the region, kept over restarts.
+/// (virtual origin, real origin, factor): the same for the service and the region, kept over
+/// restarts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timescale {
     pub virtual_origin: DateTime<Utc>,
@@ -23,8 +25,11 @@ pub struct InvalidTimescale(pub String);
 
 impl Timescale {
     /// Virtual time is real time.
-    pub const REAL: Self =
-        Self { virtual_origin: DateTime::UNIX_EPOCH, real_origin: DateTime::UNIX_EPOCH, factor: 1.0 };
+    pub const REAL: Self = Self {
+        virtual_origin: DateTime::UNIX_EPOCH,
+        real_origin: DateTime::UNIX_EPOCH,
+        factor: 1.0,
+    };
 
     /// The virtual moment at a real one, to the microsecond (what Postgres keeps).
     pub fn at(&self, real: DateTime<Utc>) -> DateTime<Utc> {
@@ -61,7 +66,11 @@ impl FromStr for Timescale {
             let virtual_origin = parts.next()?.trim().parse().ok()?;
             let real_origin = parts.next()?.trim().parse().ok()?;
             let factor: f64 = parts.next()?.trim().parse().ok()?;
-            (1.0..=100_000.0).contains(&factor).then_some(Self { virtual_origin, real_origin, factor })
+            (1.0..=100_000.0).contains(&factor).then_some(Self {
+                virtual_origin,
+                real_origin,
+                factor,
+            })
         };
         parse().ok_or_else(|| InvalidTimescale(text.to_owned()))
     }
@@ -73,7 +82,11 @@ pub fn seconds(seconds: f64) -> TimeDelta {
     if !micros.is_finite() || micros.abs() >= 9e18 {
         return TimeDelta::zero();
     }
-    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "range checked above")]
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "range checked above"
+    )]
     TimeDelta::microseconds(micros as i64)
 }
 
@@ -87,16 +100,29 @@ mod tests {
 
     #[test]
     fn a_factor_stretches_from_the_common_origin() {
-        let scale: Timescale = "2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,1000".parse().unwrap();
+        let scale: Timescale = "2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,1000"
+            .parse()
+            .unwrap();
         let real = "2026-11-20T12:00:03.6Z".parse().unwrap();
-        assert_eq!(scale.at(real), "2026-01-01T01:00:00Z".parse::<DateTime<Utc>>().unwrap());
+        assert_eq!(
+            scale.at(real),
+            "2026-01-01T01:00:00Z".parse::<DateTime<Utc>>().unwrap()
+        );
         assert_eq!(scale.real_duration(TimeDelta::hours(1)).as_millis(), 3600);
     }
 
     #[test]
     fn a_clock_that_stands_still_or_runs_backwards_is_refused() {
-        assert!("2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,0".parse::<Timescale>().is_err());
-        assert!("2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,-5".parse::<Timescale>().is_err());
+        assert!(
+            "2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,0"
+                .parse::<Timescale>()
+                .is_err()
+        );
+        assert!(
+            "2026-01-01T00:00:00Z,2026-11-20T12:00:00Z,-5"
+                .parse::<Timescale>()
+                .is_err()
+        );
         assert!("2026-01-01T00:00:00Z,1000".parse::<Timescale>().is_err());
     }
 }

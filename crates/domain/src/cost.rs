@@ -1,5 +1,6 @@
-//! Dollars: what a job may cost at most, has cost so far, and did cost. Decimal throughout.
-//! Spot is never discounted twice: BillableTimeInSeconds already carries the discount, and is priced on demand.
+//! Dollars: what a job may cost at most, has cost so far, and did cost. Decimal throughout. Spot is
+//! never discounted twice: BillableTimeInSeconds already carries the discount, and is priced on
+//! demand.
 
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
@@ -8,10 +9,12 @@ use crate::money::Usd;
 
 /// SIGTERM to SIGKILL after StopTrainingJob (SageMaker developer guide).
 pub const STOP_GRACE_SECONDS: u64 = 120;
-/// Downloading image and data before training and uploading the artefacts after it are billed too. Ours is a generous allowance
-/// for what is small, not a rule of AWS's; what is large comes on top, see [`transfer_seconds`].
+/// Downloading image and data before training and uploading the artefacts after it are billed too.
+/// Ours is a generous allowance for what is small, not a rule of AWS's; what is large comes on top,
+/// see [`transfer_seconds`].
 pub const TRANSFER_ALLOWANCE_SECONDS: u64 = 900;
-/// Artefacts are packed by one thread of gzip before they go to S3: our own cautious guess, bytes a second.
+/// Artefacts are packed by one thread of gzip before they go to S3: our own cautious guess, bytes a
+/// second.
 const UPLOAD_BYTES_PER_SECOND: f64 = 60e6;
 /// Weights and data come from S3 side by side: our own cautious guess, bytes a second.
 const DOWNLOAD_BYTES_PER_SECOND: f64 = 200e6;
@@ -25,10 +28,16 @@ pub fn training(billable_seconds: u64, count: u32, usd_per_hour: Usd) -> Usd {
     (usd_per_hour * instance_hours).rounded()
 }
 
-/// Seconds that weights and data of a known size take, beyond the usual allowance: the weights come and go, the data come.
-/// Sizes in bytes; nothing for what is no size.
+/// Seconds that weights and data of a known size take, beyond the usual allowance: the weights come
+/// and go, the data come. Sizes in bytes; nothing for what is no size.
 pub fn transfer_seconds(weight_bytes: f64, data_bytes: f64) -> u64 {
-    let size = |bytes: f64| if bytes.is_finite() { bytes.clamp(0.0, 1e15) } else { 0.0 };
+    let size = |bytes: f64| {
+        if bytes.is_finite() {
+            bytes.clamp(0.0, 1e15)
+        } else {
+            0.0
+        }
+    };
     let (weights, data) = (size(weight_bytes), size(data_bytes));
     let seconds = weights / UPLOAD_BYTES_PER_SECOND + (weights + data) / DOWNLOAD_BYTES_PER_SECOND;
     #[expect(
@@ -41,34 +50,51 @@ pub fn transfer_seconds(weight_bytes: f64, data_bytes: f64) -> u64 {
     whole
 }
 
-/// The longest that one instance of a job is billed: download, its longest training, the stop grace, upload.
+/// The longest that one instance of a job is billed: download, its longest training, the stop
+/// grace, upload.
 pub fn longest_billed_seconds(max_runtime_seconds: u32, transfer_seconds: u64) -> u64 {
-    u64::from(max_runtime_seconds) + STOP_GRACE_SECONDS + TRANSFER_ALLOWANCE_SECONDS + transfer_seconds
+    u64::from(max_runtime_seconds)
+        + STOP_GRACE_SECONDS
+        + TRANSFER_ALLOWANCE_SECONDS
+        + transfer_seconds
 }
 
-/// Cost of reading metrics, at a rate for 1,000 of them or at the usual one: each metric of each GetMetricData call counts once.
+/// Cost of reading metrics, at a rate for 1,000 of them or at the usual one: each metric of each
+/// GetMetricData call counts once.
 pub fn metrics(requested: u64, usd_per_thousand: Option<Usd>) -> Usd {
-    let each = usd_per_thousand.map_or(USD_PER_METRIC_REQUESTED, |usd| usd.0 / Decimal::from(1000u32));
+    let each = usd_per_thousand.map_or(USD_PER_METRIC_REQUESTED, |usd| {
+        usd.0 / Decimal::from(1000u32)
+    });
     Usd(Decimal::from(requested) * each).rounded()
 }
 
-/// The most that watching a job can cost: every series at every read of its longest life, with reads repeated
-/// after faults (a quarter more, and ten).
+/// The most that watching a job can cost: every series at every read of its longest life, with
+/// reads repeated after faults (a quarter more, and ten).
 pub fn worst_case_metrics(series: u64, span_seconds: u64, interval_seconds: u64) -> Usd {
     let reads = span_seconds / interval_seconds.max(1);
     metrics(series * (reads + reads / 4 + 10), None)
 }
 
-/// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the time that is billed.
-pub fn usd_per_million_tokens(usd_per_hour: Usd, count: u32, tokens_per_second: f64, billed_share: f64) -> Option<Usd> {
-    // The rate comes out of somebody's log: what no machine can do is no evidence, and would overflow.
+/// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the
+/// time that is billed.
+pub fn usd_per_million_tokens(
+    usd_per_hour: Usd,
+    count: u32,
+    tokens_per_second: f64,
+    billed_share: f64,
+) -> Option<Usd> {
+    // The rate comes out of somebody's log: what no machine can do is no evidence, and would
+    // overflow.
     if !(1e-6..1e12).contains(&tokens_per_second) || !(0.0..1e6).contains(&billed_share) {
         return None;
     }
     let rate = Decimal::from_f64(tokens_per_second)?;
     let share = Decimal::from_f64(billed_share)?;
     let million = Decimal::from(1_000_000u32);
-    Some((usd_per_hour * (Decimal::from(count) * million * share / (SECONDS_PER_HOUR * rate))).rounded())
+    Some(
+        (usd_per_hour * (Decimal::from(count) * million * share / (SECONDS_PER_HOUR * rate)))
+            .rounded(),
+    )
 }
 
 #[cfg(test)]
@@ -78,8 +104,14 @@ mod tests {
     #[test]
     fn the_documents_arithmetic_is_reproduced() {
         // Document 000: 20 hours at $8.64, 25 hours at $5.76.
-        assert_eq!(training(20 * 3600, 1, Usd(Decimal::new(864, 2))).to_string(), "$172.80");
-        assert_eq!(training(25 * 3600, 1, Usd(Decimal::new(576, 2))).to_string(), "$144.00");
+        assert_eq!(
+            training(20 * 3600, 1, Usd(Decimal::new(864, 2))).to_string(),
+            "$172.80"
+        );
+        assert_eq!(
+            training(25 * 3600, 1, Usd(Decimal::new(576, 2))).to_string(),
+            "$144.00"
+        );
     }
 
     #[test]
@@ -98,7 +130,8 @@ mod tests {
     #[test]
     fn the_longest_bill_covers_grace_and_transfer() {
         assert_eq!(longest_billed_seconds(100, 0), 100 + 120 + 900);
-        // 70 billion parameters in bf16: 140 GB through one thread of gzip take longer than half an hour.
+        // 70 billion parameters in bf16: 140 GB through one thread of gzip take longer than half an
+        // hour.
         let large = transfer_seconds(140e9, 0.0);
         assert!((1800..7200).contains(&large), "{large}");
         assert_eq!(transfer_seconds(f64::NAN, -1.0), 0);

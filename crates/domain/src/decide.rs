@@ -1,7 +1,8 @@
-//! The scheduler's mind: from what is stored and what was seen, the next action of one trial. Pure, and without a
-//! wildcard arm: a new state does not compile until somebody has thought about it.
+//! The scheduler's mind: from what is stored and what was seen, the next action of one trial. Pure,
+//! and without a wildcard arm: a new state does not compile until somebody has thought about it.
 //!
-//! It performs nothing. `tasks::scheduler` in the service claims, looks, calls [`decide`], acts and applies.
+//! It performs nothing. `tasks::scheduler` in the service claims, looks, calls [`decide`], acts and
+//! applies.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -16,11 +17,13 @@ pub const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
 /// Intervals and bounds of the scheduler, on the domain clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Until a look is repeated that showed less than it should: no job, no stop, a pool that still waits.
+    /// Until a look is repeated that showed less than it should: no job, no stop, a pool that still
+    /// waits.
     pub poll: TimeDelta,
     /// Between two looks at a running job when no listing and no event asks for one.
     pub net: TimeDelta,
-    /// How long a cancelled attempt that may have been sent is held before we believe that no job exists.
+    /// How long a cancelled attempt that may have been sent is held before we believe that no job
+    /// exists.
     pub quarantine: TimeDelta,
     /// First wait after a throttle or a failure; doubles up to 64 times.
     pub backoff: TimeDelta,
@@ -28,7 +31,8 @@ pub struct Policy {
     pub attempts_max: u32,
     /// Looks in a row at which a running job may be absent before it counts as vanished.
     pub absent_max: u32,
-    /// Creates that a quota may turn down before the trial is parked: with the longest backoff, about a day.
+    /// Creates that a quota may turn down before the trial is parked: with the longest backoff,
+    /// about a day.
     pub over_quota_max: u32,
 }
 
@@ -47,15 +51,18 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Exponential, capped, and spread over its upper half: whoever was turned down together does not come back together.
-    /// `tries` counts from 0; `salt` is what differs between those who wait, so that the spread needs no dice.
+    /// Exponential, capped, and spread over its upper half: whoever was turned down together does
+    /// not come back together. `tries` counts from 0; `salt` is what differs between those who
+    /// wait, so that the spread needs no dice.
     pub fn backoff_after(&self, tries: u32, salt: &str) -> TimeDelta {
         let whole = self.backoff * (1i32 << tries.min(6));
         // FNV-1a.
         let hash = salt
             .bytes()
             .chain(tries.to_le_bytes())
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
         let share = i32::try_from(hash >> 32 & 0x3ff).unwrap_or_default();
         whole / 2 + whole * share / 2048
     }
@@ -73,7 +80,8 @@ pub struct AttemptFacts {
     pub no_capacity: u32,
     /// Until then the trial waits for capacity: the experiment's deadline.
     pub give_up_at: DateTime<Utc>,
-    /// The longest that an instance of its job can be billed, seconds: what an estimate never exceeds.
+    /// The longest that an instance of its job can be billed, seconds: what an estimate never
+    /// exceeds.
     pub longest_billed_seconds: u64,
     /// Value of the marker that its job must carry.
     pub marker: String,
@@ -124,14 +132,17 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// By the prefix of FailureReason, and by nothing behind it: that is the script's own text, and may say anything.
+    /// By the prefix of FailureReason, and by nothing behind it: that is the script's own text, and
+    /// may say anything.
     pub fn of(reason: &str) -> Self {
         let prefixes = [
             ("CapacityError", Self::Capacity),
             ("InternalServerError", Self::Internal),
             ("AlgorithmError", Self::Algorithm),
         ];
-        let found = prefixes.into_iter().find(|(prefix, _)| reason.trim_start().starts_with(prefix));
+        let found = prefixes
+            .into_iter()
+            .find(|(prefix, _)| reason.trim_start().starts_with(prefix));
         found.map_or(Self::Client, |(_, class)| class)
     }
 
@@ -143,7 +154,8 @@ impl FailureClass {
     }
 }
 
-/// What turned an attempt down before anything was billed. It uses up no attempt of the trial's: waiting costs nothing.
+/// What turned an attempt down before anything was billed. It uses up no attempt of the trial's:
+/// waiting costs nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// A quota of the account.
@@ -211,7 +223,9 @@ pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTi
 /// The next action of one trial.
 pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
     match situation.trial {
-        TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => Decision::Nothing,
+        TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => {
+            Decision::Nothing
+        }
         TrialState::Parked if !situation.stop_requested => Decision::Nothing,
         TrialState::Queued
         | TrialState::Submitting
@@ -219,7 +233,9 @@ pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
         | TrialState::Running
         | TrialState::Stopping => match &situation.attempt {
             Some(attempt) => with_attempt(situation, attempt, policy),
-            None if situation.stop_requested => Decision::EndUnstarted { reason: "cancelled".to_owned() },
+            None if situation.stop_requested => Decision::EndUnstarted {
+                reason: "cancelled".to_owned(),
+            },
             None => Decision::Plan,
         },
     }
@@ -231,21 +247,27 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
             // A look happens here only after AWS said that the name is taken.
             Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
             Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) if situation.stop_requested => {
-                Decision::Quarantine { until: situation.now + policy.quarantine }
+                Decision::Quarantine {
+                    until: situation.now + policy.quarantine,
+                }
             }
             Seen::NotLooked | Seen::Absent => Decision::Create,
-            Seen::NoAnswer(_) => {
-                Decision::LookAgain { at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker) }
-            }
+            Seen::NoAnswer(_) => Decision::LookAgain {
+                at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
+            },
         },
         AttemptState::Quarantined => match &situation.seen {
-            Seen::NotLooked => {
-                Decision::LookAgain { at: attempt.quarantine_until.unwrap_or(situation.now + policy.quarantine) }
-            }
-            Seen::Absent if situation.stop_requested => {
-                Decision::End(never_created(TrialState::Stopped, "cancelled before it was created"))
-            }
-            // It was refused, and whatever was under way has not arrived: another attempt, in its turn.
+            Seen::NotLooked => Decision::LookAgain {
+                at: attempt
+                    .quarantine_until
+                    .unwrap_or(situation.now + policy.quarantine),
+            },
+            Seen::Absent if situation.stop_requested => Decision::End(never_created(
+                TrialState::Stopped,
+                "cancelled before it was created",
+            )),
+            // It was refused, and whatever was under way has not arrived: another attempt, in its
+            // turn.
             Seen::Absent => Decision::Retry {
                 ending: Ending {
                     shortage: Some(Shortage::Quota),
@@ -254,19 +276,28 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 at: situation.now,
             },
             Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
-            Seen::NoAnswer(_) => Decision::LookAgain { at: situation.now + policy.poll },
+            Seen::NoAnswer(_) => Decision::LookAgain {
+                at: situation.now + policy.poll,
+            },
         },
         AttemptState::Running => match &situation.seen {
             Seen::Job(job) => with_job(situation, attempt, job, policy),
-            Seen::Absent if attempt.absent >= policy.absent_max => Decision::End(vanished(attempt, situation.now)),
-            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => {
-                Decision::LookAgain { at: situation.now + policy.poll }
+            Seen::Absent if attempt.absent >= policy.absent_max => {
+                Decision::End(vanished(attempt, situation.now))
             }
+            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => Decision::LookAgain {
+                at: situation.now + policy.poll,
+            },
         },
         // The attempt in hand is over and the trial is not: its next one is due.
-        AttemptState::Completed | AttemptState::Failed | AttemptState::Stopped | AttemptState::NeverCreated => {
+        AttemptState::Completed
+        | AttemptState::Failed
+        | AttemptState::Stopped
+        | AttemptState::NeverCreated => {
             if situation.stop_requested {
-                Decision::EndUnstarted { reason: "cancelled".to_owned() }
+                Decision::EndUnstarted {
+                    reason: "cancelled".to_owned(),
+                }
             } else {
                 Decision::Plan
             }
@@ -274,29 +305,54 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
     }
 }
 
-/// A job with our name: ours if it carries our marker, else somebody made it by hand and we take another name.
-fn adopt_or_step_aside(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
+/// A job with our name: ours if it carries our marker, else somebody made it by hand and we take
+/// another name.
+fn adopt_or_step_aside(
+    situation: &Situation,
+    attempt: &AttemptFacts,
+    job: &ObservedJob,
+    policy: &Policy,
+) -> Decision {
     if job.marker.as_deref() == Some(attempt.marker.as_str()) {
         return Decision::Adopt;
     }
-    let reason = format!("a job named {} exists that Bakeoff did not create", job.job_name);
+    let reason = format!(
+        "a job named {} exists that Bakeoff did not create",
+        job.job_name
+    );
     if situation.stop_requested || attempt.failures + 1 >= policy.attempts_max {
-        let trial = if situation.stop_requested { TrialState::Stopped } else { TrialState::Failed };
+        let trial = if situation.stop_requested {
+            TrialState::Stopped
+        } else {
+            TrialState::Failed
+        };
         return Decision::End(never_created(trial, &reason));
     }
-    Decision::Retry { ending: never_created(TrialState::Queued, &reason), at: situation.now }
+    Decision::Retry {
+        ending: never_created(TrialState::Queued, &reason),
+        at: situation.now,
+    }
 }
 
-fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
+fn with_job(
+    situation: &Situation,
+    attempt: &AttemptFacts,
+    job: &ObservedJob,
+    policy: &Policy,
+) -> Decision {
     match &job.status {
-        status if status.is_over() && job.awaits_bill(situation.now) => {
-            Decision::LookAgain { at: situation.now + policy.poll }
-        }
+        status if status.is_over() && job.awaits_bill(situation.now) => Decision::LookAgain {
+            at: situation.now + policy.poll,
+        },
         // A status that nobody has heard of means that it is not over.
         JobStatus::InProgress | JobStatus::Unknown(_) if situation.stop_requested => Decision::Stop,
         // A listing or an event says when there is more to see.
-        JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain { at: situation.now + policy.net },
-        JobStatus::Stopping => Decision::LookAgain { at: situation.now + STOP_TAKES },
+        JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain {
+            at: situation.now + policy.net,
+        },
+        JobStatus::Stopping => Decision::LookAgain {
+            at: situation.now + STOP_TAKES,
+        },
         JobStatus::Completed => Decision::End(ended(
             job,
             attempt,
@@ -311,13 +367,24 @@ fn with_job(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, po
                 _ if situation.stop_requested => "cancelled",
                 _ => "stopped in SageMaker by somebody else",
             };
-            Decision::End(ended(job, attempt, (TrialState::Stopped, AttemptState::Stopped), reason, situation.now))
+            Decision::End(ended(
+                job,
+                attempt,
+                (TrialState::Stopped, AttemptState::Stopped),
+                reason,
+                situation.now,
+            ))
         }
         JobStatus::Failed => failed(situation, attempt, job, policy),
     }
 }
 
-fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, policy: &Policy) -> Decision {
+fn failed(
+    situation: &Situation,
+    attempt: &AttemptFacts,
+    job: &ObservedJob,
+    policy: &Policy,
+) -> Decision {
     let reason = job.failure_reason.as_deref().unwrap_or("no reason given");
     let now = situation.now;
     let failed = |trial| ended(job, attempt, (trial, AttemptState::Failed), reason, now);
@@ -330,24 +397,42 @@ fn failed(situation: &Situation, attempt: &AttemptFacts, job: &ObservedJob, poli
     }
     if class.is_worth_a_retry() && attempt.failures + 1 < policy.attempts_max {
         let at = now + policy.backoff_after(attempt.failures + 2, &attempt.marker);
-        return Decision::Retry { ending: failed(TrialState::Queued), at };
+        return Decision::Retry {
+            ending: failed(TrialState::Queued),
+            at,
+        };
     }
     Decision::End(failed(TrialState::Failed))
 }
 
-/// A drought lasts hours and costs nothing: the trial goes back to the queue, without its reservation, until the experiment's
-/// deadline.
-fn short_of_capacity(attempt: &AttemptFacts, ending: Ending, policy: &Policy, now: DateTime<Utc>) -> Decision {
+/// A drought lasts hours and costs nothing: the trial goes back to the queue, without its
+/// reservation, until the experiment's deadline.
+fn short_of_capacity(
+    attempt: &AttemptFacts,
+    ending: Ending,
+    policy: &Policy,
+    now: DateTime<Utc>,
+) -> Decision {
     if now >= attempt.give_up_at {
         let tries = attempt.no_capacity + 1;
         let reason = format!(
             "{} It was asked for {tries} times, until the experiment's deadline (deadline_hours)",
             ending.reason
         );
-        return Decision::End(Ending { trial: TrialState::Failed, reason, ..ending });
+        return Decision::End(Ending {
+            trial: TrialState::Failed,
+            reason,
+            ..ending
+        });
     }
     let at = now + policy.backoff_after(attempt.no_capacity.saturating_add(2), &attempt.marker);
-    Decision::Retry { ending: Ending { shortage: Some(Shortage::Capacity), ..ending }, at: at.min(attempt.give_up_at) }
+    Decision::Retry {
+        ending: Ending {
+            shortage: Some(Shortage::Capacity),
+            ..ending
+        },
+        at: at.min(attempt.give_up_at),
+    }
 }
 
 fn ended(
@@ -379,14 +464,17 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
     }
 }
 
-/// Nobody will tell what it cost: billed to this moment, without the waits that are known, and never for longer than a job of its
-/// limits can be. Whoever knows better corrects it by hand.
+/// Nobody will tell what it cost: billed to this moment, without the waits that are known, and
+/// never for longer than a job of its limits can be. Whoever knows better corrects it by hand.
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
-    let ran = attempt.started_at.map_or(0, |start| bill::ran(start, now, &attempt.waits));
+    let ran = attempt
+        .started_at
+        .map_or(0, |start| bill::ran(start, now, &attempt.waits));
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,
-        reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate".to_owned(),
+        reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate"
+            .to_owned(),
         billable_seconds: Some(ran.min(attempt.longest_billed_seconds)),
         estimated: true,
         shortage: None,
@@ -400,16 +488,22 @@ pub enum AfterCreate {
     Running,
     /// The name is taken: look whether by us.
     LookFirst,
-    /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is sent again later.
+    /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is
+    /// sent again later.
     Postpone { at: DateTime<Utc>, why: String },
-    /// A definite no to this create. One sent before may have succeeded unseen: look, and settle only if there is no job.
-    /// `again_at`: the trial is queued again.
-    Rejected { ending: Ending, again_at: Option<DateTime<Utc>> },
-    /// A definite no, but an earlier create may still arrive: held, with its reservation, until that is certain.
+    /// A definite no to this create. One sent before may have succeeded unseen: look, and settle
+    /// only if there is no job. `again_at`: the trial is queued again.
+    Rejected {
+        ending: Ending,
+        again_at: Option<DateTime<Utc>>,
+    },
+    /// A definite no, but an earlier create may still arrive: held, with its reservation, until
+    /// that is certain.
     Hold { until: DateTime<Utc>, why: String },
 }
 
-/// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered by asking again.
+/// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered
+/// by asking again.
 pub fn after_create(
     reply: Result<(), AwsError>,
     attempt: &AttemptFacts,
@@ -417,33 +511,47 @@ pub fn after_create(
     policy: &Policy,
 ) -> AfterCreate {
     let later = now + policy.backoff_after(attempt.postponed, &attempt.marker);
-    let rejected = |trial, why: String| AfterCreate::Rejected { ending: never_created(trial, &why), again_at: None };
+    let rejected = |trial, why: String| AfterCreate::Rejected {
+        ending: never_created(trial, &why),
+        again_at: None,
+    };
     match reply {
         Ok(()) => AfterCreate::Running,
         Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
-        Err(AwsError::LimitExceeded(why)) if attempt.over_quota >= policy.over_quota_max => rejected(
-            TrialState::Parked,
-            format!(
-                "{why} It was asked {} times; ask AWS for more, then resume the experiment",
-                attempt.over_quota + 1
-            ),
-        ),
+        Err(AwsError::LimitExceeded(why)) if attempt.over_quota >= policy.over_quota_max => {
+            rejected(
+                TrialState::Parked,
+                format!(
+                    "{why} It was asked {} times; ask AWS for more, then resume the experiment",
+                    attempt.over_quota + 1
+                ),
+            )
+        }
         // Back into the queue, without its reservation: others may have room.
         Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
-            ending: Ending { shortage: Some(Shortage::Quota), ..never_created(TrialState::Queued, &why) },
+            ending: Ending {
+                shortage: Some(Shortage::Quota),
+                ..never_created(TrialState::Queued, &why)
+            },
             again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
         },
         // An answer that nobody understands, again and again: its reservation is not held for ever.
-        Err(AwsError::Unknown(why) | AwsError::Expired(why)) if now >= attempt.give_up_at => rejected(
-            TrialState::Parked,
-            format!("AWS gave no certain answer until the experiment's deadline: {why}. Look into it, then resume"),
-        ),
+        Err(AwsError::Unknown(why) | AwsError::Expired(why)) if now >= attempt.give_up_at => {
+            rejected(
+                TrialState::Parked,
+                format!(
+                    "AWS gave no certain answer until the experiment's deadline: {why}. Look into it, then resume"
+                ),
+            )
+        }
         Err(AwsError::Throttled(why) | AwsError::Unknown(why) | AwsError::Expired(why)) => {
             AfterCreate::Postpone { at: later, why }
         }
         Err(AwsError::Denied(why)) => rejected(
             TrialState::Parked,
-            format!("AWS denies CreateTrainingJob: {why}. Mend the permission, then resume the experiment"),
+            format!(
+                "AWS denies CreateTrainingJob: {why}. Mend the permission, then resume the experiment"
+            ),
         ),
         Err(error @ (AwsError::NotFound(_) | AwsError::Rejected { .. })) => {
             rejected(TrialState::Failed, error.to_string())
@@ -460,15 +568,21 @@ pub fn after_rejection(
     policy: &Policy,
 ) -> AfterCreate {
     match seen {
-        Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => AfterCreate::Running,
-        Seen::Absent if attempt.may_be_under_way => {
-            AfterCreate::Hold { until: now + policy.quarantine, why: ending.reason }
+        Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => {
+            AfterCreate::Running
         }
+        Seen::Absent if attempt.may_be_under_way => AfterCreate::Hold {
+            until: now + policy.quarantine,
+            why: ending.reason,
+        },
         // Somebody else has the name: no create of ours can succeed any more.
         Seen::Job(_) | Seen::Absent => AfterCreate::Rejected { ending, again_at },
         Seen::NotLooked | Seen::NoAnswer(_) => {
             let at = now + policy.backoff_after(attempt.postponed, &attempt.marker);
-            AfterCreate::Postpone { at, why: ending.reason }
+            AfterCreate::Postpone {
+                at,
+                why: ending.reason,
+            }
         }
     }
 }

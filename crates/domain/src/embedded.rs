@@ -1,7 +1,8 @@
 //! Data files and patterns that are compiled into the program, and how they are read.
 //!
-//! One that cannot be read is a fault of the build. It ends the process: with half a price table, or a model without its
-//! covariance, every answer would look right and be wrong. [`crate::read_embedded`] finds out before a program does anything.
+//! One that cannot be read is a fault of the build. It ends the process: with half a price table,
+//! or a model without its covariance, every answer would look right and be wrong.
+//! [`crate::read_embedded`] finds out before a program does anything.
 
 use regex::Regex;
 use serde::de::DeserializeOwned;
@@ -13,8 +14,12 @@ pub fn json<T: DeserializeOwned>(name: &str, text: &str) -> T {
 
 /// Reads a CSV table with a header, each row of it; lines that begin with `#` are comments.
 pub fn csv<T: DeserializeOwned>(name: &str, text: &str) -> Vec<T> {
-    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
-    let rows = reader.deserialize().map(|row| row.unwrap_or_else(|error| unreadable(name, &error)));
+    let mut reader = csv::ReaderBuilder::new()
+        .comment(Some(b'#'))
+        .from_reader(text.as_bytes());
+    let rows = reader
+        .deserialize()
+        .map(|row| row.unwrap_or_else(|error| unreadable(name, &error)));
     rows.collect()
 }
 
@@ -23,7 +28,10 @@ pub fn pattern(of: &str) -> Regex {
     Regex::new(&format!("^(?:{of})$")).unwrap_or_else(|error| unreadable(of, &error))
 }
 
-#[expect(clippy::panic, reason = "no answer is better than one from data that is not there")]
+#[expect(
+    clippy::panic,
+    reason = "no answer is better than one from data that is not there"
+)]
 pub(crate) fn unreadable(what: &str, error: &dyn std::fmt::Display) -> ! {
     panic!("{what} is part of this program and cannot be read: {error}")
 }

@@ -1,5 +1,6 @@
-//! How long a run still takes and what that costs, from the steps it has reported. It looks at a window, not at the last instant;
-//! a run that was resumed is not counted twice; one that stands still has no estimate.
+//! How long a run still takes and what that costs, from the steps it has reported. It looks at a
+//! window, not at the last instant; a run that was resumed is not counted twice; one that stands
+//! still has no estimate.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,8 @@ use crate::money::Usd;
 const WINDOW: usize = 24;
 /// Fewer intervals between reports are no evidence.
 const INTERVALS_MIN: usize = 3;
-/// A run stands still when it has been silent for so many of its usual intervals, and for [`STALL_LEAST`].
+/// A run stands still when it has been silent for so many of its usual intervals, and for
+/// [`STALL_LEAST`].
 const STALL_INTERVALS: i32 = 4;
 const STALL_LEAST: TimeDelta = TimeDelta::minutes(10);
 
@@ -56,17 +58,22 @@ pub enum NoEta {
     },
 }
 
-/// The estimate at `now` for a run of `steps_planned` at `usd_per_hour` (of all its instances together).
+/// The estimate at `now` for a run of `steps_planned` at `usd_per_hour` (of all its instances
+/// together).
 ///
-/// The pace is a ratio estimator over the window, Σ steps / Σ time; its interval is 1.96 standard errors by the delta method
-/// (Cochran 1977, chapter 6), with the residuals' first autocorrelation counted in, since stalls come in runs.
+/// The pace is a ratio estimator over the window, Σ steps / Σ time; its interval is 1.96 standard
+/// errors by the delta method (Cochran 1977, chapter 6), with the residuals' first autocorrelation
+/// counted in, since stalls come in runs.
 pub fn estimate(
     reports: &[Progress],
     steps_planned: i64,
     usd_per_hour: Option<Usd>,
     now: DateTime<Utc>,
 ) -> Result<Eta, NoEta> {
-    let last = reports.iter().max_by_key(|report| report.at).ok_or(NoEta::NotEnoughEvidence)?;
+    let last = reports
+        .iter()
+        .max_by_key(|report| report.at)
+        .ok_or(NoEta::NotEnoughEvidence)?;
     if steps_planned <= 0 {
         return Err(NoEta::NotEnoughEvidence);
     }
@@ -81,15 +88,20 @@ pub fn estimate(
     let usual = median(window.iter().map(|interval| interval.seconds).collect());
     let patience = TimeDelta::milliseconds(millis(usual)) * STALL_INTERVALS;
     if now - progressed_at > patience.max(STALL_LEAST) {
-        return Err(NoEta::Stalled { since: progressed_at });
+        return Err(NoEta::Stalled {
+            since: progressed_at,
+        });
     }
     let (pace, error) = pace(&window);
     if pace <= 0.0 {
-        return Err(NoEta::Stalled { since: progressed_at });
+        return Err(NoEta::Stalled {
+            since: progressed_at,
+        });
     }
     let left = real(steps_planned - last.step);
     let hours = |pace: f64| left / pace / 3600.0;
-    // An interval that reaches zero has no upper end: ten times the estimate stands for "we cannot say".
+    // An interval that reaches zero has no upper end: ten times the estimate stands for "we cannot
+    // say".
     let slowest = (pace - 1.96 * error).max(pace / 10.0);
     let [middle, low, high] = [hours(pace), hours(pace + 1.96 * error), hours(slowest)];
     let usd = |hours: f64| usd_per_hour.map(|rate| cost::training(whole(hours * 3600.0), 1, rate));
@@ -117,8 +129,9 @@ struct Interval {
     seconds: f64,
 }
 
-/// The newest intervals with progress. A step that goes back is a resume: the time in between was not spent on new steps, and the
-/// steps until the old mark are done a second time, at the same pace: they count for the pace, and `last.step` for what is left.
+/// The newest intervals with progress. A step that goes back is a resume: the time in between was
+/// not spent on new steps, and the steps until the old mark are done a second time, at the same
+/// pace: they count for the pace, and `last.step` for what is left.
 fn window(reports: &[Progress]) -> Vec<Interval> {
     let mut sorted = reports.to_vec();
     sorted.sort_by_key(|report| report.at);
@@ -144,12 +157,25 @@ fn pace(window: &[Interval]) -> (f64, f64) {
     let n = f64::from(u32::try_from(window.len()).unwrap_or(u32::MAX));
     let seconds: f64 = window.iter().map(|interval| interval.seconds).sum();
     let pace = window.iter().map(|interval| interval.steps).sum::<f64>() / seconds;
-    let residuals: Vec<f64> = window.iter().map(|interval| interval.steps - pace * interval.seconds).collect();
+    let residuals: Vec<f64> = window
+        .iter()
+        .map(|interval| interval.steps - pace * interval.seconds)
+        .collect();
     let squares: f64 = residuals.iter().map(|residual| residual * residual).sum();
-    let products: f64 = residuals.windows(2).map(|pair| pair.iter().product::<f64>()).sum();
-    let correlation = if squares > 0.0 { (products / squares).clamp(0.0, 0.9) } else { 0.0 };
+    let products: f64 = residuals
+        .windows(2)
+        .map(|pair| pair.iter().product::<f64>())
+        .sum();
+    let correlation = if squares > 0.0 {
+        (products / squares).clamp(0.0, 0.9)
+    } else {
+        0.0
+    };
     let variance = squares / (n - 1.0) * n / (seconds * seconds);
-    (pace, (variance * (1.0 + correlation) / (1.0 - correlation)).sqrt())
+    (
+        pace,
+        (variance * (1.0 + correlation) / (1.0 - correlation)).sqrt(),
+    )
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -157,12 +183,19 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "steps and milliseconds lie far below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "steps and milliseconds lie far below 2^53"
+)]
 fn real(value: i64) -> f64 {
     value as f64
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates, and is not negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float saturates, and is not negative"
+)]
 fn whole(seconds: f64) -> u64 {
     seconds.round() as u64
 }
@@ -185,13 +218,19 @@ mod tests {
 
     /// One report every `every` seconds, `per_hour` steps an hour.
     fn steady(per_hour: i64, every: i64, count: i64) -> Vec<Progress> {
-        (0..count).map(|i| Progress { at: at(i * every), step: i * every * per_hour / 3600 }).collect()
+        (0..count)
+            .map(|i| Progress {
+                at: at(i * every),
+                step: i * every * per_hour / 3600,
+            })
+            .collect()
     }
 
     /// Of the documents' eight H100.
     const RATE: Option<Usd> = Some(Usd(Decimal::from_parts(792, 0, 0, false, 2)));
 
-    /// Document 003: 51.6 B tokens of 512 × 2048 a step are 49,209 steps; 350 an hour, $7.92 an hour.
+    /// Document 003: 51.6 B tokens of 512 × 2048 a step are 49,209 steps; 350 an hour, $7.92 an
+    /// hour.
     #[test]
     fn the_documents_estimate_is_reproduced() {
         let planned = 51_600_000_000 / (512 * 2048);
@@ -199,54 +238,110 @@ mod tests {
         let reports = steady(350, 3600, 5);
         let eta = estimate(&reports, planned + reports[4].step, RATE, reports[4].at).unwrap();
         assert!((eta.remaining_hours - 140.6).abs() < 0.05, "{eta:?}");
-        assert!((eta.remaining_usd.unwrap().as_f64() - 1113.5).abs() < 0.1, "{eta:?}");
+        assert!(
+            (eta.remaining_usd.unwrap().as_f64() - 1113.5).abs() < 0.1,
+            "{eta:?}"
+        );
         let fast = steady(2500, 3600, 5);
         let eta = estimate(&fast, 100_000 + fast[4].step, RATE, fast[4].at).unwrap();
-        assert!((eta.remaining_hours - 40.0).abs() < 1e-9 && eta.remaining_hours_low <= eta.remaining_hours);
+        assert!(
+            (eta.remaining_hours - 40.0).abs() < 1e-9
+                && eta.remaining_hours_low <= eta.remaining_hours
+        );
         assert_eq!(eta.remaining_usd.unwrap().to_string(), "$316.80");
     }
 
     #[test]
     fn a_resume_is_not_counted_twice_and_leaves_the_pace_alone() {
         let mut reports = steady(3600, 60, 20);
-        let back = Progress { at: at(20 * 60 + 600), step: 600 };
-        let resumed = (1..=10).map(|i| Progress { at: back.at + TimeDelta::seconds(i * 60), step: 600 + i * 60 });
+        let back = Progress {
+            at: at(20 * 60 + 600),
+            step: 600,
+        };
+        let resumed = (1..=10).map(|i| Progress {
+            at: back.at + TimeDelta::seconds(i * 60),
+            step: 600 + i * 60,
+        });
         reports.push(back);
         reports.extend(resumed);
         let eta = estimate(&reports, 4800, None, reports[30].at).unwrap();
         assert!((eta.steps_per_hour - 3600.0).abs() < 1e-6, "{eta:?}");
-        assert_eq!((eta.step, (eta.remaining_hours * 3600.0).round()), (1200, 3600.0));
+        assert_eq!(
+            (eta.step, (eta.remaining_hours * 3600.0).round()),
+            (1200, 3600.0)
+        );
         assert_eq!(eta.remaining_usd, None);
     }
 
     #[test]
     fn who_stands_still_has_no_estimate() {
         let reports = steady(3600, 60, 20);
-        let late = |minutes| estimate(&reports, 10_000, None, reports[19].at + TimeDelta::minutes(minutes));
+        let late = |minutes| {
+            estimate(
+                &reports,
+                10_000,
+                None,
+                reports[19].at + TimeDelta::minutes(minutes),
+            )
+        };
         assert!(late(9).is_ok());
-        assert_eq!(late(11), Err(NoEta::Stalled { since: reports[19].at }));
+        assert_eq!(
+            late(11),
+            Err(NoEta::Stalled {
+                since: reports[19].at
+            })
+        );
         // It still reports, and does no step.
         let mut stuck = reports.clone();
-        stuck.extend((1..30).map(|i| Progress { at: reports[19].at + TimeDelta::minutes(i), step: reports[19].step }));
+        stuck.extend((1..30).map(|i| Progress {
+            at: reports[19].at + TimeDelta::minutes(i),
+            step: reports[19].step,
+        }));
         let now = stuck.last().unwrap().at;
-        assert_eq!(estimate(&stuck, 10_000, None, now), Err(NoEta::Stalled { since: reports[19].at }));
+        assert_eq!(
+            estimate(&stuck, 10_000, None, now),
+            Err(NoEta::Stalled {
+                since: reports[19].at
+            })
+        );
     }
 
     #[test]
     fn little_evidence_is_not_enough_and_the_end_is_the_end() {
-        assert_eq!(estimate(&[], 10, None, at(0)), Err(NoEta::NotEnoughEvidence));
-        assert_eq!(estimate(&steady(60, 60, 3), 1000, None, at(120)), Err(NoEta::NotEnoughEvidence));
-        assert_eq!(estimate(&steady(60, 60, 9), 0, None, at(480)), Err(NoEta::NotEnoughEvidence));
-        assert_eq!(estimate(&steady(60, 60, 9), 8, None, at(480)), Err(NoEta::Finished));
+        assert_eq!(
+            estimate(&[], 10, None, at(0)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 3), 1000, None, at(120)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 9), 0, None, at(480)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 9), 8, None, at(480)),
+            Err(NoEta::Finished)
+        );
     }
 
     #[test]
     fn an_uneven_pace_has_a_wide_interval_that_holds_the_truth() {
         let steps = [0, 50, 200, 230, 400, 420, 600, 610, 800];
-        let reports: Vec<Progress> =
-            steps.iter().zip(0..).map(|(step, i)| Progress { at: at(i * 60), step: *step }).collect();
+        let reports: Vec<Progress> = steps
+            .iter()
+            .zip(0..)
+            .map(|(step, i)| Progress {
+                at: at(i * 60),
+                step: *step,
+            })
+            .collect();
         let eta = estimate(&reports, 8800, None, at(480)).unwrap();
-        assert!(eta.remaining_hours_low < 1.2 && eta.remaining_hours_high > 1.5, "{eta:?}");
+        assert!(
+            eta.remaining_hours_low < 1.2 && eta.remaining_hours_high > 1.5,
+            "{eta:?}"
+        );
     }
 
     proptest! {

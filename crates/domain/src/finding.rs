@@ -1,5 +1,5 @@
-//! A finding: one result of the linter. What the rules are is in [`crate::lint`]; how a finding becomes an HTTP
-//! error is the service's business.
+//! A finding: one result of the linter. What the rules are is in [`crate::lint`]; how a finding
+//! becomes an HTTP error is the service's business.
 
 use std::collections::BTreeSet;
 
@@ -35,11 +35,19 @@ pub struct Operation {
 impl Operation {
     /// Sets a member, whether it is there or not.
     pub fn set(path: &str, value: impl Into<Value>) -> Self {
-        Self { op: "add".to_owned(), path: path.to_owned(), value: Some(value.into()) }
+        Self {
+            op: "add".to_owned(),
+            path: path.to_owned(),
+            value: Some(value.into()),
+        }
     }
 
     pub fn remove(path: &str) -> Self {
-        Self { op: "remove".to_owned(), path: path.to_owned(), value: None }
+        Self {
+            op: "remove".to_owned(),
+            path: path.to_owned(),
+            value: None,
+        }
     }
 }
 
@@ -56,10 +64,12 @@ pub struct Finding {
     pub fix: String,
     /// Where the rule comes from.
     pub source: String,
-    /// What mends it without loss of what was meant, as a JSON Patch on the document; empty when a person must choose.
+    /// What mends it without loss of what was meant, as a JSON Patch on the document; empty when a
+    /// person must choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patch: Vec<Operation>,
-    /// Where the place belongs to no candidate: the candidates that it was found for, by their numbers; empty for all.
+    /// Where the place belongs to no candidate: the candidates that it was found for, by their
+    /// numbers; empty for all.
     #[serde(skip)]
     pub candidates: BTreeSet<usize>,
 }
@@ -78,7 +88,8 @@ impl Finding {
         }
     }
 
-    /// Whether it is about a candidate, by its number: about its own place, or about something that it shares.
+    /// Whether it is about a candidate, by its number: about its own place, or about something that
+    /// it shares.
     pub fn concerns(&self, candidate: usize) -> bool {
         match self.candidate() {
             Some(place) => place == candidate.to_string(),
@@ -86,17 +97,19 @@ impl Finding {
         }
     }
 
-    /// Whether it keeps a candidate from running: what is wrong with its own place, or a refusal of what it shares. An error of
-    /// what is shared keeps the whole experiment from running.
+    /// Whether it keeps a candidate from running: what is wrong with its own place, or a refusal of
+    /// what it shares. An error of what is shared keeps the whole experiment from running.
     pub fn refuses(&self, candidate: usize) -> bool {
-        let stops =
-            self.severity == Severity::Refused || (self.severity > Severity::Refused && self.candidate().is_some());
+        let stops = self.severity == Severity::Refused
+            || (self.severity > Severity::Refused && self.candidate().is_some());
         stops && self.concerns(candidate)
     }
 
     /// The number in its place, when that belongs to a candidate.
     pub fn candidate(&self) -> Option<&str> {
-        self.pointer.strip_prefix("/candidates/").and_then(|rest| rest.split('/').next())
+        self.pointer
+            .strip_prefix("/candidates/")
+            .and_then(|rest| rest.split('/').next())
     }
 
     #[must_use]
@@ -127,16 +140,24 @@ impl Finding {
 /// Findings that are reported of one document.
 pub const FINDINGS_MAX: usize = 200;
 
-/// The first findings of a document; where there are more, the last one says so and is as bad as the worst that was left out.
+/// The first findings of a document; where there are more, the last one says so and is as bad as
+/// the worst that was left out.
 pub fn capped(mut findings: Vec<Finding>) -> Vec<Finding> {
     if findings.len() <= FINDINGS_MAX {
         return findings;
     }
     let rest = findings.split_off(FINDINGS_MAX - 1);
-    let worst = rest.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Info);
+    let worst = rest
+        .iter()
+        .map(|finding| finding.severity)
+        .max()
+        .unwrap_or(Severity::Info);
     findings.push(
         Finding::new("more-findings", worst, "")
-            .says(format!("there is more to say than these {} findings", findings.len()))
+            .says(format!(
+                "there is more to say than these {} findings",
+                findings.len()
+            ))
             .fix("mend these first"),
     );
     findings
@@ -145,7 +166,8 @@ pub fn capped(mut findings: Vec<Finding>) -> Vec<Finding> {
 /// What is longer is no misspelt name.
 const WORD_MAX: usize = 64;
 
-/// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest first.
+/// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest
+/// first.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let length = word.chars().count();
     if length > WORD_MAX {
@@ -154,11 +176,17 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize
     let limit = (length / 3).max(2);
     // Names of another length need as many edits at least.
     let similar = names.filter(|name| name.chars().count().abs_diff(length) <= limit);
-    let mut scored: Vec<(usize, &str)> =
-        similar.map(|name| (distance(word, name), name)).filter(|(edits, _)| *edits <= limit).collect();
+    let mut scored: Vec<(usize, &str)> = similar
+        .map(|name| (distance(word, name), name))
+        .filter(|(edits, _)| *edits <= limit)
+        .collect();
     scored.sort_unstable();
     scored.dedup();
-    scored.into_iter().take(most).map(|(_, name)| name).collect()
+    scored
+        .into_iter()
+        .take(most)
+        .map(|(_, name)| name)
+        .collect()
 }
 
 /// Levenshtein distance, one row at a time.
@@ -170,7 +198,9 @@ pub fn distance(left: &str, right: &str) -> usize {
         let mut next = Vec::with_capacity(row.len());
         next.push(west);
         for (b, north) in right.chars().zip(row.iter().skip(1)) {
-            let here = (diagonal + usize::from(a != b)).min(north + 1).min(west + 1);
+            let here = (diagonal + usize::from(a != b))
+                .min(north + 1)
+                .min(west + 1);
             diagonal = *north;
             west = here;
             next.push(here);
@@ -199,7 +229,10 @@ mod tests {
         let mut many = vec![of(Severity::Info); 300];
         many.push(of(Severity::Refused));
         let capped = capped(many);
-        assert_eq!((capped.len(), capped[FINDINGS_MAX - 1].severity), (FINDINGS_MAX, Severity::Refused));
+        assert_eq!(
+            (capped.len(), capped[FINDINGS_MAX - 1].severity),
+            (FINDINGS_MAX, Severity::Refused)
+        );
     }
 
     #[test]
@@ -210,7 +243,10 @@ mod tests {
 
     #[test]
     fn what_is_far_is_not_offered() {
-        assert_eq!(nearest("budget_us", ["budget_usd", "name"].into_iter(), 3), ["budget_usd"]);
+        assert_eq!(
+            nearest("budget_us", ["budget_usd", "name"].into_iter(), 3),
+            ["budget_usd"]
+        );
         assert!(nearest("zebra", ["budget_usd"].into_iter(), 3).is_empty());
     }
 }

@@ -1,6 +1,8 @@
-//! Whether a model fits: memory of each accelerator and of the host, each term named. The formulas are published ones (ZeRO, arXiv
-//! 1910.02054; Korthikanti et al., arXiv 2205.05198; DeepSpeed's estimators); their coefficients were fitted to measured runs and
-//! are in `data/coefficients.json` with their provenance. An estimate, not a measurement: near the limit the verdict is `uncertain`.
+//! Whether a model fits: memory of each accelerator and of the host, each term named. The formulas
+//! are published ones (ZeRO, arXiv 1910.02054; Korthikanti et al., arXiv 2205.05198; DeepSpeed's
+//! estimators); their coefficients were fitted to measured runs and are in `data/coefficients.json`
+//! with their provenance. An estimate, not a measurement: near the limit the verdict is
+//! `uncertain`.
 
 use std::sync::LazyLock;
 
@@ -56,7 +58,8 @@ pub struct Coefficients {
     pub whole: f64,
     /// Bytes a parameter that the replicas share: master weights, two moments, gradients in 32 bit.
     pub shared: f64,
-    /// Bytes a parameter of 32-bit gradients that are not shared, where the layout keeps them whole.
+    /// Bytes a parameter of 32-bit gradients that are not shared, where the layout keeps them
+    /// whole.
     pub unshared_gradients: f64,
     /// GiB of CUDA context, NCCL and workspaces.
     pub context_gib: f64,
@@ -95,9 +98,28 @@ impl Coefficients {
 
     /// The other way round.
     pub fn from_array(values: [f64; 9]) -> Self {
-        let [whole, shared, unshared_gradients, context_gib, checkpoints, working_set, logits, slack, slack_scale] =
-            values;
-        Self { whole, shared, unshared_gradients, context_gib, checkpoints, working_set, logits, slack, slack_scale }
+        let [
+            whole,
+            shared,
+            unshared_gradients,
+            context_gib,
+            checkpoints,
+            working_set,
+            logits,
+            slack,
+            slack_scale,
+        ] = values;
+        Self {
+            whole,
+            shared,
+            unshared_gradients,
+            context_gib,
+            checkpoints,
+            working_set,
+            logits,
+            slack,
+            slack_scale,
+        }
     }
 }
 
@@ -107,7 +129,10 @@ struct Shipped {
 }
 
 static SHIPPED: LazyLock<Coefficients> = LazyLock::new(|| {
-    let shipped: Shipped = embedded::json("coefficients.json", include_str!("../data/coefficients.json"));
+    let shipped: Shipped = embedded::json(
+        "coefficients.json",
+        include_str!("../data/coefficients.json"),
+    );
     shipped.memory
 });
 
@@ -116,7 +141,8 @@ const GIB: f64 = 1_073_741_824.0;
 const USABLE: f64 = 0.99;
 /// The catalog has a T4's 16 GB; it reports 15.
 const USABLE_T4: f64 = 0.92;
-/// Below this share of the card it fits, and above that one it does not: where held-out estimates of Megatron's layouts never erred.
+/// Below this share of the card it fits, and above that one it does not: where held-out estimates
+/// of Megatron's layouts never erred.
 const BAND: (f64, f64) = (0.95, 1.10);
 /// The same where the terms are textbook ones, checked on rows that ran and not fitted.
 const TEXTBOOK_BAND: (f64, f64) = (0.90, 1.15);
@@ -127,13 +153,14 @@ const HOST_BUFFER_FACTOR: f64 = 1.5;
 const SATURATION: f64 = 0.015;
 /// Heads of 128 where the number of heads is not known.
 const HEAD: f64 = 128.0;
-/// Bytes of one layer's activations per token and unit of width, 16 bit, FlashAttention, no dropout: outside the MLP.
+/// Bytes of one layer's activations per token and unit of width, 16 bit, FlashAttention, no
+/// dropout: outside the MLP.
 const OUTSIDE_MLP: f64 = 13.0;
 /// The same of a plain MLP four times as wide.
 const PLAIN_MLP: f64 = 19.0;
 
-/// A Megatron-style layout: tensor and pipeline parallel, optimiser states shared by the replicas or not, attention without
-/// FlashAttention.
+/// A Megatron-style layout: tensor and pipeline parallel, optimiser states shared by the replicas
+/// or not, attention without FlashAttention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     pub layers: f64,
@@ -147,7 +174,8 @@ pub struct Layout {
     pub replicas: f64,
     pub zero_stage: u8,
     pub micro_batch: f64,
-    /// Sequences a step over all replicas; not known: as many micro-batches as the pipeline can hold.
+    /// Sequences a step over all replicas; not known: as many micro-batches as the pipeline can
+    /// hold.
     pub global_batch: Option<f64>,
     /// Matrices of one layer, parameters; `12h²` of a plain transformer.
     pub layer_parameters: f64,
@@ -158,19 +186,41 @@ pub struct Layout {
 
 /// What the most loaded rank needs, GiB, by term; and the card, GiB.
 pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Term> {
-    let Layout { layers, hidden, tensor, pipeline, replicas, .. } = *layout;
+    let Layout {
+        layers,
+        hidden,
+        tensor,
+        pipeline,
+        replicas,
+        ..
+    } = *layout;
     let tokens = layout.sequence_length * layout.micro_batch;
     let heads = layout.heads.unwrap_or(hidden / HEAD);
     // Megatron may count the embedding as a layer, so that layers + 2 are shared out.
     let divides = |count: f64| (count / pipeline).fract() == 0.0;
     let is_rebalanced = !divides(layers) && divides(layers + 2.0);
-    let first_stage = if is_rebalanced { (layers + 2.0) / pipeline - 1.0 } else { (layers / pipeline).ceil() };
-    let heads_here = if layout.has_own_head && pipeline <= 1.0 { 2.0 } else { 1.0 };
-    let parameters = (first_stage * layout.layer_parameters + heads_here * layout.vocabulary * hidden) / tensor;
-    let micro_batches = layout.global_batch.map_or(f64::INFINITY, |all| all / (replicas * layout.micro_batch));
+    let first_stage = if is_rebalanced {
+        (layers + 2.0) / pipeline - 1.0
+    } else {
+        (layers / pipeline).ceil()
+    };
+    let heads_here = if layout.has_own_head && pipeline <= 1.0 {
+        2.0
+    } else {
+        1.0
+    };
+    let parameters =
+        (first_stage * layout.layer_parameters + heads_here * layout.vocabulary * hidden) / tensor;
+    let micro_batches = layout
+        .global_batch
+        .map_or(f64::INFINITY, |all| all / (replicas * layout.micro_batch));
     let in_flight = pipeline.min(micro_batches.max(1.0));
     let keeps_gradients = f64::from(u8::from(is_rebalanced || pipeline <= 1.0));
-    let sharers = if layout.zero_stage >= 1 { replicas } else { 1.0 };
+    let sharers = if layout.zero_stage >= 1 {
+        replicas
+    } else {
+        1.0
+    };
     let flat_copy = if layout.zero_stage == 0 { 2.0 } else { 0.0 };
     let per_parameter = fitted.whole
         + fitted.shared / sharers
@@ -185,9 +235,15 @@ pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Te
         layer * in_flight * layers / pipeline
     };
     vec![
-        term("weights, gradients, optimiser", parameters * per_parameter / GIB),
+        term(
+            "weights, gradients, optimiser",
+            parameters * per_parameter / GIB,
+        ),
         term("activations", activations),
-        term("logits", fitted.logits * tokens * layout.vocabulary / tensor / GIB),
+        term(
+            "logits",
+            fitted.logits * tokens * layout.vocabulary / tensor / GIB,
+        ),
         term("CUDA, NCCL, workspaces", fitted.context_gib),
         term("allocator slack", slack(checkpoints, card_gib, fitted)),
     ]
@@ -197,12 +253,17 @@ fn slack(checkpoints_gib: f64, card_gib: f64, fitted: &Coefficients) -> f64 {
     fitted.slack * card_gib * (1.0 - (-checkpoints_gib / (fitted.slack_scale * card_gib)).exp())
 }
 
-/// What a monitor shows of a need: never more than the card, since the allocator gives back what it does not use.
+/// What a monitor shows of a need: never more than the card, since the allocator gives back what it
+/// does not use.
 pub fn reported(need_gib: f64, card_gib: f64) -> f64 {
     let width = SATURATION * card_gib;
     let over = (need_gib - card_gib) / width;
     // ln(1 + e^x), without overflow.
-    let softplus = if over > 30.0 { over } else { over.exp().ln_1p() };
+    let softplus = if over > 30.0 {
+        over
+    } else {
+        over.exp().ln_1p()
+    };
     need_gib - width * softplus
 }
 
@@ -221,12 +282,19 @@ fn banded(need: f64, capacity: Option<f64>, (fits, does_not): (f64, f64)) -> Ver
 }
 
 fn term(name: &str, gib: f64) -> Term {
-    Term { name: name.to_owned(), gib }
+    Term {
+        name: name.to_owned(),
+        gib,
+    }
 }
 
 /// GiB of one accelerator that a job can use.
 pub fn usable_gib(accelerator: Option<&str>, reported_gib: f64) -> f64 {
-    let share = if accelerator.is_some_and(|name| name.ends_with("T4")) { USABLE_T4 } else { USABLE };
+    let share = if accelerator.is_some_and(|name| name.ends_with("T4")) {
+        USABLE_T4
+    } else {
+        USABLE
+    };
     reported_gib * share
 }
 
@@ -238,10 +306,13 @@ pub fn fit(
     (instance, count): (&InstanceType, u32),
 ) -> Fit {
     let fitted = Coefficients::shipped();
-    let capacity = instance.accelerator_memory_gib.map(|gib| usable_gib(instance.accelerator.as_deref(), gib));
+    let capacity = instance
+        .accelerator_memory_gib
+        .map(|gib| usable_gib(instance.accelerator.as_deref(), gib));
     let card = capacity.unwrap_or(80.0);
     let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
-    // What was measured of split models: every weight trained, optimiser at most shared, nothing on the host, 16 bit.
+    // What was measured of split models: every weight trained, optimiser at most shared, nothing on
+    // the host, 16 bit.
     let is_megatron = (is_split || profile.library == ParallelLibrary::SmpV1)
         && model.lora_rank.is_none()
         && profile.zero_stage <= 1
@@ -256,9 +327,17 @@ pub fn fit(
     // Nothing at all sums up to -0.
     let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>() + 0.0;
     let (accelerator_gib, host_gib) = (sum(&terms), sum(&host_terms));
-    let band = if is_megatron && profile.activation_checkpointing { BAND } else { TEXTBOOK_BAND };
+    let band = if is_megatron && profile.activation_checkpointing {
+        BAND
+    } else {
+        TEXTBOOK_BAND
+    };
     let on_accelerator = banded(accelerator_gib, capacity, band);
-    let on_host = if host_gib > 0.0 { banded(host_gib, instance.memory_gib, HOST_BAND) } else { Verdict::Fits };
+    let on_host = if host_gib > 0.0 {
+        banded(host_gib, instance.memory_gib, HOST_BAND)
+    } else {
+        Verdict::Fits
+    };
     Fit {
         verdict: worse(on_accelerator, on_host),
         accelerator_gib,
@@ -270,7 +349,12 @@ pub fn fit(
     }
 }
 
-fn layout(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, count: u32) -> Layout {
+fn layout(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    instance: &InstanceType,
+    count: u32,
+) -> Layout {
     let tensor = f64::from(profile.tensor_parallel_degree.max(1));
     let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
     let gpus = f64::from(instance.accelerator_count.max(1)) * f64::from(count.max(1));
@@ -287,7 +371,9 @@ fn layout(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, co
         replicas,
         zero_stage: profile.zero_stage.min(1),
         micro_batch,
-        global_batch: Some(micro_batch * f64::from(profile.gradient_accumulation_steps.max(1)) * replicas),
+        global_batch: Some(
+            micro_batch * f64::from(profile.gradient_accumulation_steps.max(1)) * replicas,
+        ),
         layer_parameters: model.layer_parameters(),
         recomputes: profile.activation_checkpointing,
         has_own_head: !model.tied_embeddings,
@@ -307,16 +393,33 @@ fn sharded(
     let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
     let split = tensor * pipeline;
     let gpus = f64::from(instance.accelerator_count) * f64::from(count.max(1));
-    let replicas = if shares(profile.library) { (gpus / split).max(1.0) } else { 1.0 };
-    let wide = if precision == Precision::Fp32 { 2.0 } else { 1.0 };
-    let [hidden, layers, vocabulary] = [model.hidden, model.layers, model.vocabulary].map(f64::from);
+    let replicas = if shares(profile.library) {
+        (gpus / split).max(1.0)
+    } else {
+        1.0
+    };
+    let wide = if precision == Precision::Fp32 {
+        2.0
+    } else {
+        1.0
+    };
+    let [hidden, layers, vocabulary] =
+        [model.hidden, model.layers, model.vocabulary].map(f64::from);
     let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu);
-    let [weights, gradients, optimiser] = states(model, profile, precision, replicas).map(|bytes| bytes / split);
+    let [weights, gradients, optimiser] =
+        states(model, profile, precision, replicas).map(|bytes| bytes / split);
     let embeddings = vocabulary * hidden;
-    let live = if profile.zero_stage >= 3 { 2.0 * wide * (2.0 * model.layer_parameters() + embeddings) } else { 0.0 };
-    let mlp = model.intermediate.map_or(PLAIN_MLP, |width| 2.0 + 8.0 * f64::from(width) / hidden);
+    let live = if profile.zero_stage >= 3 {
+        2.0 * wide * (2.0 * model.layer_parameters() + embeddings)
+    } else {
+        0.0
+    };
+    let mlp = model
+        .intermediate
+        .map_or(PLAIN_MLP, |width| 2.0 + 8.0 * f64::from(width) / hidden);
     let layer = wide * (OUTSIDE_MLP + mlp) * tokens * hidden / tensor / GIB;
-    // A full pipeline has as many micro-batches under way as it has stages: the layers of all of them together.
+    // A full pipeline has as many micro-batches under way as it has stages: the layers of all of
+    // them together.
     let inputs = wide * 2.0 * tokens * hidden * layers / GIB;
     let activations = match (profile.activation_checkpointing, profile.activation_offload) {
         (false, _) => layer * layers,
@@ -348,11 +451,16 @@ pub fn shares(library: ParallelLibrary) -> bool {
     )
 }
 
-/// Bytes of weights, gradients and optimiser of a whole replica's accelerator: Adam in mixed precision is 16 bytes a trained parameter
-/// (2 + 2 + 12), in 32 bit 4 + 4 + 8; ZeRO's stage shares them over the replicas. Frozen weights cost what weights cost.
+/// Bytes of weights, gradients and optimiser of a whole replica's accelerator: Adam in mixed
+/// precision is 16 bytes a trained parameter (2 + 2 + 12), in 32 bit 4 + 4 + 8; ZeRO's stage shares
+/// them over the replicas. Frozen weights cost what weights cost.
 fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f64) -> [f64; 3] {
     let (all, trained) = (model.parameters(), model.trainable_parameters());
-    let (each, moments) = if precision == Precision::Fp32 { (4.0, 8.0) } else { (2.0, 12.0) };
+    let (each, moments) = if precision == Precision::Fp32 {
+        (4.0, 8.0)
+    } else {
+        (2.0, 12.0)
+    };
     let (weights, gradients, optimiser) = match profile.zero_stage {
         0 => (each * all, each * trained, moments * trained),
         1 => (each * all, each * trained, moments * trained / n),
@@ -360,7 +468,11 @@ fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f6
         _ => (each * all / n, each * trained / n, moments * trained / n),
     };
     // LoRA's adapters come on top of the model.
-    let adapters = if model.lora_rank.is_some() { each * trained } else { 0.0 };
+    let adapters = if model.lora_rank.is_some() {
+        each * trained
+    } else {
+        0.0
+    };
     match profile.cpu_offload {
         CpuOffload::None => [weights + adapters, gradients, optimiser],
         CpuOffload::Optimizer => [weights + adapters, gradients, 0.0],
@@ -368,14 +480,21 @@ fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f6
     }
 }
 
-/// Host memory of one instance: what DeepSpeed keeps there, as its estimators have it, and offloaded activations.
-fn host(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, count: u32) -> Vec<Term> {
+/// Host memory of one instance: what DeepSpeed keeps there, as its estimators have it, and
+/// offloaded activations.
+fn host(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    instance: &InstanceType,
+    count: u32,
+) -> Vec<Term> {
     let gpus = f64::from(instance.accelerator_count.max(1));
     let nodes = f64::from(count.max(1));
     let (all, trained) = (model.parameters(), model.trainable_parameters());
     let mut terms = Vec::new();
     if profile.cpu_offload != CpuOffload::None {
-        // DeepSpeed reckons lower stages with all GPUs of all instances on one host; the host has its own processes only.
+        // DeepSpeed reckons lower stages with all GPUs of all instances on one host; the host has
+        // its own processes only.
         let stage_3 = deepspeed::zero3(
             trained,
             0.0,
@@ -387,7 +506,10 @@ fn host(model: &ModelShape, profile: &ProfileSpec, instance: &InstanceType, coun
         terms.push(term("optimiser states", stage_3.host_bytes / GIB));
     }
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters {
-        terms.push(term("weights", 2.0 * all / nodes * HOST_BUFFER_FACTOR / GIB));
+        terms.push(term(
+            "weights",
+            2.0 * all / nodes * HOST_BUFFER_FACTOR / GIB,
+        ));
     }
     if profile.activation_checkpointing && profile.activation_offload {
         let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu);
@@ -404,14 +526,19 @@ fn worse(left: Verdict, right: Verdict) -> Verdict {
         Verdict::Uncertain => 2,
         Verdict::DoesNotFit => 3,
     };
-    if rank(left) >= rank(right) { left } else { right }
+    if rank(left) >= rank(right) {
+        left
+    } else {
+        right
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Rows of bigscience's chronicles, by their line there: what the model needs of them, with the coefficients as shipped.
+    /// Rows of bigscience's chronicles, by their line there: what the model needs of them, with the
+    /// coefficients as shipped.
     #[test]
     fn golden_values_of_the_fitted_model() {
         let row = |layers, hidden, tensor, pipeline, replicas, micro_batch, zero_stage| Layout {
@@ -431,7 +558,10 @@ mod tests {
             has_own_head: false,
         };
         let need = |layout: &Layout| -> f64 {
-            megatron(layout, 79.2, &Coefficients::shipped()).iter().map(|term| term.gib).sum()
+            megatron(layout, 79.2, &Coefficients::shipped())
+                .iter()
+                .map(|term| term.gib)
+                .sum()
         };
         // Measured 75, 37, 72 and 63 GB.
         for (layout, expected) in [
@@ -439,7 +569,11 @@ mod tests {
             (row(72.0, 14_336.0, 8.0, 12.0, 4.0, 2.0, 0), 71.0),
             (row(72.0, 14_336.0, 2.0, 12.0, 16.0, 2.0, 1), 67.5),
         ] {
-            assert!((need(&layout) - expected).abs() < 0.3, "{} for {expected}", need(&layout));
+            assert!(
+                (need(&layout) - expected).abs() < 0.3,
+                "{} for {expected}",
+                need(&layout)
+            );
         }
         assert!(reported(87.0, 79.2) < 79.3);
         assert_eq!(verdict_of(87.2, 79.2), Verdict::DoesNotFit);
@@ -447,8 +581,12 @@ mod tests {
 
     #[test]
     fn what_is_shipped_is_read() {
-        let shipped: Shipped = serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
+        let shipped: Shipped =
+            serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
         assert_eq!(shipped.memory, Coefficients::shipped());
-        assert_eq!(Coefficients::from_array(shipped.memory.to_array()), shipped.memory);
+        assert_eq!(
+            Coefficients::from_array(shipped.memory.to_array()),
+            shipped.memory
+        );
     }
 }

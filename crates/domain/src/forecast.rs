@@ -1,5 +1,6 @@
-//! What a candidate should do before it has run: speed, hours and dollars, each with a 90 % interval, and which candidates cannot win
-//! whatever happens inside those intervals. Predicted, never measured; the speed's law is [`crate::predict`].
+//! What a candidate should do before it has run: speed, hours and dollars, each with a 90 %
+//! interval, and which candidates cannot win whatever happens inside those intervals. Predicted,
+//! never measured; the speed's law is [`crate::predict`].
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +9,9 @@ use crate::catalog;
 use crate::money::Usd;
 use crate::predict::{self, Calibration, Case, Seconds};
 use crate::price::Price;
-use crate::spec::{CandidateSpec, ExperimentSpec, Minimize, ProfileSpec, PurchaseOption, WorkloadSpec};
+use crate::spec::{
+    CandidateSpec, ExperimentSpec, Minimize, ProfileSpec, PurchaseOption, WorkloadSpec,
+};
 use crate::spot::SAVING_PERCENT_MAX;
 
 /// A speed that was measured before, of the same workload: it moves the predictions.
@@ -38,7 +41,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Dollars with their interval. Of spot only the bounds are known: what it saves is known at the end.
+/// Dollars with their interval. Of spot only the bounds are known: what it saves is known at the
+/// end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsdInterval {
     pub low: Usd,
@@ -70,14 +74,24 @@ pub struct Forecast {
     pub basis: Vec<String>,
 }
 
-/// The law with the experiment's own measurements. Those that cannot be read as a setting are left out; the linter names them.
+/// The law with the experiment's own measurements. Those that cannot be read as a setting are left
+/// out; the linter names them.
 pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     let mut calibration = Calibration::shipped();
-    let Some(workload) = &spec.workload else { return calibration };
+    let Some(workload) = &spec.workload else {
+        return calibration;
+    };
     for measurement in &spec.measurements {
-        let Some(instance) = catalog::find(&measurement.instance_type) else { continue };
+        let Some(instance) = catalog::find(&measurement.instance_type) else {
+            continue;
+        };
         let on = (instance, measurement.instance_count);
-        if let Some(case) = Case::new(&workload.model, &measurement.profile, workload.precision, on) {
+        if let Some(case) = Case::new(
+            &workload.model,
+            &measurement.profile,
+            workload.precision,
+            on,
+        ) {
             calibration.learn(&case, measurement.tokens_per_second);
         }
     }
@@ -96,19 +110,35 @@ pub fn forecast(
         return None;
     }
     let instance = catalog::find(&candidate.instance_type)?;
-    let case = Case::new(&workload.model, profile, workload.precision, (instance, candidate.instance_count))?;
+    let case = Case::new(
+        &workload.model,
+        profile,
+        workload.precision,
+        (instance, candidate.instance_count),
+    )?;
     let [low, expected, high] = calibration.tokens_per_second(&case);
     if !(low.is_finite() && high.is_finite() && low > 0.0) {
         return None;
     }
     let hours = |tokens: u64| {
         let at = |speed: f64| real(tokens) / speed / 3600.0;
-        Interval { low: at(high), expected: at(expected), high: at(low) }
+        Interval {
+            low: at(high),
+            expected: at(expected),
+            high: at(low),
+        }
     };
-    let (trial_hours, full_run_hours) = (hours(workload.trial_tokens), hours(workload.total_tokens));
-    let dollars = |hours: Interval| price.and_then(|price| usd(hours, candidate.instance_count, price, option));
+    let (trial_hours, full_run_hours) =
+        (hours(workload.trial_tokens), hours(workload.total_tokens));
+    let dollars = |hours: Interval| {
+        price.and_then(|price| usd(hours, candidate.instance_count, price, option))
+    };
     Some(Forecast {
-        tokens_per_second: Interval { low, expected, high },
+        tokens_per_second: Interval {
+            low,
+            expected,
+            high,
+        },
         mfu_percent: 100.0 * expected * workload.model.flops_per_token()
             / (case.setting.accelerators * case.hardware.peak),
         seconds_per_micro_step: calibration.seconds(&case.hardware, &case.setting),
@@ -116,7 +146,10 @@ pub fn forecast(
         full_run_usd: dollars(full_run_hours),
         trial_hours,
         full_run_hours,
-        is_rescaled: spec.measurements.iter().any(|one| one.instance_type == candidate.instance_type),
+        is_rescaled: spec
+            .measurements
+            .iter()
+            .any(|one| one.instance_type == candidate.instance_type),
         basis: basis(spec, &case, option),
     })
 }
@@ -131,12 +164,19 @@ fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Op
             expected: Some(at(hours.expected, price.usd_per_hour)?),
             high,
         },
-        PurchaseOption::Spot => UsdInterval { low: at(hours.low * saved, price.usd_per_hour)?, expected: None, high },
+        PurchaseOption::Spot => UsdInterval {
+            low: at(hours.low * saved, price.usd_per_hour)?,
+            expected: None,
+            high,
+        },
     })
 }
 
 fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<String> {
-    let mut all = vec![format!("predicted: physics with coefficients fitted to {}", predict::source())];
+    let mut all = vec![format!(
+        "predicted: physics with coefficients fitted to {}",
+        predict::source()
+    )];
     if predict::type_sd(case.kind) > 0.0 {
         all.push(format!(
             "{} is not among the measured chips: the data sheet speaks for it, and the interval is wider",
@@ -144,10 +184,16 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
         ));
     }
     if case.extra > 0.0 {
-        all.push("offload, tensor or pipeline parallel or LoRA is physics only: the interval is wider".to_owned());
+        all.push(
+            "offload, tensor or pipeline parallel or LoRA is physics only: the interval is wider"
+                .to_owned(),
+        );
     }
     if !spec.measurements.is_empty() {
-        all.push(format!("{} measured run(s) of this workload went in", spec.measurements.len()));
+        all.push(format!(
+            "{} measured run(s) of this workload went in",
+            spec.measurements.len()
+        ));
     }
     if option == PurchaseOption::Spot {
         all.push(
@@ -172,14 +218,18 @@ pub struct Contender<'a> {
     pub option: PurchaseOption,
 }
 
-/// Why each contender cannot win, where that is certain: even at its best it is behind another at its worst, or beyond the limits.
-/// The forecasts are relative ones: what all have in common is taken out.
+/// Why each contender cannot win, where that is certain: even at its best it is behind another at
+/// its worst, or beyond the limits. The forecasts are relative ones: what all have in common is
+/// taken out.
 pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Option<String>> {
     let minimize = spec.objective.minimize;
     let bounds = |contender: &Contender<'_>| -> Option<(f64, f64)> {
         let hours = contender.relative.full_run_hours;
         match minimize {
-            Minimize::Cost => contender.relative.full_run_usd.map(|usd| (usd.low.as_f64(), usd.high.as_f64())),
+            Minimize::Cost => contender
+                .relative
+                .full_run_usd
+                .map(|usd| (usd.low.as_f64(), usd.high.as_f64())),
             Minimize::Time => Some((hours.low, hours.high)),
         }
     };
@@ -201,17 +251,29 @@ pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Op
             ),
         })
     };
-    contenders.iter().map(|contender| over_the_limits(spec, contender).or_else(|| behind(contender))).collect()
+    contenders
+        .iter()
+        .map(|contender| over_the_limits(spec, contender).or_else(|| behind(contender)))
+        .collect()
 }
 
 fn over_the_limits(spec: &ExperimentSpec, contender: &Contender<'_>) -> Option<String> {
     let forecast = contender.forecast;
-    let over_budget = spec.objective.full_run_budget_usd.zip(forecast.full_run_usd);
+    let over_budget = spec
+        .objective
+        .full_run_budget_usd
+        .zip(forecast.full_run_usd);
     if let Some((budget, usd)) = over_budget.filter(|(budget, usd)| usd.low > *budget) {
-        return Some(format!("at best {} for the full run, and its budget is {budget} (predicted)", usd.low));
+        return Some(format!(
+            "at best {} for the full run, and its budget is {budget} (predicted)",
+            usd.low
+        ));
     }
     let deadline = spec.objective.full_run_deadline_hours?;
     let hours = forecast.full_run_hours.low;
-    (hours > deadline)
-        .then(|| format!("at best {hours:.1} h for the full run, and its deadline is {deadline} h (predicted)"))
+    (hours > deadline).then(|| {
+        format!(
+            "at best {hours:.1} h for the full run, and its deadline is {deadline} h (predicted)"
+        )
+    })
 }

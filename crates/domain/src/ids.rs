@@ -1,5 +1,6 @@
-//! Typed identifiers: a prefix that tells what the id names, over a UUIDv7 that sorts by creation time.
-//! Ids are made elsewhere (time and randomness are parameters); here they are only parsed and shown.
+//! Typed identifiers: a prefix that tells what the id names, over a UUIDv7 that sorts by creation
+//! time. Ids are made elsewhere (time and randomness are parameters); here they are only parsed and
+//! shown.
 
 use std::fmt;
 use std::str::FromStr;

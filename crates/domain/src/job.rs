@@ -1,5 +1,5 @@
-//! A SageMaker training job as we ask for it and as we see it. Field names follow SageMaker's; wire formats and SDK
-//! types are the AWS crate's business.
+//! A SageMaker training job as we ask for it and as we see it. Field names follow SageMaker's; wire
+//! formats and SDK types are the AWS crate's business.
 
 use std::collections::BTreeMap;
 
@@ -173,7 +173,8 @@ pub struct ObservedJob {
     /// The value of our [`MARKER`], when the job carries one.
     pub marker: Option<String>,
     pub status: JobStatus,
-    /// SecondaryStatus as text: shown, and branched on only where the documentation promises the value.
+    /// SecondaryStatus as text: shown, and branched on only where the documentation promises the
+    /// value.
     pub secondary_status: String,
     pub failure_reason: Option<String>,
     pub created_at: Option<DateTime<Utc>>,
@@ -202,7 +203,8 @@ pub struct Billing {
     pub estimated: bool,
 }
 
-/// After so long nobody waits for SageMaker's own figure any more: what it says then is taken, or estimated.
+/// After so long nobody waits for SageMaker's own figure any more: what it says then is taken, or
+/// estimated.
 const BILL_TOLD_WITHIN: TimeDelta = TimeDelta::minutes(10);
 /// Times of several phases are rounded one by one.
 const BILL_ROUNDING_SECONDS: u64 = 10;
@@ -210,7 +212,12 @@ const BILL_ROUNDING_SECONDS: u64 = 10;
 impl ObservedJob {
     /// One that began to be billed at `start`, for tests.
     #[cfg(test)]
-    pub(crate) fn sample(marker: &str, status: JobStatus, secondary_status: &str, start: DateTime<Utc>) -> Self {
+    pub(crate) fn sample(
+        marker: &str,
+        status: JobStatus,
+        secondary_status: &str,
+        start: DateTime<Utc>,
+    ) -> Self {
         Self {
             job_name: "bakeoff-x-1".into(),
             arn: String::new(),
@@ -231,23 +238,29 @@ impl ObservedJob {
         }
     }
 
-    /// It is over, and SageMaker may yet say what it bills: just after the end, TrainingTimeInSeconds and BillableTimeInSeconds can be
-    /// absent, or less than the time from TrainingStartTime to TrainingEndTime. Who looks again soon need not estimate.
+    /// It is over, and SageMaker may yet say what it bills: just after the end,
+    /// TrainingTimeInSeconds and BillableTimeInSeconds can be absent, or less than the time from
+    /// TrainingStartTime to TrainingEndTime. Who looks again soon need not estimate.
     pub fn awaits_bill(&self, now: DateTime<Utc>) -> bool {
-        let Some((start, end)) = self.started_at.zip(self.ended_at) else { return false };
+        let Some((start, end)) = self.started_at.zip(self.ended_at) else {
+            return false;
+        };
         let ran = || bill::ran(start, end, &bill::waits(&self.transitions));
         let is_low = |trained: u64| trained + BILL_ROUNDING_SECONDS < ran();
         let is_told = self.billable_seconds.is_some() && !self.training_seconds.is_some_and(is_low);
         !is_told && (now - end).abs() < BILL_TOLD_WITHIN
     }
 
-    /// What was billed, as told; or the time that it had instances, to its end or to now: an estimate, which never exceeds
-    /// `longest_seconds`.
+    /// What was billed, as told; or the time that it had instances, to its end or to now: an
+    /// estimate, which never exceeds `longest_seconds`.
     pub fn billing(&self, longest_seconds: u64, now: DateTime<Utc>) -> Billing {
         let waits = bill::waits(&self.transitions);
-        let since = |start| bill::ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
+        let since =
+            |start| bill::ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
         Billing {
-            seconds: self.billable_seconds.unwrap_or_else(|| self.started_at.map_or(0, since)),
+            seconds: self
+                .billable_seconds
+                .unwrap_or_else(|| self.started_at.map_or(0, since)),
             // A job that never started is billed nothing, and that is certain.
             estimated: self.billable_seconds.is_none() && self.started_at.is_some(),
         }

@@ -1,7 +1,8 @@
 //! Bakeoff's nouns and rules.
 //!
-//! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS type. Time and ids are parameters; what
-//! must reach AWS goes through the port traits in [`ports`]. Money is [`money::Usd`], a decimal.
+//! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS type. Time and ids are
+//! parameters; what must reach AWS goes through the port traits in [`ports`]. Money is
+//! [`money::Usd`], a decimal.
 
 pub mod attempt;
 pub mod bill;
@@ -53,8 +54,8 @@ pub mod stray;
 pub mod technique;
 pub mod watch;
 
-/// Reads every data file and pattern that is compiled in. Panics, naming the file, if one cannot be read: called first, it ends a
-/// program that would decide about money without them.
+/// Reads every data file and pattern that is compiled in. Panics, naming the file, if one cannot be
+/// read: called first, it ends a program that would decide about money without them.
 pub fn read_embedded() {
     catalog::all();
     price::catalog();

@@ -1,6 +1,7 @@
-//! How fast one AWS operation may be called. AWS does not publish most of its request quotas, so the limiter learns them:
-//! it doubles until the first throttle, then follows the cubic curve of TCP CUBIC (Ha, Rhee, Xu 2008; RFC 9438), counted in
-//! calls: back off by a tenth, return quickly to just below the last rate that was throttled, stay there, and only then probe.
+//! How fast one AWS operation may be called. AWS does not publish most of its request quotas, so
+//! the limiter learns them: it doubles until the first throttle, then follows the cubic curve of
+//! TCP CUBIC (Ha, Rhee, Xu 2008; RFC 9438), counted in calls: back off by a tenth, return quickly
+//! to just below the last rate that was throttled, stay there, and only then probe.
 //!
 //! Pure: it reads no clock. It runs on the domain clock, as AWS's quotas do.
 
@@ -37,12 +38,22 @@ pub struct Limiter {
 impl Limiter {
     /// Begins at `rate` calls per second, learns.
     pub fn learning(rate: f64) -> Self {
-        Self { rate, most: RATE_MAX, tokens: rate.max(1.0), refilled_at: None, throttled: None, deaf_until: None }
+        Self {
+            rate,
+            most: RATE_MAX,
+            tokens: rate.max(1.0),
+            refilled_at: None,
+            throttled: None,
+            deaf_until: None,
+        }
     }
 
     /// Never faster than `rate` calls per second: for a quota that is known.
     pub fn at_most(rate: f64) -> Self {
-        Self { most: rate, ..Self::learning(rate) }
+        Self {
+            most: rate,
+            ..Self::learning(rate)
+        }
     }
 
     /// Calls per second, as learnt so far.
@@ -59,7 +70,8 @@ impl Limiter {
         let last = *self.refilled_at.get_or_insert(now);
         let elapsed = (now - last).as_seconds_f64().max(0.0);
         self.tokens = (self.tokens + elapsed * self.rate).min(self.depth());
-        // From the new time on, also when the clock was stepped back: the old time may be an hour away.
+        // From the new time on, also when the clock was stepped back: the old time may be an hour
+        // away.
         self.refilled_at = Some(now);
     }
 
@@ -97,7 +109,10 @@ impl Limiter {
         if was_throttled {
             let deaf = seconds(2.0 / self.rate);
             // A moment further ahead than it was ever set is of before the clock was stepped back.
-            if self.deaf_until.is_some_and(|until| now < until && until - now <= deaf * 2) {
+            if self
+                .deaf_until
+                .is_some_and(|until| now < until && until - now <= deaf * 2)
+            {
                 return;
             }
             self.throttled = Some((self.rate, 0.0));
@@ -151,7 +166,10 @@ mod tests {
         for quota in [1.0, 5.0, 25.0] {
             let (used, throttled) = against(quota, 10_000);
             assert!(used >= 0.95, "at {quota}/s it uses only {used}");
-            assert!(throttled <= 0.01, "at {quota}/s {throttled} of the calls are throttled");
+            assert!(
+                throttled <= 0.01,
+                "at {quota}/s {throttled} of the calls are throttled"
+            );
         }
     }
 
@@ -167,7 +185,10 @@ mod tests {
                 sent += 1;
             }
         }
-        assert!((99..=102).contains(&sent), "{sent} calls in 100 seconds at one a second");
+        assert!(
+            (99..=102).contains(&sent),
+            "{sent} calls in 100 seconds at one a second"
+        );
     }
 
     #[test]
@@ -177,7 +198,10 @@ mod tests {
         assert!(limiter.take(start).is_ok());
         let stepped = start - TimeDelta::hours(1);
         assert!(limiter.take(stepped).is_err());
-        assert!(limiter.take(stepped + TimeDelta::seconds(1)).is_ok(), "an hour later than the new time");
+        assert!(
+            limiter.take(stepped + TimeDelta::seconds(1)).is_ok(),
+            "an hour later than the new time"
+        );
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The linter: rules that a document must keep, each with an id, a severity, a pointer, a way out and a source.
+//! The linter: rules that a document must keep, each with an id, a severity, a pointer, a way out
+//! and a source.
 //!
-//! The register of rules is [`rules`]; a check is a function in [`request`] (an experiment as a whole), [`candidate`] (one candidate
-//! on its hardware), [`shape`] (a raw CreateTrainingJob body), [`estimator`] (arguments of the SDK), or in [`training`] and
-//! [`libraries`], which see a training job whatever document it came from. Errors stop the request; refusals stop one candidate;
+//! The register of rules is [`rules`]; a check is a function in [`request`] (an experiment as a
+//! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw CreateTrainingJob body),
+//! [`estimator`] (arguments of the SDK), or in [`training`] and [`libraries`], which see a training
+//! job whatever document it came from. Errors stop the request; refusals stop one candidate;
 //! warnings and notes go with the plan.
 
 mod candidate;
@@ -49,8 +51,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::Experiment, Self::Workload, Self::InstanceProfile, Self::TrainingJob, Self::Estimator, Self::Run];
+    pub const ALL: [Self; 6] = [
+        Self::Experiment,
+        Self::Workload,
+        Self::InstanceProfile,
+        Self::TrainingJob,
+        Self::Estimator,
+        Self::Run,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -66,16 +74,34 @@ impl Kind {
     /// What a document must be, by the members that only its kind has.
     pub fn of(document: &Value) -> Option<Self> {
         let has = |names: &[&str]| names.iter().any(|name| document.get(name).is_some());
-        let body = ["TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "StoppingCondition"];
-        let like_body = ["algorithm_specification", "resource_config", "stopping_condition", "input_data_config"];
-        let arguments =
-            ["sdk_class", "distribution", "max_run", "use_spot_instances", "compiler_config", "framework_version"];
+        let body = [
+            "TrainingJobName",
+            "AlgorithmSpecification",
+            "ResourceConfig",
+            "StoppingCondition",
+        ];
+        let like_body = [
+            "algorithm_specification",
+            "resource_config",
+            "stopping_condition",
+            "input_data_config",
+        ];
+        let arguments = [
+            "sdk_class",
+            "distribution",
+            "max_run",
+            "use_spot_instances",
+            "compiler_config",
+            "framework_version",
+        ];
         match () {
             () if has(&["candidates", "objective"]) => Some(Self::Experiment),
             () if has(&body) || has(&like_body) => Some(Self::TrainingJob),
             () if has(&arguments) => Some(Self::Estimator),
             () if has(&["hardware", "accelerator_count"]) => Some(Self::Run),
-            () if has(&["micro_batch_per_gpu"]) || document.pointer("/spec/micro_batch_per_gpu").is_some() => {
+            () if has(&["micro_batch_per_gpu"])
+                || document.pointer("/spec/micro_batch_per_gpu").is_some() =>
+            {
                 Some(Self::InstanceProfile)
             }
             () if has(&["model", "image", "trial_tokens"]) => Some(Self::Workload),
@@ -89,7 +115,11 @@ impl Kind {
 pub enum Document {
     Experiment(Box<ExperimentSpec>),
     Workload(Box<WorkloadSpec>),
-    InstanceProfile { instance_type: Option<String>, spec: Box<ProfileSpec>, at: &'static str },
+    InstanceProfile {
+        instance_type: Option<String>,
+        spec: Box<ProfileSpec>,
+        at: &'static str,
+    },
     TrainingJob(Value),
     Estimator(Value),
     Run(Box<RunSpec>),
@@ -100,14 +130,18 @@ pub enum Document {
 pub struct Known<'a> {
     /// Those in force.
     pub prices: &'a [Price],
-    /// Of the speeds that are predicted: the same as the forecast's, or the two would contradict each other.
+    /// Of the speeds that are predicted: the same as the forecast's, or the two would contradict
+    /// each other.
     pub calibration: &'a Calibration,
 }
 
 /// Checks a document of any kind, by what it says itself and the prices in force.
 pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let known = Known { prices, calibration: &Calibration::shipped() };
+    let known = Known {
+        prices,
+        calibration: &Calibration::shipped(),
+    };
     match document {
         Document::Experiment(spec) => return lint(spec, prices),
         Document::Workload(workload) => {
@@ -116,7 +150,11 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
                 moved(finding, "/workload", "");
             }
         }
-        Document::InstanceProfile { instance_type, spec, at } => {
+        Document::InstanceProfile {
+            instance_type,
+            spec,
+            at,
+        } => {
             candidate::profile(instance_type.as_deref(), spec, at, &mut findings);
         }
         Document::TrainingJob(body) => {
@@ -143,7 +181,9 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
                     let facts = claims::Facts::of(known);
                     claims::check(&claimed, "/claims", facts, &mut findings);
                 }
-                Some(Err(error)) => findings.push(rules::found("claims-shape", "/claims").says(error.to_string())),
+                Some(Err(error)) => {
+                    findings.push(rules::found("claims-shape", "/claims").says(error.to_string()))
+                }
                 None => {}
             }
         }
@@ -160,7 +200,9 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
                 };
                 claims::check(claimed, "/claims", facts, &mut findings);
             }
-            if let (Some(model), Some(profile), Some(kind)) = (&run.model, &run.profile, &run.like_instance_type) {
+            if let (Some(model), Some(profile), Some(kind)) =
+                (&run.model, &run.profile, &run.like_instance_type)
+            {
                 // What is not said of it is taken for 16 bit, as training usually is.
                 let model = (model, Precision::Bf16);
                 candidate::needless(model, profile, (kind, 1), "/profile", &mut findings);
@@ -190,9 +232,16 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
     for finding in findings {
         // A refusal of one candidate for what all share names that candidate's own reason.
         let is_ones_own = finding.severity == Severity::Refused && finding.candidate().is_none();
-        let reason = if is_ones_own { finding.message.clone() } else { String::new() };
+        let reason = if is_ones_own {
+            finding.message.clone()
+        } else {
+            String::new()
+        };
         let key = (finding.rule.clone(), finding.pointer.clone(), reason);
-        let Some(first) = places.get(&key).and_then(|place: &usize| kept.get_mut(*place)) else {
+        let Some(first) = places
+            .get(&key)
+            .and_then(|place: &usize| kept.get_mut(*place))
+        else {
             places.insert(key, kept.len());
             kept.push(finding);
             continue;
@@ -209,14 +258,25 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
 
 /// Notes that the findings from a place on were made for one candidate.
 fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
-    for finding in findings.iter_mut().skip(from).filter(|finding| finding.candidate().is_none()) {
+    for finding in findings
+        .iter_mut()
+        .skip(from)
+        .filter(|finding| finding.candidate().is_none())
+    {
         finding.candidates.insert(candidate);
     }
 }
 
-/// Checks an experiment whose workload and profiles have been filled in, with the measurements that it names itself.
+/// Checks an experiment whose workload and profiles have been filled in, with the measurements that
+/// it names itself.
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
-    lint_with(spec, Known { prices, calibration: &forecast::calibrated(spec) })
+    lint_with(
+        spec,
+        Known {
+            prices,
+            calibration: &forecast::calibrated(spec),
+        },
+    )
 }
 
 /// The same, where more is known of speeds than the experiment says.
@@ -246,10 +306,21 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
         mark_candidate(index, &mut findings, from);
     }
     if let Some(claimed) = &spec.claims {
-        let runs_on: Vec<&str> = spec.candidates.iter().map(|candidate| candidate.instance_type.as_str()).collect();
+        let runs_on: Vec<&str> = spec
+            .candidates
+            .iter()
+            .map(|candidate| candidate.instance_type.as_str())
+            .collect();
         let facts = claims::Facts {
-            model: spec.workload.as_ref().map(|workload| &workload.model).filter(|model| is_sound(model)),
-            global_batch: spec.workload.as_ref().and_then(|workload| workload.global_batch),
+            model: spec
+                .workload
+                .as_ref()
+                .map(|workload| &workload.model)
+                .filter(|model| is_sound(model)),
+            global_batch: spec
+                .workload
+                .as_ref()
+                .and_then(|workload| workload.global_batch),
             runs_on: &runs_on,
             ..claims::Facts::of(known)
         };
@@ -268,23 +339,33 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
 
 /// Whether candidates and trials are few enough to be looked at and laid out.
 pub(crate) fn is_bounded(findings: &[Finding]) -> bool {
-    !findings.iter().any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count"))
+    !findings
+        .iter()
+        .any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count"))
 }
 
 /// Whether figures can be computed of a shape.
 pub(crate) fn is_sound(model: &ModelShape) -> bool {
-    let counts = [model.layers, model.hidden, model.heads, model.vocabulary, model.sequence_length];
+    let counts = [
+        model.layers,
+        model.hidden,
+        model.heads,
+        model.vocabulary,
+        model.sequence_length,
+    ];
     counts.iter().all(|count| (1..=100_000_000).contains(count))
 }
 
-/// One entry per candidate: the finding that keeps it out of the ranking. What is refused by `findings` has none, and does
-/// not count for what is usual.
+/// One entry per candidate: the finding that keeps it out of the ranking. What is refused by
+/// `findings` has none, and does not count for what is usual.
 pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<Finding>> {
     let mut places = Vec::new();
     let mut identities = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
         let is_refused = findings.iter().any(|finding| finding.refuses(index));
-        let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else { continue };
+        let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else {
+            continue;
+        };
         places.push(index);
         identities.push(comparison::Identity {
             index,
@@ -295,7 +376,10 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
         });
     }
     let mut all = vec![None; spec.candidates.len()];
-    for (place, finding) in places.into_iter().zip(comparison::incomparable(&identities)) {
+    for (place, finding) in places
+        .into_iter()
+        .zip(comparison::incomparable(&identities))
+    {
         if let Some(slot) = all.get_mut(place) {
             *slot = finding;
         }

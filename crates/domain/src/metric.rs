@@ -1,5 +1,6 @@
-//! Metrics: standard names with their units, where they come from, which source is believed. Reading them from CloudWatch is the
-//! ingester's work; turning them into one figure is [`crate::steady`]'s.
+//! Metrics: standard names with their units, where they come from, which source is believed.
+//! Reading them from CloudWatch is the ingester's work; turning them into one figure is
+//! [`crate::steady`]'s.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -48,7 +49,8 @@ impl Meaning {
     }
 }
 
-/// A SageMaker metric definition: a name and the regular expression that finds its value in the job's log.
+/// A SageMaker metric definition: a name and the regular expression that finds its value in the
+/// job's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MetricDefinition {
     pub name: String,
@@ -57,8 +59,11 @@ pub struct MetricDefinition {
     pub meaning: Meaning,
 }
 
-/// Where points come from. The same metric from two sources is one metric: the source that comes first here is believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+/// Where points come from. The same metric from two sources is one metric: the source that comes
+/// first here is believed.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The training script (or anything else) sent them here.
@@ -74,7 +79,13 @@ pub enum Source {
 }
 
 impl Source {
-    pub const ALL: [Self; 5] = [Self::Pushed, Self::Imported, Self::SagemakerMetrics, Self::Cloudwatch, Self::Final];
+    pub const ALL: [Self; 5] = [
+        Self::Pushed,
+        Self::Imported,
+        Self::SagemakerMetrics,
+        Self::Cloudwatch,
+        Self::Final,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -105,7 +116,8 @@ pub const GPU_MEMORY_UTILIZATION: &str = "gpu_memory_utilization_percent";
 pub struct Standard {
     pub name: &'static str,
     pub unit: &'static str,
-    /// What frameworks call it, in lower case: CloudWatch, Hugging Face, W&B, PyTorch Lightning, nvidia-smi.
+    /// What frameworks call it, in lower case: CloudWatch, Hugging Face, W&B, PyTorch Lightning,
+    /// nvidia-smi.
     #[serde(skip)]
     aliases: &'static [&'static str],
 }
@@ -126,23 +138,61 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: SAMPLES_PER_SECOND,
         unit: "samples/s",
-        aliases: &["samples_per_sec", "samples/s", "samples/sec", "train_samples_per_second"],
+        aliases: &[
+            "samples_per_sec",
+            "samples/s",
+            "samples/sec",
+            "train_samples_per_second",
+        ],
     },
     Standard {
         name: STEPS_PER_SECOND,
         unit: "steps/s",
-        aliases: &["steps_per_sec", "steps/s", "steps/sec", "it/s", "train_steps_per_second"],
+        aliases: &[
+            "steps_per_sec",
+            "steps/s",
+            "steps/sec",
+            "it/s",
+            "train_steps_per_second",
+        ],
     },
-    Standard { name: STEP, unit: "steps", aliases: &["global_step", "iteration"] },
-    Standard { name: "epoch", unit: "epochs", aliases: &[] },
-    Standard { name: TRAIN_LOSS, unit: "nats", aliases: &["loss", "train:loss", "training_loss", "lm_loss"] },
+    Standard {
+        name: STEP,
+        unit: "steps",
+        aliases: &["global_step", "iteration"],
+    },
+    Standard {
+        name: "epoch",
+        unit: "epochs",
+        aliases: &[],
+    },
+    Standard {
+        name: TRAIN_LOSS,
+        unit: "nats",
+        aliases: &["loss", "train:loss", "training_loss", "lm_loss"],
+    },
     Standard {
         name: VALIDATION_LOSS,
         unit: "nats",
-        aliases: &["val_loss", "eval_loss", "valid_loss", "val:loss", "eval:loss", "validation:loss"],
+        aliases: &[
+            "val_loss",
+            "eval_loss",
+            "valid_loss",
+            "val:loss",
+            "eval:loss",
+            "validation:loss",
+        ],
     },
-    Standard { name: "learning_rate", unit: "", aliases: &["lr"] },
-    Standard { name: "gradient_norm", unit: "", aliases: &["grad_norm"] },
+    Standard {
+        name: "learning_rate",
+        unit: "",
+        aliases: &["lr"],
+    },
+    Standard {
+        name: "gradient_norm",
+        unit: "",
+        aliases: &["grad_norm"],
+    },
     Standard {
         name: GPU_UTILIZATION,
         unit: "%",
@@ -172,7 +222,13 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "gpu_memory_used_mib",
         unit: "MiB",
-        aliases: &["gpu_memory_used", "memory.used", "gpu_memory_used_mb", "gpu.memory_used", "gpu.memory_used_mb"],
+        aliases: &[
+            "gpu_memory_used",
+            "memory.used",
+            "gpu_memory_used_mb",
+            "gpu.memory_used",
+            "gpu.memory_used_mb",
+        ],
     },
     Standard {
         name: "gpu_temperature_celsius",
@@ -190,7 +246,14 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "gpu_power_watts",
         unit: "W",
-        aliases: &["gpu_power", "power.draw", "power_watts", "system.gpu.powerwatts", "gpu.power", "gpu.power_watts"],
+        aliases: &[
+            "gpu_power",
+            "power.draw",
+            "power_watts",
+            "system.gpu.powerwatts",
+            "gpu.power",
+            "gpu.power_watts",
+        ],
     },
     Standard {
         name: "cpu_utilization_percent",
@@ -212,17 +275,34 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "disk_utilization_percent",
         unit: "%",
-        aliases: &["diskutilization", "disk_percent", "disk_usage", "system.disk"],
+        aliases: &[
+            "diskutilization",
+            "disk_percent",
+            "disk_usage",
+            "system.disk",
+        ],
     },
-    Standard { name: "network_sent_bytes", unit: "B", aliases: &["system.network.sent", "network_sent"] },
-    Standard { name: "network_received_bytes", unit: "B", aliases: &["system.network.recv", "network_recv"] },
+    Standard {
+        name: "network_sent_bytes",
+        unit: "B",
+        aliases: &["system.network.sent", "network_sent"],
+    },
+    Standard {
+        name: "network_received_bytes",
+        unit: "B",
+        aliases: &["system.network.recv", "network_recv"],
+    },
 ];
 
-/// The standard metric that a reported name means. `train/loss` and `train:loss` are one; the index of a device
-/// (`gpu.3.temp`, `gpu_3_utilization`) does not count.
+/// The standard metric that a reported name means. `train/loss` and `train:loss` are one; the index
+/// of a device (`gpu.3.temp`, `gpu_3_utilization`) does not count.
 pub fn standard(reported: &str) -> Option<&'static Standard> {
     let lower = reported.to_ascii_lowercase();
-    let find = |name: &str| STANDARD.iter().find(|standard| standard.name == name || standard.aliases.contains(&name));
+    let find = |name: &str| {
+        STANDARD
+            .iter()
+            .find(|standard| standard.name == name || standard.aliases.contains(&name))
+    };
     find(&lower)
         .or_else(|| find(&lower.replace('/', "_")))
         .or_else(|| find(&lower.replace('/', ".")))
@@ -241,13 +321,23 @@ pub fn without_device(name: &str) -> Option<String> {
     if !matches!(before.as_str(), "gpu" | "gpus" | "device" | "cuda" | "rank") {
         return None;
     }
-    let kept: String = parts.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, part)| *part).collect();
+    let kept: String = parts
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != index)
+        .map(|(_, part)| *part)
+        .collect();
     Some(kept.trim_end_matches(is_separator).replace("gpus", "gpu"))
 }
 
 /// Host metrics of `/aws/sagemaker/TrainingJobs`, one-minute, dimension Host.
-pub const HOST_METRICS: [&str; 5] =
-    ["CPUUtilization", "MemoryUtilization", "GPUUtilization", "GPUMemoryUtilization", "DiskUtilization"];
+pub const HOST_METRICS: [&str; 5] = [
+    "CPUUtilization",
+    "MemoryUtilization",
+    "GPUUtilization",
+    "GPUMemoryUtilization",
+    "DiskUtilization",
+];
 
 /// SageMaker reports CPU as a sum over cores and GPU percentages as a sum over GPUs (800 on eight);
 /// memory and disk are 0 to 100 already. Returns a share of one device, 0 to 100.
@@ -274,13 +364,26 @@ mod tests {
     #[test]
     fn frameworks_names_lead_to_one_standard_name() {
         let name = |reported: &str| standard(reported).map(|found| found.name);
-        for loss in ["loss", "train/loss", "train:loss", "Train/Loss", "train_loss", "training_loss"] {
+        for loss in [
+            "loss",
+            "train/loss",
+            "train:loss",
+            "Train/Loss",
+            "train_loss",
+            "training_loss",
+        ] {
             assert_eq!(name(loss), Some(TRAIN_LOSS), "{loss}");
         }
         for loss in ["eval_loss", "val/loss", "eval/loss", "valid_loss"] {
             assert_eq!(name(loss), Some(VALIDATION_LOSS), "{loss}");
         }
-        for share in ["GPUUtilization", "gpu_utilization", "system.gpu.3.gpu", "gpu_3_utilization", "utilization.gpu"] {
+        for share in [
+            "GPUUtilization",
+            "gpu_utilization",
+            "system.gpu.3.gpu",
+            "gpu_3_utilization",
+            "utilization.gpu",
+        ] {
             assert_eq!(name(share), Some(GPU_UTILIZATION), "{share}");
         }
         assert_eq!(name("system.gpu.0.temp"), Some("gpu_temperature_celsius"));
@@ -290,8 +393,10 @@ mod tests {
 
     #[test]
     fn no_name_leads_to_two_metrics() {
-        let mut names: Vec<&str> =
-            STANDARD.iter().flat_map(|one| one.aliases.iter().copied().chain([one.name])).collect();
+        let mut names: Vec<&str> = STANDARD
+            .iter()
+            .flat_map(|one| one.aliases.iter().copied().chain([one.name]))
+            .collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -1,5 +1,6 @@
 //! Counting parameters and floating-point operations of a decoder-only transformer from its shape.
-//! Predicting speed and memory from these is in [`crate::fit`] and, measured, in [`crate::recommend`].
+//! Predicting speed and memory from these is in [`crate::fit`] and, measured, in
+//! [`crate::recommend`].
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -35,18 +36,30 @@ impl ModelShape {
     /// Parameters of one layer's matrices: `12h²` of a plain transformer.
     pub fn layer_parameters(&self) -> f64 {
         let h = f64::from(self.hidden);
-        let Some(intermediate) = self.intermediate else { return 12.0 * h * h };
+        let Some(intermediate) = self.intermediate else {
+            return 12.0 * h * h;
+        };
         let kv_share = f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
         h * h * (2.0 + 2.0 * kv_share) + 3.0 * h * f64::from(intermediate)
     }
 
-    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`:
-    /// `L(12h² + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
+    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`: `L(12h²
+    /// + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et al. 2021
+    /// (arXiv 2104.04473); else Llama/Qwen style.
     pub fn parameters(&self) -> f64 {
-        let [layers, h, vocabulary, s] =
-            [self.layers, self.hidden, self.vocabulary, self.sequence_length].map(f64::from);
+        let [layers, h, vocabulary, s] = [
+            self.layers,
+            self.hidden,
+            self.vocabulary,
+            self.sequence_length,
+        ]
+        .map(f64::from);
         let Some(intermediate) = self.intermediate else {
-            let head = if self.tied_embeddings { 0.0 } else { vocabulary * h };
+            let head = if self.tied_embeddings {
+                0.0
+            } else {
+                vocabulary * h
+            };
             return layers * (12.0 * h * h + 13.0 * h) + vocabulary * h + head + s * h + 2.0 * h;
         };
         let kv_share = f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
@@ -56,24 +69,32 @@ impl ModelShape {
         layers * (attention + mlp + 2.0 * h) + embeddings + h
     }
 
-    /// Parameters that have gradients and optimiser state: all of them, or LoRA's adapters on the four attention matrices.
+    /// Parameters that have gradients and optimiser state: all of them, or LoRA's adapters on the
+    /// four attention matrices.
     pub fn trainable_parameters(&self) -> f64 {
         match self.lora_rank {
             None => self.parameters(),
             Some(rank) => {
                 let h = f64::from(self.hidden);
-                let kv_share = f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
+                let kv_share =
+                    f64::from(self.kv_heads.unwrap_or(self.heads)) / f64::from(self.heads);
                 f64::from(self.layers) * f64::from(rank) * (4.0 * h + 2.0 * (h + h * kv_share))
             }
         }
     }
 
-    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry), `4N + 12Lhs` when the base
-    /// weights are frozen: the gradients of the weights are skipped, those of the activations are not.
+    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry), `4N + 12Lhs`
+    /// when the base weights are frozen: the gradients of the weights are skipped, those of the
+    /// activations are not.
     pub fn flops_per_token(&self) -> f64 {
         let n = self.parameters();
-        let attention = f64::from(self.layers) * f64::from(self.hidden) * f64::from(self.sequence_length);
-        if self.lora_rank.is_some() { 4.0 * n + 12.0 * attention } else { 6.0 * n + 12.0 * attention }
+        let attention =
+            f64::from(self.layers) * f64::from(self.hidden) * f64::from(self.sequence_length);
+        if self.lora_rank.is_some() {
+            4.0 * n + 12.0 * attention
+        } else {
+            6.0 * n + 12.0 * attention
+        }
     }
 }
 
@@ -110,7 +131,11 @@ mod tests {
             sequence_length: 2048,
             lora_rank: None,
         };
-        assert!((qwen.parameters() / 7.615_6e9 - 1.0).abs() < 0.001, "{}", qwen.parameters());
+        assert!(
+            (qwen.parameters() / 7.615_6e9 - 1.0).abs() < 0.001,
+            "{}",
+            qwen.parameters()
+        );
     }
 
     /// Document 003 calls this one "1B".

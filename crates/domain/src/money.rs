@@ -1,4 +1,5 @@
-//! US dollars: a decimal inside, a JSON number with at most six places outside (exact up to 2^53 micro-dollars).
+//! US dollars: a decimal inside, a JSON number with at most six places outside (exact up to 2^53
+//! micro-dollars).
 
 use std::fmt;
 use std::iter::Sum;
@@ -31,7 +32,9 @@ impl Usd {
 
     /// A figure that was computed in floating point (a projection): `None` when it is not finite.
     pub fn from_f64(value: f64) -> Option<Self> {
-        Decimal::try_from(value).ok().map(|decimal| Self(decimal).rounded())
+        Decimal::try_from(value)
+            .ok()
+            .map(|decimal| Self(decimal).rounded())
     }
 }
 
@@ -86,7 +89,9 @@ impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = serde_json::Number::deserialize(deserializer)?.to_string();
         let parsed = text.parse().or_else(|_| Decimal::from_scientific(&text));
-        parsed.map(Self).map_err(|_| de::Error::custom(format!("`{text}` is not an amount in US dollars")))
+        parsed
+            .map(Self)
+            .map_err(|_| de::Error::custom(format!("`{text}` is not an amount in US dollars")))
     }
 }
 
@@ -111,7 +116,10 @@ mod tests {
         assert_eq!(amount.0, Decimal::new(1, 1));
         let tiny: Usd = serde_json::from_str("1e-5").unwrap();
         assert_eq!(tiny.0, Decimal::new(1, 5));
-        assert_eq!(serde_json::to_string(&Usd(Decimal::new(252_512_883, 7))).unwrap(), "25.251288");
+        assert_eq!(
+            serde_json::to_string(&Usd(Decimal::new(252_512_883, 7))).unwrap(),
+            "25.251288"
+        );
     }
 
     #[test]

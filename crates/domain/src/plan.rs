@@ -1,5 +1,6 @@
-//! The plan: an experiment that has passed the linter becomes trials, each with its request to SageMaker, its price and
-//! its worst case. Nothing is started here, and nothing is reserved: that happens attempt by attempt.
+//! The plan: an experiment that has passed the linter becomes trials, each with its request to
+//! SageMaker, its price and its worst case. Nothing is started here, and nothing is reserved: that
+//! happens attempt by attempt.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -75,7 +76,8 @@ pub struct WorstCase {
     pub transfer_seconds: u64,
 }
 
-/// Lays out every trial of an experiment, in the order of its candidates; none of one that is beyond all limits.
+/// Lays out every trial of an experiment, in the order of its candidates; none of one that is
+/// beyond all limits.
 pub fn plan(
     spec: &ExperimentSpec,
     findings: &[Finding],
@@ -92,17 +94,33 @@ pub fn plan(
     let mut trials = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
         let is_own = |finding: &&Finding| finding.concerns(index) && finding.candidate().is_some();
-        let own: Vec<Finding> = findings.iter().filter(|f| is_own(f) || f.refuses(index)).cloned().collect();
+        let own: Vec<Finding> = findings
+            .iter()
+            .filter(|f| is_own(f) || f.refuses(index))
+            .cloned()
+            .collect();
         let odd = incomparable.get(index).cloned().flatten();
         for option in &candidate.purchase_options {
-            let base = trial(spec, (candidate, *option), tariff, metrics_interval, &calibration, now);
+            let base = trial(
+                spec,
+                (candidate, *option),
+                tariff,
+                metrics_interval,
+                &calibration,
+                now,
+            );
             let base = TrialPlan {
-                refused: own.iter().any(|finding| finding.severity >= Severity::Refused),
+                refused: own
+                    .iter()
+                    .any(|finding| finding.severity >= Severity::Refused),
                 findings: own.clone(),
                 incomparable: odd.clone(),
                 ..base
             };
-            trials.extend((1..=candidate.repeats).map(|repeat| TrialPlan { repeat, ..base.clone() }));
+            trials.extend((1..=candidate.repeats).map(|repeat| TrialPlan {
+                repeat,
+                ..base.clone()
+            }));
         }
     }
     trials
@@ -119,25 +137,35 @@ fn trial(
     let instance = catalog::find(&candidate.instance_type);
     let workload = spec.workload.as_ref();
     let profile = candidate.profile.as_ref();
-    let gpus = instance.map_or(1, |found| found.accelerator_count.max(1)).saturating_mul(candidate.instance_count);
+    let gpus = instance
+        .map_or(1, |found| found.accelerator_count.max(1))
+        .saturating_mul(candidate.instance_count);
     let global_batch = profile.map_or(0, |profile| profile.global_batch(gpus));
     let steps = workload.map_or(0, |workload| {
-        let tokens_per_step = global_batch.saturating_mul(u64::from(workload.model.sequence_length));
+        let tokens_per_step =
+            global_batch.saturating_mul(u64::from(workload.model.sequence_length));
         workload.trial_tokens.div_ceil(tokens_per_step.max(1))
     });
     let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
-    let request = workload
-        .zip(profile)
-        .map(|(workload, profile)| request::template(spec, (workload, candidate, profile), purchase_option, steps));
+    let request = workload.zip(profile).map(|(workload, profile)| {
+        request::template(spec, (workload, candidate, profile), purchase_option, steps)
+    });
     let transfer = workload.map_or(0, transfer_seconds);
     let worst_case = price
         .as_ref()
         .zip(request.as_ref())
-        .map(|(price, request)| worst_case((request, transfer), tariff, price, metrics_interval, now));
+        .map(|(price, request)| {
+            worst_case((request, transfer), tariff, price, metrics_interval, now)
+        });
     // Of a layout that there cannot be, nothing is estimated.
-    let able = workload.zip(profile).zip(instance).map(|((workload, profile), instance)| (workload, profile, instance));
+    let able = workload
+        .zip(profile)
+        .zip(instance)
+        .map(|((workload, profile), instance)| (workload, profile, instance));
     let able = able.filter(|(workload, profile, _)| {
-        let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
+        let split = profile
+            .tensor_parallel_degree
+            .saturating_mul(profile.pipeline_parallel_degree);
         crate::lint::is_sound(&workload.model) && split <= gpus
     });
     TrialPlan {
@@ -149,7 +177,12 @@ fn trial(
         global_batch,
         steps,
         fit: able.map(|(workload, profile, instance)| {
-            fit::fit(&workload.model, profile, workload.precision, (instance, candidate.instance_count))
+            fit::fit(
+                &workload.model,
+                profile,
+                workload.precision,
+                (instance, candidate.instance_count),
+            )
         }),
         findings: Vec::new(),
         refused: false,
@@ -166,13 +199,22 @@ fn trial(
 
 /// What its weights (two bytes a parameter) and the data whose size it names take to come and go.
 fn transfer_seconds(workload: &WorkloadSpec) -> u64 {
-    let data: f64 = workload.channels.iter().filter_map(|channel| channel.size_gb).map(|gb| f64::from(gb) * 1e9).sum();
-    let weights = if crate::lint::is_sound(&workload.model) { workload.model.parameters() * 2.0 } else { 0.0 };
+    let data: f64 = workload
+        .channels
+        .iter()
+        .filter_map(|channel| channel.size_gb)
+        .map(|gb| f64::from(gb) * 1e9)
+        .sum();
+    let weights = if crate::lint::is_sound(&workload.model) {
+        workload.model.parameters() * 2.0
+    } else {
+        0.0
+    };
     cost::transfer_seconds(weights, data)
 }
 
-/// The most that one attempt can cost: its longest life, and that of the pool it leaves, at the highest price in force over both,
-/// and watching it.
+/// The most that one attempt can cost: its longest life, and that of the pool it leaves, at the
+/// highest price in force over both, and watching it.
 pub fn worst_case(
     (request, transfer_seconds): (&TrainingJobRequest, u64),
     tariff: Tariff<'_>,
@@ -180,20 +222,35 @@ pub fn worst_case(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
-    let span = request.max_wait_seconds.unwrap_or(request.max_runtime_seconds);
-    let billed_seconds = cost::longest_billed_seconds(request.max_runtime_seconds, transfer_seconds);
+    let span = request
+        .max_wait_seconds
+        .unwrap_or(request.max_runtime_seconds);
+    let billed_seconds =
+        cost::longest_billed_seconds(request.max_runtime_seconds, transfer_seconds);
     let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
-    let last = u64::from(span) + (billed_seconds - u64::from(request.max_runtime_seconds)) + keep_alive;
+    let last =
+        u64::from(span) + (billed_seconds - u64::from(request.max_runtime_seconds)) + keep_alive;
     let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
     let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
-    let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64;
+    let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64
+        + request.metrics.len() as u64;
     let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
     let gb_month = price::storage_ceiling(tariff.rates, &price.region);
-    let volumes = |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
-    let training_usd = cost::training(billed_seconds, request.instance_count, ceiling) + volumes(billed_seconds);
+    let volumes =
+        |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
+    let training_usd =
+        cost::training(billed_seconds, request.instance_count, ceiling) + volumes(billed_seconds);
     let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
-    let pool_usd = cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
+    let pool_usd =
+        cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
     let total_usd = training_usd + metrics_usd + pool_usd;
-    WorstCase { training_usd, metrics_usd, pool_usd, total_usd, billed_seconds, transfer_seconds }
+    WorstCase {
+        training_usd,
+        metrics_usd,
+        pool_usd,
+        total_usd,
+        billed_seconds,
+        transfer_seconds,
+    }
 }

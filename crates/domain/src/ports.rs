@@ -1,5 +1,5 @@
-//! The ports to AWS: what the service needs from a region, in our own words. The real SDKs implement them in
-//! `bakeoff-aws`; the simulated region is reached through that same crate.
+//! The ports to AWS: what the service needs from a region, in our own words. The real SDKs
+//! implement them in `bakeoff-aws`; the simulated region is reached through that same crate.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use thiserror::Error;
 use crate::job::{JobSummary, ObservedJob, TrainingJobRequest};
 use crate::quota::Quota;
 
-/// Why a call did not do what was asked. The difference that matters is between a definite no and a lost reply.
+/// Why a call did not do what was asked. The difference that matters is between a definite no and a
+/// lost reply.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AwsError {
     /// ResourceInUse: the name is taken.
@@ -44,8 +45,8 @@ pub trait TrainingJobs: Send + Sync {
     async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError>;
     async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
     async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// One page of the jobs whose name contains `fragment`, created after a moment, newest first. An empty page may have a
-    /// successor: only a missing token is the end.
+    /// One page of the jobs whose name contains `fragment`, created after a moment, newest first.
+    /// An empty page may have a successor: only a missing token is the end.
     async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
     /// Ends the warm pool that a finished job left: its keep-alive becomes zero.
     async fn end_pool(&self, job_name: &str) -> Result<(), AwsError>;
@@ -68,7 +69,8 @@ pub struct JobPage {
     pub next: Option<String>,
 }
 
-/// A page of something, and where the next one begins. An empty page may have a successor: only a missing token is the end.
+/// A page of something, and where the next one begins. An empty page may have a successor: only a
+/// missing token is the end.
 ///
 /// A port answers one page a call, so that whoever paces and counts calls sees each of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +82,8 @@ pub struct Page<T> {
 /// Who is calling.
 #[async_trait]
 pub trait Identity: Send + Sync {
-    /// The account that the credentials belong to, twelve digits (sts:GetCallerIdentity; it needs no permission).
+    /// The account that the credentials belong to, twelve digits (sts:GetCallerIdentity; it needs
+    /// no permission).
     async fn account(&self) -> Result<String, AwsError>;
 }
 
@@ -95,14 +98,19 @@ pub trait Quotas: Send + Sync {
 #[async_trait]
 pub trait Objects: Send + Sync {
     /// When the objects of a page below an `s3://bucket/prefix` were written.
-    async fn written(&self, s3_uri: &str, token: Option<String>) -> Result<Page<DateTime<Utc>>, AwsError>;
+    async fn written(
+        &self,
+        s3_uri: &str,
+        token: Option<String>,
+    ) -> Result<Page<DateTime<Utc>>, AwsError>;
     /// A small object, whole; `None` when there is none of that name.
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError>;
     /// Puts an object in the place of whatever is there.
     async fn put(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError>;
 }
 
-/// What SageMaker's price list is asked for: instances and, apart from them, volumes, which are of another product family.
+/// What SageMaker's price list is asked for: instances and, apart from them, volumes, which are of
+/// another product family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     TrainingInstances,
@@ -113,7 +121,12 @@ pub enum Products {
 #[async_trait]
 pub trait PriceList: Send + Sync {
     /// A page of the products of a kind in a region: each is a JSON text of its own.
-    async fn products(&self, region: &str, kind: Products, token: Option<String>) -> Result<Page<String>, AwsError>;
+    async fn products(
+        &self,
+        region: &str,
+        kind: Products,
+        token: Option<String>,
+    ) -> Result<Page<String>, AwsError>;
 }
 
 /// One metric of a job as SageMaker itself keeps it, point by point.
@@ -126,17 +139,19 @@ pub struct IterationQuery {
 /// One point of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IterationPoint {
-    /// The iteration that the script reported it for, where SageMaker tells as many iterations as times.
+    /// The iteration that the script reported it for, where SageMaker tells as many iterations as
+    /// times.
     pub step: Option<i64>,
     pub at: DateTime<Utc>,
     pub value: f64,
 }
 
-/// SageMaker's own time series of training metrics (BatchGetMetrics), where a job has EnableSageMakerMetricsTimeSeries.
+/// SageMaker's own time series of training metrics (BatchGetMetrics), where a job has
+/// EnableSageMakerMetricsTimeSeries.
 #[async_trait]
 pub trait IterationMetrics: Send + Sync {
-    /// Every point, one series per query, in the queries' order; none for a metric that SageMaker does not know. At most
-    /// [`ITERATION_QUERIES_MAX`] queries.
+    /// Every point, one series per query, in the queries' order; none for a metric that SageMaker
+    /// does not know. At most [`ITERATION_QUERIES_MAX`] queries.
     async fn read(&self, queries: &[IterationQuery]) -> Result<Vec<Vec<IterationPoint>>, AwsError>;
 }
 
@@ -156,9 +171,11 @@ pub struct MetricQuery {
 pub struct Series {
     /// (minute, value), oldest first.
     pub points: Vec<(DateTime<Utc>, f64)>,
-    /// CloudWatch says that this is all there is (StatusCode `Complete`). Else more may be there, and it is to be asked again.
+    /// CloudWatch says that this is all there is (StatusCode `Complete`). Else more may be there,
+    /// and it is to be asked again.
     pub is_complete: bool,
-    /// It could not read some of it (`InternalError`, `Forbidden`): whatever the other pages say, not all is there.
+    /// It could not read some of it (`InternalError`, `Forbidden`): whatever the other pages say,
+    /// not all is there.
     pub is_failed: bool,
 }
 
@@ -176,7 +193,8 @@ impl Series {
     }
 }
 
-/// What metrics are read over: averages over a period (whole minutes) from `start` (inclusive) to `end` (exclusive).
+/// What metrics are read over: averages over a period (whole minutes) from `start` (inclusive) to
+/// `end` (exclusive).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub period: TimeDelta,
@@ -187,8 +205,8 @@ pub struct Window {
 /// CloudWatch metrics of training jobs.
 #[async_trait]
 pub trait JobMetrics: Send + Sync {
-    /// A page of the answer: one series per query, in the queries' order. At most [`QUERIES_MAX`] queries. A series is complete when
-    /// the last page that has any of it says so.
+    /// A page of the answer: one series per query, in the queries' order. At most [`QUERIES_MAX`]
+    /// queries. A series is complete when the last page that has any of it says so.
     async fn read(
         &self,
         queries: &[MetricQuery],

@@ -1,7 +1,9 @@
-//! How fast a training should run, before it has: time per micro-step from the catalog's physics (matrix products, attention, memory
-//! traffic, communication), with ten coefficients fitted to measured runs and shipped with their provenance and their uncertainty.
-//! Every answer is an interval. A measured run moves the coefficients, and so rescales what was predicted for its type and, less
-//! surely, for others. What has not been in the fitted data (offload, tensor and pipeline parallel, LoRA) is physics only, and wider.
+//! How fast a training should run, before it has: time per micro-step from the catalog's physics
+//! (matrix products, attention, memory traffic, communication), with ten coefficients fitted to
+//! measured runs and shipped with their provenance and their uncertainty. Every answer is an
+//! interval. A measured run moves the coefficients, and so rescales what was predicted for its type
+//! and, less surely, for others. What has not been in the fitted data (offload, tensor and pipeline
+//! parallel, LoRA) is physics only, and wider.
 
 use std::sync::LazyLock;
 
@@ -52,12 +54,22 @@ const FILE: &str = "coefficients.json";
 
 static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
     let file: ShippedFile = embedded::json(FILE, include_str!("../data/coefficients.json"));
-    let ShippedModel { coefficients, covariance, source } = file.throughput;
+    let ShippedModel {
+        coefficients,
+        covariance,
+        source,
+    } = file.throughput;
     let value = |name: &str| match coefficients.get(name) {
         Some(value) => value.ln(),
         None => embedded::unreadable(FILE, &format!("it has no {name}")),
     };
-    (Model { theta: NAMES.map(value), covariance }, source)
+    (
+        Model {
+            theta: NAMES.map(value),
+            covariance,
+        },
+        source,
+    )
 });
 
 impl Model {
@@ -104,7 +116,8 @@ pub struct Setting {
     pub collectives: f64,
     pub recomputes: bool,
     pub is_fp8: bool,
-    /// Matrix products of a parameter and token: 6, or 4 where the weights are frozen. Recomputing adds its own.
+    /// Matrix products of a parameter and token: 6, or 4 where the weights are frozen. Recomputing
+    /// adds its own.
     pub products: f64,
     /// Parameters whose optimiser state each accelerator works through.
     pub optimised: f64,
@@ -157,13 +170,35 @@ pub struct Seconds {
 
 /// Time of one micro-step with these (logarithmic) coefficients.
 pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Seconds {
-    let [gemm, gemm_peak, attention, attention_peak, element, logit, recompute, fp8, communication, straggle] =
-        theta.map(f64::exp);
-    let Setting { layers, hidden, vocabulary, accelerators: n, collectives, parameters, .. } = *setting;
+    let [
+        gemm,
+        gemm_peak,
+        attention,
+        attention_peak,
+        element,
+        logit,
+        recompute,
+        fp8,
+        communication,
+        straggle,
+    ] = theta.map(f64::exp);
+    let Setting {
+        layers,
+        hidden,
+        vocabulary,
+        accelerators: n,
+        collectives,
+        parameters,
+        ..
+    } = *setting;
     let tokens = setting.micro_batch * setting.sequence_length;
     let nodes = (n / hardware.per_instance).ceil();
     let crosses = if nodes > 1.0 { 1.0 } else { 0.0 };
-    let again = if setting.recomputes { 1.0 + recompute / 3.0 } else { 1.0 };
+    let again = if setting.recomputes {
+        1.0 + recompute / 3.0
+    } else {
+        1.0
+    };
     let big = (hardware.peak / YARDSTICK_PEAK).max(1.0);
     let fp8_gain = if setting.is_fp8 { fp8 } else { 1.0 };
     let gemm_peak = hardware.peak * big.powf(-gemm_peak.min(0.95)) * fp8_gain;
@@ -172,11 +207,15 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let share = 1.0 / setting.split;
     // Recomputing is a forward pass: 2 of the 6.
     let of_layers = setting.products + 6.0 * (again - 1.0);
-    let body = of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
+    let body =
+        of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
     let matrix_products = gemm * body * tokens / gemm_peak * share;
-    let attention =
-        attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens / attention_peak * share;
-    let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens / hardware.bandwidth * share;
+    let attention = attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens
+        / attention_peak
+        * share;
+    let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens
+        / hardware.bandwidth
+        * share;
     let bytes = collectives * 2.0 * parameters * share;
     let network = crosses * bytes / (NETWORK_EFFICIENCY * hardware.per_instance * hardware.network);
     let computing = matrix_products + attention + memory;
@@ -184,7 +223,8 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let both = both * (1.0 + straggle * nodes.log2());
     // Tensor parallel: four all-reduces of the layer's activations, six with recomputation.
     let reduces = if setting.recomputes { 6.0 } else { 4.0 };
-    let of_tensor = reduces * 2.0 * 2.0 * setting.width * tokens * hidden * layers / setting.pipeline
+    let of_tensor = reduces * 2.0 * 2.0 * setting.width * tokens * hidden * layers
+        / setting.pipeline
         * (setting.tensor - 1.0)
         / setting.tensor;
     let communication = communication * (bytes * (n - 1.0) / n + of_tensor) / hardware.link;
@@ -238,21 +278,24 @@ const NOISE: f64 = 0.025;
 /// Of a measurement that is given, in logarithms.
 const MEASURED: f64 = 0.03;
 const MEASURED_FP8: f64 = 0.06;
-/// How far one type's speed can be from the law that fits the others, where it is of the same kind as the fitted ones.
+/// How far one type's speed can be from the law that fits the others, where it is of the same kind
+/// as the fitted ones.
 pub const TYPE: f64 = 0.05;
 /// The same of a type that is among the fitted ones.
 const KNOWN_TYPE: f64 = 0.03;
-/// How far somebody's code can be from the code that was measured, in the same setting (an assumption).
+/// How far somebody's code can be from the code that was measured, in the same setting (an
+/// assumption).
 pub const IMPLEMENTATION: f64 = 0.10;
 /// How far coefficients may differ between types: attention, elements, logits, communication.
 const DRIFT: [(usize, f64); 4] = [(2, 0.10), (4, 0.10), (5, 0.10), (8, 0.30)];
 
-/// The law with what has been measured since: coefficients, a factor of the code, and one of each measured type, jointly Gaussian in
-/// logarithms.
+/// The law with what has been measured since: coefficients, a factor of the code, and one of each
+/// measured type, jointly Gaussian in logarithms.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     theta: [f64; COUNT],
-    /// Logarithm of the factor that all types have in common: another code than the one that was measured.
+    /// Logarithm of the factor that all types have in common: another code than the one that was
+    /// measured.
     code: f64,
     /// Measured kinds of accelerator, with the logarithm of their factor.
     kinds: Vec<(String, f64)>,
@@ -266,12 +309,26 @@ impl Calibration {
         Self::new(Model::shipped(), IMPLEMENTATION)
     }
 
-    /// Nothing measured yet. `code_sd`: how far the code may be from the one that the law was fitted to, in logarithms.
+    /// Nothing measured yet. `code_sd`: how far the code may be from the one that the law was
+    /// fitted to, in logarithms.
     pub fn new(model: &Model, code_sd: f64) -> Self {
-        let mut covariance: Vec<Vec<f64>> =
-            model.covariance.iter().map(|row| row.iter().copied().chain([0.0]).collect()).collect();
-        covariance.push([0.0; COUNT].into_iter().chain([code_sd * code_sd]).collect());
-        Self { theta: model.theta, code: 0.0, kinds: Vec::new(), covariance }
+        let mut covariance: Vec<Vec<f64>> = model
+            .covariance
+            .iter()
+            .map(|row| row.iter().copied().chain([0.0]).collect())
+            .collect();
+        covariance.push(
+            [0.0; COUNT]
+                .into_iter()
+                .chain([code_sd * code_sd])
+                .collect(),
+        );
+        Self {
+            theta: model.theta,
+            code: 0.0,
+            kinds: Vec::new(),
+            covariance,
+        }
     }
 
     /// For comparisons between types: what the code does to all of them alike is taken out.
@@ -290,8 +347,15 @@ impl Calibration {
 
     /// Derivatives of the logarithm of the speed by everything that is uncertain.
     fn slopes(&self, kind: &str, hardware: &Hardware, setting: &Setting) -> Vec<f64> {
-        let own = self.kinds.iter().map(|(name, _)| if name == kind { 1.0 } else { 0.0 });
-        gradient(&self.theta, hardware, setting).into_iter().chain([1.0]).chain(own).collect()
+        let own = self
+            .kinds
+            .iter()
+            .map(|(name, _)| if name == kind { 1.0 } else { 0.0 });
+        gradient(&self.theta, hardware, setting)
+            .into_iter()
+            .chain([1.0])
+            .chain(own)
+            .collect()
     }
 
     /// Takes in one measured run: one step of a Kalman filter.
@@ -312,16 +376,38 @@ impl Calibration {
             self.kinds.push((kind.to_owned(), 0.0));
             self.covariance.iter_mut().for_each(|row| row.push(0.0));
             self.covariance.push(vec![0.0; self.covariance.len() + 1]);
-            self.add_variance(self.covariance.len() - 1, if is_new { type_sd.max(TYPE) } else { KNOWN_TYPE }.powi(2));
+            self.add_variance(
+                self.covariance.len() - 1,
+                if is_new {
+                    type_sd.max(TYPE)
+                } else {
+                    KNOWN_TYPE
+                }
+                .powi(2),
+            );
         }
-        let noise = if setting.is_fp8 { MEASURED_FP8 } else { MEASURED };
+        let noise = if setting.is_fp8 {
+            MEASURED_FP8
+        } else {
+            MEASURED
+        };
         let slopes = self.slopes(kind, hardware, setting);
         let surprise = tokens_per_second_each.ln() - self.log_speed(kind, hardware, setting);
-        let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &slopes)).collect();
+        let spread: Vec<f64> = self
+            .covariance
+            .iter()
+            .map(|row| dot(row, &slopes))
+            .collect();
         let total = dot(&spread, &slopes) + noise * noise;
         let gain: Vec<f64> = spread.iter().map(|value| value / total).collect();
         let factors = self.kinds.iter_mut().map(|(_, factor)| factor);
-        for (value, gain) in self.theta.iter_mut().chain([&mut self.code]).chain(factors).zip(&gain) {
+        for (value, gain) in self
+            .theta
+            .iter_mut()
+            .chain([&mut self.code])
+            .chain(factors)
+            .zip(&gain)
+        {
             *value += gain * surprise;
         }
         for (row, gain) in self.covariance.iter_mut().zip(&gain) {
@@ -332,26 +418,48 @@ impl Calibration {
     }
 
     fn add_variance(&mut self, index: usize, variance: f64) {
-        if let Some(value) = self.covariance.get_mut(index).and_then(|row| row.get_mut(index)) {
+        if let Some(value) = self
+            .covariance
+            .get_mut(index)
+            .and_then(|row| row.get_mut(index))
+        {
             *value += variance;
         }
     }
 
     fn factor(&self, kind: &str) -> Option<f64> {
-        self.kinds.iter().find(|(name, _)| name == kind).map(|(_, factor)| *factor)
+        self.kinds
+            .iter()
+            .find(|(name, _)| name == kind)
+            .map(|(_, factor)| *factor)
     }
 
     fn log_speed(&self, kind: &str, hardware: &Hardware, setting: &Setting) -> f64 {
         log_speed(&self.theta, hardware, setting) + self.code + self.factor(kind).unwrap_or(0.0)
     }
 
-    /// Tokens/s of each accelerator with its 90 % interval: low, expected, high. `extra` is the standard deviation of what the
-    /// law does not know, in logarithms.
-    pub fn speed(&self, kind: &str, type_sd: f64, (hardware, setting): (&Hardware, &Setting), extra: f64) -> [f64; 3] {
+    /// Tokens/s of each accelerator with its 90 % interval: low, expected, high. `extra` is the
+    /// standard deviation of what the law does not know, in logarithms.
+    pub fn speed(
+        &self,
+        kind: &str,
+        type_sd: f64,
+        (hardware, setting): (&Hardware, &Setting),
+        extra: f64,
+    ) -> [f64; 3] {
         let slopes = self.slopes(kind, hardware, setting);
-        let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &slopes)).collect();
-        let of_type = if self.factor(kind).is_some() { 0.0 } else { type_sd };
-        let variance = NOISE * NOISE + dot(&spread, &slopes).max(0.0) + of_type * of_type + extra * extra;
+        let spread: Vec<f64> = self
+            .covariance
+            .iter()
+            .map(|row| dot(row, &slopes))
+            .collect();
+        let of_type = if self.factor(kind).is_some() {
+            0.0
+        } else {
+            type_sd
+        };
+        let variance =
+            NOISE * NOISE + dot(&spread, &slopes).max(0.0) + of_type * of_type + extra * extra;
         let half = QUANTILE * variance.sqrt();
         let middle = self.log_speed(kind, hardware, setting);
         [(middle - half).exp(), middle.exp(), (middle + half).exp()]
@@ -367,7 +475,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(a, b)| a * b).sum()
 }
 
-/// Uncertainty of a chip that is not among the fitted ones (A100, H100), in logarithms: small for their nearest kin.
+/// Uncertainty of a chip that is not among the fitted ones (A100, H100), in logarithms: small for
+/// their nearest kin.
 pub fn type_sd(accelerator: &str) -> f64 {
     let is = |name: &str| accelerator.contains(name);
     match () {
@@ -377,16 +486,23 @@ pub fn type_sd(accelerator: &str) -> f64 {
     }
 }
 
-/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends on.
+/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends
+/// on.
 pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
     let count = f64::from(instance.accelerator_count);
     let peak = match precision {
         Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
         // Half the 16-bit rate where there is TF32, an eighth where not.
-        Precision::Fp32 => instance.bf16_tflops.map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
+        Precision::Fp32 => instance
+            .bf16_tflops
+            .map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
     };
     let is_trainium = instance.family().starts_with("trn");
-    let pcie = if instance.family() == "g4dn" { 32.0 } else { 64.0 };
+    let pcie = if instance.family() == "g4dn" {
+        32.0
+    } else {
+        64.0
+    };
     let link = instance.accelerator_link_gb_s.unwrap_or(pcie);
     (!is_trainium && count > 0.0).then_some(Hardware {
         peak: peak * 1e12,
@@ -398,7 +514,12 @@ pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardwar
 }
 
 /// The setting of a model under a profile, and how uncertain its unfitted parts are, in logarithms.
-pub fn setting(model: &ModelShape, profile: &ProfileSpec, precision: Precision, accelerators: u32) -> (Setting, f64) {
+pub fn setting(
+    model: &ModelShape,
+    profile: &ProfileSpec,
+    precision: Precision,
+    accelerators: u32,
+) -> (Setting, f64) {
     let tensor = f64::from(profile.tensor_parallel_degree.max(1));
     let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
     let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
@@ -406,13 +527,18 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, precision: Precision, 
     let n = f64::from(accelerators.max(1));
     let (parameters, trained) = (model.parameters(), model.trainable_parameters());
     let share = trained / parameters;
-    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded weights once a step.
+    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded
+    // weights once a step.
     let collectives = match profile.zero_stage {
         0 | 1 => 2.0 * share / accumulation,
         2 => share * (1.0 + 1.0 / accumulation),
         _ => 2.0 + share,
     };
-    let width = if precision == Precision::Fp32 { 2.0 } else { 1.0 };
+    let width = if precision == Precision::Fp32 {
+        2.0
+    } else {
+        1.0
+    };
     let mut uncertain: f64 = 0.0;
     let mut widen = |sd: f64| uncertain = uncertain.hypot(sd);
     // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
@@ -453,7 +579,13 @@ pub fn setting(model: &ModelShape, profile: &ProfileSpec, precision: Precision, 
         recomputes: profile.activation_checkpointing,
         is_fp8: false,
         products: if is_lora { 4.0 } else { 6.0 },
-        optimised: trained / (tensor * pipeline) / if profile.zero_stage == 0 { 1.0 } else { n / (tensor * pipeline) },
+        optimised: trained
+            / (tensor * pipeline)
+            / if profile.zero_stage == 0 {
+                1.0
+            } else {
+                n / (tensor * pipeline)
+            },
         width,
         split: tensor * pipeline,
         tensor,
@@ -483,17 +615,30 @@ impl<'a> Case<'a> {
         precision: Precision,
         (instance, count): (&'a InstanceType, u32),
     ) -> Option<Self> {
-        let accelerators = instance.accelerator_count.max(1).saturating_mul(count.max(1));
+        let accelerators = instance
+            .accelerator_count
+            .max(1)
+            .saturating_mul(count.max(1));
         let (setting, extra) = setting(model, profile, precision, accelerators);
         let kind = instance.accelerator.as_deref().unwrap_or_default();
-        Some(Self { kind, hardware: hardware(instance, precision)?, setting, extra })
+        Some(Self {
+            kind,
+            hardware: hardware(instance, precision)?,
+            setting,
+            extra,
+        })
     }
 }
 
 impl Calibration {
     /// Tokens/s of all accelerators together: low, expected, high.
     pub fn tokens_per_second(&self, case: &Case<'_>) -> [f64; 3] {
-        let each = self.speed(case.kind, type_sd(case.kind), (&case.hardware, &case.setting), case.extra);
+        let each = self.speed(
+            case.kind,
+            type_sd(case.kind),
+            (&case.hardware, &case.setting),
+            case.extra,
+        );
         each.map(|speed| speed * case.setting.accelerators)
     }
 
@@ -501,7 +646,12 @@ impl Calibration {
     pub fn learn(&mut self, case: &Case<'_>, tokens_per_second: f64) {
         let each = tokens_per_second / case.setting.accelerators;
         if each.is_finite() && each > 0.0 {
-            self.measure(case.kind, type_sd(case.kind), (&case.hardware, &case.setting), each);
+            self.measure(
+                case.kind,
+                type_sd(case.kind),
+                (&case.hardware, &case.setting),
+                each,
+            );
         }
     }
 }
@@ -512,16 +662,26 @@ mod tests {
     use crate::catalog;
 
     fn mpt(profile: &serde_json::Value) -> (ModelShape, ProfileSpec) {
-        let model = serde_json::from_value(serde_json::json!({"layers": 32, "hidden": 4096, "heads": 32,
-            "vocabulary": 50368, "tied_embeddings": true, "sequence_length": 2048}));
-        (model.unwrap(), serde_json::from_value(profile.clone()).unwrap())
+        let model = serde_json::from_value(
+            serde_json::json!({"layers": 32, "hidden": 4096, "heads": 32,
+            "vocabulary": 50368, "tied_embeddings": true, "sequence_length": 2048}),
+        );
+        (
+            model.unwrap(),
+            serde_json::from_value(profile.clone()).unwrap(),
+        )
     }
 
     fn speed(calibration: &Calibration, kind: &str, profile: &serde_json::Value) -> [f64; 3] {
         let (model, profile) = mpt(profile);
         let instance = catalog::find(kind).unwrap();
         let hardware = hardware(instance, Precision::Bf16).unwrap();
-        let (setting, extra) = setting(&model, &profile, Precision::Bf16, instance.accelerator_count);
+        let (setting, extra) = setting(
+            &model,
+            &profile,
+            Precision::Bf16,
+            instance.accelerator_count,
+        );
         let name = instance.accelerator.as_deref().unwrap();
         calibration.speed(name, type_sd(name), (&hardware, &setting), extra)
     }
@@ -533,27 +693,42 @@ mod tests {
 
     #[test]
     fn what_is_shipped_is_read() {
-        let shipped: ShippedFile = serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
+        let shipped: ShippedFile =
+            serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
         assert_eq!(shipped.throughput.coefficients.len(), COUNT);
-        assert!(NAMES.iter().all(|name| shipped.throughput.coefficients.contains_key(*name)));
+        assert!(
+            NAMES
+                .iter()
+                .all(|name| shipped.throughput.coefficients.contains_key(*name))
+        );
         assert!(source().contains("llm-foundry"));
     }
 
     #[test]
     fn a_measurement_moves_its_type_and_less_its_kin() {
         let mut calibration = Calibration::shipped();
-        let before = ["ml.p4d.24xlarge", "ml.p5.48xlarge"].map(|kind| speed(&calibration, kind, &sharded(8)));
+        let before = ["ml.p4d.24xlarge", "ml.p5.48xlarge"]
+            .map(|kind| speed(&calibration, kind, &sharded(8)));
         let (model, profile) = mpt(&sharded(8));
         let instance = catalog::find("ml.p5.48xlarge").unwrap();
         let hardware = hardware(instance, Precision::Bf16).unwrap();
         let (setting, _) = setting(&model, &profile, Precision::Bf16, 8);
-        calibration.measure("NVIDIA H100 SXM", 0.0, (&hardware, &setting), before[1][1] * 0.9);
-        let after = ["ml.p4d.24xlarge", "ml.p5.48xlarge"].map(|kind| speed(&calibration, kind, &sharded(8)));
+        calibration.measure(
+            "NVIDIA H100 SXM",
+            0.0,
+            (&hardware, &setting),
+            before[1][1] * 0.9,
+        );
+        let after = ["ml.p4d.24xlarge", "ml.p5.48xlarge"]
+            .map(|kind| speed(&calibration, kind, &sharded(8)));
         let [p4d, p5] = [after[0][1] / before[0][1], after[1][1] / before[1][1]];
         assert!((0.89..0.93).contains(&p5), "{p5}");
         assert!((0.89..0.95).contains(&p4d) && p4d > p5, "{p4d}");
         let width = |speed: [f64; 3]| (speed[2] / speed[0]).ln();
-        assert!(width(after[1]) < width(before[1]) * 0.7 && width(after[0]) < width(before[0]), "{after:?} {before:?}");
+        assert!(
+            width(after[1]) < width(before[1]) * 0.7 && width(after[0]) < width(before[0]),
+            "{after:?} {before:?}"
+        );
     }
 
     #[test]
@@ -573,9 +748,19 @@ mod tests {
     #[test]
     fn speed_is_monotone() {
         let calibration = Calibration::shipped();
-        for kind in ["ml.p4d.24xlarge", "ml.p5.48xlarge", "ml.g5.48xlarge", "ml.g6e.12xlarge"] {
-            let speeds: Vec<f64> = [1, 2, 4, 8, 16].map(|micro| speed(&calibration, kind, &sharded(micro))[1]).to_vec();
-            assert!(speeds.windows(2).all(|pair| pair[0] <= pair[1]), "{kind} {speeds:?}");
+        for kind in [
+            "ml.p4d.24xlarge",
+            "ml.p5.48xlarge",
+            "ml.g5.48xlarge",
+            "ml.g6e.12xlarge",
+        ] {
+            let speeds: Vec<f64> = [1, 2, 4, 8, 16]
+                .map(|micro| speed(&calibration, kind, &sharded(micro))[1])
+                .to_vec();
+            assert!(
+                speeds.windows(2).all(|pair| pair[0] <= pair[1]),
+                "{kind} {speeds:?}"
+            );
         }
     }
 }

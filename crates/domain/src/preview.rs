@@ -1,5 +1,6 @@
-//! A preview: what an experiment would do, with nothing written. Per candidate and way of buying the findings, the fit, the advice,
-//! the exact request, the forecast and the worst case; and who cannot win, with the reason.
+//! A preview: what an experiment would do, with nothing written. Per candidate and way of buying
+//! the findings, the fit, the advice, the exact request, the forecast and the worst case; and who
+//! cannot win, with the reason.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,17 +57,35 @@ const ATTEMPT: &str = "attempt-id";
 const TRIAL: &str = "trial-id";
 
 /// Puts the plans of an experiment together with advice and requests.
-pub fn preview(spec: &ExperimentSpec, findings: Vec<Finding>, plans: Vec<TrialPlan>, installation: &str) -> Preview {
-    let stops = findings.iter().any(|finding| finding.severity == Severity::Error);
+pub fn preview(
+    spec: &ExperimentSpec,
+    findings: Vec<Finding>,
+    plans: Vec<TrialPlan>,
+    installation: &str,
+) -> Preview {
+    let stops = findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Error);
     let would_start = !stops && plans.iter().any(|plan| !plan.refused);
-    let worst_case_usd =
-        plans.iter().filter(|plan| !plan.refused).filter_map(|plan| plan.worst_case).map(|worst| worst.total_usd).sum();
+    let worst_case_usd = plans
+        .iter()
+        .filter(|plan| !plan.refused)
+        .filter_map(|plan| plan.worst_case)
+        .map(|worst| worst.total_usd)
+        .sum();
     let job_name = format!("bakeoff-{installation}-{ATTEMPT}");
     let kinds: Vec<TrialPlan> = plans.into_iter().filter(|plan| plan.repeat == 1).collect();
     let reasons = reasons(spec, &kinds);
-    let advice = if kinds.is_empty() { Vec::new() } else { advice(spec) };
+    let advice = if kinds.is_empty() {
+        Vec::new()
+    } else {
+        advice(spec)
+    };
     let candidates = kinds.into_iter().zip(reasons).map(|(plan, cannot_win)| {
-        let place = spec.candidates.iter().position(|candidate| candidate.name == plan.candidate);
+        let place = spec
+            .candidates
+            .iter()
+            .position(|candidate| candidate.name == plan.candidate);
         let of_candidate = place.and_then(|place| advice.get(place)).cloned();
         let (advice, no_advice) = match of_candidate {
             Some(Ok(advice)) => (Some(advice), None),
@@ -77,8 +96,17 @@ pub fn preview(spec: &ExperimentSpec, findings: Vec<Finding>, plans: Vec<TrialPl
             .request
             .as_ref()
             .map(|template| body::body(&request::for_attempt(template, &job_name, ATTEMPT, TRIAL)));
-        let repeats = place.and_then(|place| spec.candidates.get(place)).map_or(1, |candidate| candidate.repeats);
-        CandidatePreview { plan, repeats, cannot_win, advice, no_advice, create_training_job }
+        let repeats = place
+            .and_then(|place| spec.candidates.get(place))
+            .map_or(1, |candidate| candidate.repeats);
+        CandidatePreview {
+            plan,
+            repeats,
+            cannot_win,
+            advice,
+            no_advice,
+            create_training_job,
+        }
     });
     Preview {
         name: spec.name.clone(),
@@ -101,24 +129,44 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     let mut reasons: Vec<Option<String>> = plans
         .iter()
         .map(|plan| {
-            let refusal = plan.findings.iter().find(|finding| finding.severity >= Severity::Refused);
+            let refusal = plan
+                .findings
+                .iter()
+                .find(|finding| finding.severity >= Severity::Refused);
             let odd = plan.incomparable.as_ref();
             refusal
                 .map(|finding| format!("refused: {}", finding.message))
-                .or_else(|| odd.map(|finding| format!("it would run, but not be ranked: {}", finding.message)))
+                .or_else(|| {
+                    odd.map(|finding| {
+                        format!("it would run, but not be ranked: {}", finding.message)
+                    })
+                })
         })
         .collect();
     let relative = relative(spec, plans);
     let mut places = Vec::new();
     let mut contenders = Vec::new();
-    let all = plans.iter().zip(&names).zip(&relative).zip(&reasons).enumerate();
+    let all = plans
+        .iter()
+        .zip(&names)
+        .zip(&relative)
+        .zip(&reasons)
+        .enumerate();
     for (place, (((plan, name), relative), reason)) in all {
         if let (Some(forecast), Some(relative), None) = (&plan.forecast, relative, reason) {
             places.push(place);
-            contenders.push(Contender { name, forecast, relative, option: plan.purchase_option });
+            contenders.push(Contender {
+                name,
+                forecast,
+                relative,
+                option: plan.purchase_option,
+            });
         }
     }
-    for (place, reason) in places.into_iter().zip(forecast::cannot_win(spec, &contenders)) {
+    for (place, reason) in places
+        .into_iter()
+        .zip(forecast::cannot_win(spec, &contenders))
+    {
         if let Some(slot) = reasons.get_mut(place) {
             *slot = reason;
         }
@@ -131,20 +179,36 @@ fn relative(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Forecast>>
     let calibration = forecast::calibrated(spec).relative();
     let of = |plan: &TrialPlan| {
         let workload = spec.workload.as_ref()?;
-        let candidate = spec.candidates.iter().find(|candidate| candidate.name == plan.candidate)?;
+        let candidate = spec
+            .candidates
+            .iter()
+            .find(|candidate| candidate.name == plan.candidate)?;
         let whole = (workload, candidate, candidate.profile.as_ref()?);
-        forecast::forecast(spec, whole, plan.purchase_option, plan.price.as_ref(), &calibration)
+        forecast::forecast(
+            spec,
+            whole,
+            plan.purchase_option,
+            plan.price.as_ref(),
+            &calibration,
+        )
     };
     plans.iter().map(of).collect()
 }
 
 /// Advice for each candidate of the experiment, in their order.
 fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
-    let Some(workload) = spec.workload.as_ref().filter(|workload| crate::lint::is_sound(&workload.model)) else {
+    let Some(workload) = spec
+        .workload
+        .as_ref()
+        .filter(|workload| crate::lint::is_sound(&workload.model))
+    else {
         return Vec::new();
     };
     let calibration = forecast::calibrated(spec);
-    let global_batch = workload.global_batch.or_else(|| usual_batch(spec)).unwrap_or_default();
+    let global_batch = workload
+        .global_batch
+        .or_else(|| usual_batch(spec))
+        .unwrap_or_default();
     let of = |candidate: &crate::spec::CandidateSpec| {
         let instance = catalog::find(&candidate.instance_type)
             .ok_or_else(|| format!("`{}` is not an instance type", candidate.instance_type))?;
@@ -163,7 +227,10 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
 /// The global batch that most candidates make; of equally many, the first.
 fn usual_batch(spec: &ExperimentSpec) -> Option<u64> {
     let made = |candidate: &crate::spec::CandidateSpec| {
-        candidate.profile.as_ref().map(|profile| profile.global_batch(candidate.accelerators()))
+        candidate
+            .profile
+            .as_ref()
+            .map(|profile| profile.global_batch(candidate.accelerators()))
     };
     let all: Vec<u64> = spec.candidates.iter().filter_map(made).collect();
     let times = |batch: &u64| all.iter().filter(|other| *other == batch).count();

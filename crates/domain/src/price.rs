@@ -1,5 +1,6 @@
-//! Prices: effective-dated, with source and status. A price that is not known is unknown, never guessed; an EC2 price
-//! times an uplift is allowed only marked `estimated`. Spot has no price: its savings are observed.
+//! Prices: effective-dated, with source and status. A price that is not known is unknown, never
+//! guessed; an EC2 price times an uplift is allowed only marked `estimated`. Spot has no price: its
+//! savings are observed.
 
 use std::sync::LazyLock;
 
@@ -29,7 +30,13 @@ pub enum PriceStatus {
 }
 
 impl PriceStatus {
-    pub const ALL: [Self; 5] = [Self::Listed, Self::Negotiated, Self::AssumedSameAs, Self::Unverified, Self::Estimated];
+    pub const ALL: [Self; 5] = [
+        Self::Listed,
+        Self::Negotiated,
+        Self::AssumedSameAs,
+        Self::Unverified,
+        Self::Estimated,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +57,8 @@ impl PriceStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Component {
-    /// USD per instance-hour; a warm pool costs the same (bill of December 2023: ml.m5.xlarge, ml.g4dn.xlarge).
+    /// USD per instance-hour; a warm pool costs the same (bill of December 2023: ml.m5.xlarge,
+    /// ml.g4dn.xlarge).
     #[default]
     Training,
     /// USD per GB and month of the volume, where the type has no local NVMe.
@@ -71,7 +79,9 @@ impl Component {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|component| component.as_str() == text)
+        Self::ALL
+            .into_iter()
+            .find(|component| component.as_str() == text)
     }
 }
 
@@ -122,7 +132,13 @@ impl Rate {
 impl Price {
     /// One that AWS lists, for tests.
     #[cfg(test)]
-    pub(crate) fn listed(id: PriceId, kind: &str, region: &str, usd_per_hour: Usd, from: DateTime<Utc>) -> Self {
+    pub(crate) fn listed(
+        id: PriceId,
+        kind: &str,
+        region: &str,
+        usd_per_hour: Usd,
+        from: DateTime<Utc>,
+    ) -> Self {
         Self {
             id,
             instance_type: kind.into(),
@@ -139,12 +155,18 @@ impl Price {
 
     /// What a reservation must assume.
     pub fn ceiling(&self) -> Usd {
-        self.usd_per_hour_max.map_or(self.usd_per_hour, |max| max.max(self.usd_per_hour))
+        self.usd_per_hour_max
+            .map_or(self.usd_per_hour, |max| max.max(self.usd_per_hour))
     }
 
     /// `AWS Price List API 2026-09-24 (assumed_same_as)`: source, date and status in one cell.
     pub fn label(&self) -> String {
-        format!("{} {} ({})", self.source, self.effective_from.format("%Y-%m-%d"), self.status.as_str())
+        format!(
+            "{} {} ({})",
+            self.source,
+            self.effective_from.format("%Y-%m-%d"),
+            self.status.as_str()
+        )
     }
 }
 
@@ -183,7 +205,10 @@ struct Row {
 
 impl From<Row> for NewPrice {
     fn from(row: Row) -> Self {
-        let effective_from = row.effective_from.and_time(chrono::NaiveTime::MIN).and_utc();
+        let effective_from = row
+            .effective_from
+            .and_time(chrono::NaiveTime::MIN)
+            .and_utc();
         Self {
             component: row.component,
             instance_type: row.instance_type,
@@ -201,7 +226,10 @@ impl From<Row> for NewPrice {
 
 static CATALOG: LazyLock<Vec<NewPrice>> = LazyLock::new(|| {
     let mut rows: Vec<Row> = embedded::csv("prices.csv", include_str!("../data/prices.csv"));
-    rows.extend(embedded::csv::<Row>("rates.csv", include_str!("../data/rates.csv")));
+    rows.extend(embedded::csv::<Row>(
+        "rates.csv",
+        include_str!("../data/rates.csv"),
+    ));
     rows.into_iter().map(NewPrice::from).collect()
 });
 
@@ -210,7 +238,8 @@ pub fn catalog() -> &'static [NewPrice] {
     &CATALOG
 }
 
-/// The shipped prices and rates as they stand in a database that has no others; their ids name nothing.
+/// The shipped prices and rates as they stand in a database that has no others; their ids name
+/// nothing.
 pub fn shipped() -> (Vec<Price>, Vec<Rate>) {
     let id = PriceId(uuid::Uuid::nil());
     let price = |row: &NewPrice| {
@@ -240,16 +269,29 @@ pub fn shipped() -> (Vec<Price>, Vec<Rate>) {
             status: row.status,
         })
     };
-    (catalog().iter().filter_map(price).collect(), catalog().iter().filter_map(rate).collect())
+    (
+        catalog().iter().filter_map(price).collect(),
+        catalog().iter().filter_map(rate).collect(),
+    )
 }
 
-/// The price in force at a moment, of those that have begun. A negotiated one goes before any other, and of those the latest begun.
-/// Of the others it is the one whose source was seen last: what AWS lists today holds since the day it names, against whatever
-/// was taken for true of that day before.
-pub fn in_force(prices: &[Price], instance_type: &str, region: &str, at: DateTime<Utc>) -> Option<Price> {
+/// The price in force at a moment, of those that have begun. A negotiated one goes before any
+/// other, and of those the latest begun. Of the others it is the one whose source was seen last:
+/// what AWS lists today holds since the day it names, against whatever was taken for true of that
+/// day before.
+pub fn in_force(
+    prices: &[Price],
+    instance_type: &str,
+    region: &str,
+    at: DateTime<Utc>,
+) -> Option<Price> {
     let standing = |price: &&Price| match price.status {
         PriceStatus::Negotiated => (true, price.effective_from, price.confirmed_at),
-        _ => (false, price.confirmed_at.unwrap_or(price.effective_from), Some(price.effective_from)),
+        _ => (
+            false,
+            price.confirmed_at.unwrap_or(price.effective_from),
+            Some(price.effective_from),
+        ),
     };
     prices
         .iter()
@@ -261,14 +303,26 @@ pub fn in_force(prices: &[Price], instance_type: &str, region: &str, at: DateTim
 
 /// The prices in force in a region, one of each type.
 pub fn all_in_force(prices: &[Price], region: &str, at: DateTime<Utc>) -> Vec<Price> {
-    let mut types: Vec<&str> = prices.iter().map(|price| price.instance_type.as_str()).collect();
+    let mut types: Vec<&str> = prices
+        .iter()
+        .map(|price| price.instance_type.as_str())
+        .collect();
     types.sort_unstable();
     types.dedup();
-    types.into_iter().filter_map(|kind| in_force(prices, kind, region, at)).collect()
+    types
+        .into_iter()
+        .filter_map(|kind| in_force(prices, kind, region, at))
+        .collect()
 }
 
-/// The highest price of a type that is not a project's own, in force at a moment or at any later one.
-pub fn highest_list_price(prices: &[Price], instance_type: &str, region: &str, from: DateTime<Utc>) -> Option<Usd> {
+/// The highest price of a type that is not a project's own, in force at a moment or at any later
+/// one.
+pub fn highest_list_price(
+    prices: &[Price],
+    instance_type: &str,
+    region: &str,
+    from: DateTime<Utc>,
+) -> Option<Usd> {
     let lists: Vec<Price> = prices
         .iter()
         .filter(|price| price.instance_type == instance_type && price.region == region)
@@ -281,7 +335,12 @@ pub fn highest_list_price(prices: &[Price], instance_type: &str, region: &str, f
 }
 
 /// The same of rates.
-pub fn rate_in_force<'a>(rates: &'a [Rate], component: Component, region: &str, at: DateTime<Utc>) -> Option<&'a Rate> {
+pub fn rate_in_force<'a>(
+    rates: &'a [Rate],
+    component: Component,
+    region: &str,
+    at: DateTime<Utc>,
+) -> Option<&'a Rate> {
     rates
         .iter()
         .filter(|rate| rate.component == component && [region, "*"].contains(&rate.region.as_str()))
@@ -289,18 +348,35 @@ pub fn rate_in_force<'a>(rates: &'a [Rate], component: Component, region: &str, 
         .max_by_key(|rate| (rate.confirmed_at, rate.effective_from))
 }
 
-/// What a reservation must assume of a GB-month: where no rate is known, the highest that is known anywhere.
+/// What a reservation must assume of a GB-month: where no rate is known, the highest that is known
+/// anywhere.
 pub fn storage_ceiling(rates: &[Rate], region: &str) -> Usd {
-    let storage = || rates.iter().filter(|rate| rate.component == Component::Storage);
-    let own = storage().filter(|rate| rate.region == region).map(Rate::ceiling).max();
-    own.or_else(|| storage().map(Rate::ceiling).max()).unwrap_or(Usd::ZERO)
+    let storage = || {
+        rates
+            .iter()
+            .filter(|rate| rate.component == Component::Storage)
+    };
+    let own = storage()
+        .filter(|rate| rate.region == region)
+        .map(Rate::ceiling)
+        .max();
+    own.or_else(|| storage().map(Rate::ceiling).max())
+        .unwrap_or(Usd::ZERO)
 }
 
-/// The highest ceiling in force at any moment of a run: the price at its start and every change that begins before its end.
-pub fn ceiling_over(prices: &[Price], current: &Price, from: DateTime<Utc>, until: DateTime<Utc>) -> Usd {
+/// The highest ceiling in force at any moment of a run: the price at its start and every change
+/// that begins before its end.
+pub fn ceiling_over(
+    prices: &[Price],
+    current: &Price,
+    from: DateTime<Utc>,
+    until: DateTime<Utc>,
+) -> Usd {
     prices
         .iter()
-        .filter(|price| price.instance_type == current.instance_type && price.region == current.region)
+        .filter(|price| {
+            price.instance_type == current.instance_type && price.region == current.region
+        })
         .filter(|price| price.effective_from > from && price.effective_from <= until)
         .map(Price::ceiling)
         .fold(current.ceiling(), Ord::max)
@@ -311,9 +387,21 @@ mod tests {
     use super::*;
 
     fn price(usd: i64, day: u32, status: PriceStatus) -> Price {
-        let from = NaiveDate::from_ymd_opt(2026, 1, day).unwrap().and_time(chrono::NaiveTime::MIN).and_utc();
+        let from = NaiveDate::from_ymd_opt(2026, 1, day)
+            .unwrap()
+            .and_time(chrono::NaiveTime::MIN)
+            .and_utc();
         let id = PriceId(uuid::Uuid::from_u128(1));
-        Price { status, ..Price::listed(id, "ml.p5.48xlarge", "us-east-1", Usd(Decimal::from(usd)), from) }
+        Price {
+            status,
+            ..Price::listed(
+                id,
+                "ml.p5.48xlarge",
+                "us-east-1",
+                Usd(Decimal::from(usd)),
+                from,
+            )
+        }
     }
 
     #[test]
@@ -324,11 +412,24 @@ mod tests {
             price(70, 20, PriceStatus::AssumedSameAs),
             price(500, 2, PriceStatus::Negotiated),
         ];
-        let highest = |from| highest_list_price(&prices, "ml.p5.48xlarge", "us-east-1", from).map(|usd| usd.0);
-        assert_eq!(highest(day(5)), Some(Decimal::from(100)), "it holds on that day");
-        assert_eq!(highest(day(12)), Some(Decimal::from(70)), "a later one is higher");
+        let highest = |from| {
+            highest_list_price(&prices, "ml.p5.48xlarge", "us-east-1", from).map(|usd| usd.0)
+        };
+        assert_eq!(
+            highest(day(5)),
+            Some(Decimal::from(100)),
+            "it holds on that day"
+        );
+        assert_eq!(
+            highest(day(12)),
+            Some(Decimal::from(70)),
+            "a later one is higher"
+        );
         assert_eq!(highest(day(25)), Some(Decimal::from(70)));
-        assert_eq!(highest_list_price(&prices, "ml.p5.48xlarge", "eu-west-1", day(5)), None);
+        assert_eq!(
+            highest_list_price(&prices, "ml.p5.48xlarge", "eu-west-1", day(5)),
+            None
+        );
     }
 
     fn day(day: u32) -> DateTime<Utc> {
@@ -338,19 +439,31 @@ mod tests {
     #[test]
     fn every_row_of_the_data_file_is_read_and_names_a_legal_type() {
         let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count() - 1;
-        let rows = lines(include_str!("../data/prices.csv")) + lines(include_str!("../data/rates.csv"));
+        let rows =
+            lines(include_str!("../data/prices.csv")) + lines(include_str!("../data/rates.csv"));
         assert_eq!(catalog().len(), rows);
         for row in catalog() {
-            let is_known = row.instance_type.as_deref().is_some_and(|kind| crate::catalog::find(kind).is_some());
+            let is_known = row
+                .instance_type
+                .as_deref()
+                .is_some_and(|kind| crate::catalog::find(kind).is_some());
             assert_eq!(is_known, row.component == Component::Training, "{row:?}");
             assert!(row.usd > Decimal::ZERO);
-            assert_eq!(row.status == PriceStatus::Estimated, row.usd_max.is_some(), "{row:?}");
+            assert_eq!(
+                row.status == PriceStatus::Estimated,
+                row.usd_max.is_some(),
+                "{row:?}"
+            );
         }
     }
 
     #[test]
     fn a_price_nobody_has_published_is_absent() {
-        assert!(!catalog().iter().any(|row| row.instance_type.as_deref() == Some("ml.p5e.48xlarge")));
+        assert!(
+            !catalog()
+                .iter()
+                .any(|row| row.instance_type.as_deref() == Some("ml.p5e.48xlarge"))
+        );
     }
 
     #[test]
@@ -360,7 +473,8 @@ mod tests {
             price(60, 10, PriceStatus::Listed),
             price(50, 5, PriceStatus::Negotiated),
         ];
-        let at = |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
+        let at =
+            |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
         assert_eq!(at(2), Some(Decimal::from(90)));
         assert_eq!(at(6), Some(Decimal::from(50)));
         assert_eq!(at(20), Some(Decimal::from(50)));
@@ -370,17 +484,36 @@ mod tests {
     #[test]
     fn what_is_listed_today_goes_before_what_was_assumed_of_that_day() {
         let assumed = price(70, 20, PriceStatus::AssumedSameAs);
-        let listed = Price { confirmed_at: Some(day(25)), ..price(60, 5, PriceStatus::Listed) };
-        let older = Price { confirmed_at: Some(day(6)), ..price(90, 1, PriceStatus::Listed) };
+        let listed = Price {
+            confirmed_at: Some(day(25)),
+            ..price(60, 5, PriceStatus::Listed)
+        };
+        let older = Price {
+            confirmed_at: Some(day(6)),
+            ..price(90, 1, PriceStatus::Listed)
+        };
         let prices = [assumed, listed, older];
-        let at = |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
-        assert_eq!([at(2), at(5), at(22)], [90, 60, 60].map(|usd| Some(Decimal::from(usd))));
+        let at =
+            |d| in_force(&prices, "ml.p5.48xlarge", "us-east-1", day(d)).map(|p| p.usd_per_hour.0);
+        assert_eq!(
+            [at(2), at(5), at(22)],
+            [90, 60, 60].map(|usd| Some(Decimal::from(usd)))
+        );
     }
 
     #[test]
     fn a_reservation_assumes_the_highest_price_over_the_run() {
-        let prices = [price(60, 1, PriceStatus::Listed), price(75, 10, PriceStatus::Listed)];
-        assert_eq!(ceiling_over(&prices, &prices[0], day(2), day(9)), Usd(Decimal::from(60)));
-        assert_eq!(ceiling_over(&prices, &prices[0], day(2), day(11)), Usd(Decimal::from(75)));
+        let prices = [
+            price(60, 1, PriceStatus::Listed),
+            price(75, 10, PriceStatus::Listed),
+        ];
+        assert_eq!(
+            ceiling_over(&prices, &prices[0], day(2), day(9)),
+            Usd(Decimal::from(60))
+        );
+        assert_eq!(
+            ceiling_over(&prices, &prices[0], day(2), day(11)),
+            Usd(Decimal::from(75))
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! The AWS Price List API: which of its products are SageMaker training rates, and what they say. Pure: the items have been
-//! fetched already. What a rate means for experiments is decided elsewhere.
+//! The AWS Price List API: which of its products are SageMaker training rates, and what they say.
+//! Pure: the items have been fetched already. What a rate means for experiments is decided
+//! elsewhere.
 //!
-//! Keyed on `instanceName` and `regionCode`: `instanceType` carries a suffix, the prefix of `usagetype` is no region code, the
-//! hardware attributes differ between SKUs, and descriptions follow no pattern (vantage-sh/ec2instances.info reads them so).
+//! Keyed on `instanceName` and `regionCode`: `instanceType` carries a suffix, the prefix of
+//! `usagetype` is no region code, the hardware attributes differ between SKUs, and descriptions
+//! follow no pattern (vantage-sh/ec2instances.info reads them so).
 
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -92,42 +94,84 @@ struct Dimension {
 pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     let Ok(item) = serde_json::from_str::<Item>(text) else {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
-        let sku = value.pointer("/product/sku").and_then(Value::as_str).unwrap_or("?").to_owned();
-        return Err(Skipped { sku, reason: "it has another shape than a product".to_owned(), is_expected: false });
+        let sku = value
+            .pointer("/product/sku")
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+            .to_owned();
+        return Err(Skipped {
+            sku,
+            reason: "it has another shape than a product".to_owned(),
+            is_expected: false,
+        });
     };
     let Product { sku, attributes } = item.product;
-    let skip = |reason: String, is_expected| Skipped { sku: sku.clone(), reason, is_expected };
+    let skip = |reason: String, is_expected| Skipped {
+        sku: sku.clone(),
+        reason,
+        is_expected,
+    };
     if attributes.location_type != "AWS Region" || attributes.region_code != region {
-        return Err(skip(format!("it is of {} ({})", attributes.region_code, attributes.location_type), true));
+        return Err(skip(
+            format!(
+                "it is of {} ({})",
+                attributes.region_code, attributes.location_type
+            ),
+            true,
+        ));
     }
-    let (component, instance_type, unit) =
-        what(&attributes).ok_or_else(|| skip(format!("it is no training rate: {}", attributes.usagetype), true))?;
-    let (rate, effective_from) = on_demand(&item.terms, unit).map_err(|reason| skip(reason, false))?;
+    let (component, instance_type, unit) = what(&attributes).ok_or_else(|| {
+        skip(
+            format!("it is no training rate: {}", attributes.usagetype),
+            true,
+        )
+    })?;
+    let (rate, effective_from) =
+        on_demand(&item.terms, unit).map_err(|reason| skip(reason, false))?;
     if rate.is_zero() {
         return Err(skip("it is free of charge".to_owned(), true));
     }
     if rate.is_sign_negative() {
         return Err(skip(format!("its rate is {rate}"), false));
     }
-    Ok(ListedRate { sku, component, instance_type, region: attributes.region_code, usd: rate, effective_from })
+    Ok(ListedRate {
+        sku,
+        component,
+        instance_type,
+        region: attributes.region_code,
+        usd: rate,
+        effective_from,
+    })
 }
 
 /// Component, instance type and unit of a product that is about training.
 fn what(attributes: &Attributes) -> Option<(Component, Option<String>, &'static str)> {
-    let kind =
-        if attributes.platoinstancetype.is_empty() { &attributes.component } else { &attributes.platoinstancetype };
+    let kind = if attributes.platoinstancetype.is_empty() {
+        &attributes.component
+    } else {
+        &attributes.platoinstancetype
+    };
     if kind == "Training" && attributes.instance_name.starts_with("ml.") {
-        return Some((Component::Training, Some(attributes.instance_name.clone()), "Hrs"));
+        return Some((
+            Component::Training,
+            Some(attributes.instance_name.clone()),
+            "Hrs",
+        ));
     }
-    // `USE1-Train:VolumeUsage.gp2`, as other usage types of the service are built; bills call it Training Job ML storage.
-    let is_storage = attributes.usagetype.contains("Train:VolumeUsage") && !attributes.usagetype.contains("Pool");
+    // `USE1-Train:VolumeUsage.gp2`, as other usage types of the service are built; bills call it
+    // Training Job ML storage.
+    let is_storage = attributes.usagetype.contains("Train:VolumeUsage")
+        && !attributes.usagetype.contains("Pool");
     is_storage.then_some((Component::Storage, None, "GB-Mo"))
 }
 
-/// The one rate on demand, in USD for the unit; more than one, or steps by quantity, is nothing that can be billed by.
+/// The one rate on demand, in USD for the unit; more than one, or steps by quantity, is nothing
+/// that can be billed by.
 fn on_demand(terms: &Terms, unit: &str) -> Result<(Decimal, DateTime<Utc>), String> {
-    let mut found =
-        terms.on_demand.values().filter(|term| term.offer_term_code == ON_DEMAND || term.offer_term_code.is_empty());
+    let mut found = terms
+        .on_demand
+        .values()
+        .filter(|term| term.offer_term_code == ON_DEMAND || term.offer_term_code.is_empty());
     let (Some(term), None) = (found.next(), found.next()) else {
         return Err("it has not just one term on demand".to_owned());
     };
@@ -141,7 +185,10 @@ fn on_demand(terms: &Terms, unit: &str) -> Result<(Decimal, DateTime<Utc>), Stri
     if !matches!(dimension.begin_range.as_str(), "" | "0") {
         return Err("its rate begins only at a quantity".to_owned());
     }
-    let usd = dimension.price_per_unit.get("USD").ok_or("it has no rate in USD")?;
+    let usd = dimension
+        .price_per_unit
+        .get("USD")
+        .ok_or("it has no rate in USD")?;
     let rate: Decimal = usd.parse().map_err(|_| format!("its rate is `{usd}`"))?;
     Ok((rate.normalize(), term.effective_date))
 }
@@ -185,7 +232,10 @@ mod tests {
     #[test]
     fn a_training_rate_is_read_by_its_instance_name() {
         let rate = with(|_| {}).unwrap();
-        assert_eq!((rate.instance_type.as_deref(), rate.usd), (Some("ml.p4d.24xlarge"), Decimal::new(252_512_883, 7)));
+        assert_eq!(
+            (rate.instance_type.as_deref(), rate.usd),
+            (Some("ml.p4d.24xlarge"), Decimal::new(252_512_883, 7))
+        );
         assert_eq!(rate.effective_from.to_string(), "2025-06-01 00:00:00 UTC");
     }
 
@@ -213,7 +263,11 @@ mod tests {
         }
         assert!(attribute("locationType", "AWS Local Zone").is_expected);
         assert!(attribute("regionCode", "us-west-2").is_expected);
-        assert!(with(|item| dimension(item)["pricePerUnit"]["USD"] = json!("0.0000000000")).unwrap_err().is_expected);
+        assert!(
+            with(|item| dimension(item)["pricePerUnit"]["USD"] = json!("0.0000000000"))
+                .unwrap_err()
+                .is_expected
+        );
         let odd = [
             with(|item| dimension(item)["pricePerUnit"] = json!({ "CNY": "200" })),
             with(|item| dimension(item)["pricePerUnit"]["USD"] = json!("-3")),

@@ -1,6 +1,7 @@
-//! Whose turn it is: which waiting trials are started now, under the account's instance quotas, the projects' own limits and
-//! the rate at which jobs may be created. Fair between projects, by priority within one, and no trial blocks another: a lane
-//! (instance type × purchase option) that is full is passed over, not waited for.
+//! Whose turn it is: which waiting trials are started now, under the account's instance quotas, the
+//! projects' own limits and the rate at which jobs may be created. Fair between projects, by
+//! priority within one, and no trial blocks another: a lane (instance type × purchase option) that
+//! is full is passed over, not waited for.
 //!
 //! It does not hold the quota: AWS does. Asking for less than there is only saves refusals.
 
@@ -80,18 +81,36 @@ pub fn admit(waiting: &[Waiting], mut capacity: Capacity, now: DateTime<Utc>) ->
     for trial in waiting {
         let quota = capacity.lanes.get(&trial.lane).and_then(|lane| lane.quota);
         match quota.filter(|quota| *quota < trial.instances) {
-            Some(quota) => admission.parked.push((trial.trial, over_the_whole_quota(trial, quota))),
+            Some(quota) => admission
+                .parked
+                .push((trial.trial, over_the_whole_quota(trial, quota))),
             None => queues.entry(trial.project).or_default().push(trial),
         }
     }
     for queue in queues.values_mut() {
         // A warm pool that waits costs money: whoever fits it goes first among equals.
-        let fits = |trial: &Waiting| trial.pool_key.as_ref().is_some_and(|key| capacity.pools.contains_key(key));
-        queue.sort_by_key(|trial| (std::cmp::Reverse(trial.priority), !fits(trial), trial.since, trial.trial));
+        let fits = |trial: &Waiting| {
+            trial
+                .pool_key
+                .as_ref()
+                .is_some_and(|key| capacity.pools.contains_key(key))
+        };
+        queue.sort_by_key(|trial| {
+            (
+                std::cmp::Reverse(trial.priority),
+                !fits(trial),
+                trial.since,
+                trial.trial,
+            )
+        });
     }
     while admission.admitted.len() < capacity.creates {
-        let Some((project, position)) = next(&queues, &capacity, now) else { break };
-        let Some(queue) = queues.get_mut(&project) else { break };
+        let Some((project, position)) = next(&queues, &capacity, now) else {
+            break;
+        };
+        let Some(queue) = queues.get_mut(&project) else {
+            break;
+        };
         let trial = queue.remove(position);
         take(trial, &mut capacity);
         admission.admitted.push(trial.trial);
@@ -99,7 +118,8 @@ pub fn admit(waiting: &[Waiting], mut capacity: Capacity, now: DateTime<Utc>) ->
     admission
 }
 
-/// The project with the fewest running trials goes next (the longest wait decides a tie), with its first trial that has room.
+/// The project with the fewest running trials goes next (the longest wait decides a tie), with its
+/// first trial that has room.
 fn next(
     queues: &BTreeMap<ProjectId, Vec<&Waiting>>,
     capacity: &Capacity,
@@ -107,34 +127,58 @@ fn next(
 ) -> Option<(ProjectId, usize)> {
     let candidates = queues.iter().filter_map(|(project, queue)| {
         let state = capacity.projects.get(project).copied().unwrap_or_default();
-        if state.concurrent_max.is_some_and(|most| state.running >= most) {
+        if state
+            .concurrent_max
+            .is_some_and(|most| state.running >= most)
+        {
             return None;
         }
-        let position = queue.iter().position(|trial| has_room(trial, capacity, now))?;
-        Some((state.running, queue.get(position)?.since, *project, position))
+        let position = queue
+            .iter()
+            .position(|trial| has_room(trial, capacity, now))?;
+        Some((
+            state.running,
+            queue.get(position)?.since,
+            *project,
+            position,
+        ))
     });
-    candidates.min().map(|(_, _, project, position)| (project, position))
+    candidates
+        .min()
+        .map(|(_, _, project, position)| (project, position))
 }
 
 fn pool_for<'a>(trial: &Waiting, capacity: &'a Capacity) -> Option<&'a Vec<u32>> {
-    capacity.pools.get(trial.pool_key.as_ref()?).filter(|pools| pools.contains(&trial.instances))
+    capacity
+        .pools
+        .get(trial.pool_key.as_ref()?)
+        .filter(|pools| pools.contains(&trial.instances))
 }
 
 fn has_room(trial: &Waiting, capacity: &Capacity, now: DateTime<Utc>) -> bool {
     if pool_for(trial, capacity).is_some() {
         return true;
     }
-    let Some(lane) = capacity.lanes.get(&trial.lane) else { return true };
+    let Some(lane) = capacity.lanes.get(&trial.lane) else {
+        return true;
+    };
     lane.held_until.is_none_or(|until| until <= now)
-        && lane.quota.is_none_or(|quota| lane.in_use.saturating_add(trial.instances) <= quota)
+        && lane
+            .quota
+            .is_none_or(|quota| lane.in_use.saturating_add(trial.instances) <= quota)
 }
 
 fn take(trial: &Waiting, capacity: &mut Capacity) {
     capacity.projects.entry(trial.project).or_default().running += 1;
     if pool_for(trial, capacity).is_some() {
-        let pools = trial.pool_key.as_ref().and_then(|key| capacity.pools.get_mut(key));
+        let pools = trial
+            .pool_key
+            .as_ref()
+            .and_then(|key| capacity.pools.get_mut(key));
         if let Some(pools) = pools
-            && let Some(index) = pools.iter().position(|instances| *instances == trial.instances)
+            && let Some(index) = pools
+                .iter()
+                .position(|instances| *instances == trial.instances)
         {
             pools.swap_remove(index);
         }

@@ -11,7 +11,10 @@ fn now() -> DateTime<Utc> {
 }
 
 fn lane(name: &str) -> Lane {
-    Lane { instance_type: name.into(), option: PurchaseOption::OnDemand }
+    Lane {
+        instance_type: name.into(),
+        option: PurchaseOption::OnDemand,
+    }
 }
 
 fn waiting(trial: u128, project: u128, kind: &str) -> Waiting {
@@ -27,17 +30,32 @@ fn waiting(trial: u128, project: u128, kind: &str) -> Waiting {
 }
 
 fn capacity(quota: u32, creates: usize) -> Capacity {
-    let state = LaneState { quota: Some(quota), ..LaneState::default() };
-    Capacity { lanes: BTreeMap::from([(lane("p5"), state)]), creates, ..Capacity::default() }
+    let state = LaneState {
+        quota: Some(quota),
+        ..LaneState::default()
+    };
+    Capacity {
+        lanes: BTreeMap::from([(lane("p5"), state)]),
+        creates,
+        ..Capacity::default()
+    }
 }
 
 fn order(waiting: &[Waiting], capacity: Capacity) -> Vec<u128> {
-    admit(waiting, capacity, now() + TimeDelta::days(1)).admitted.iter().map(|trial| trial.0.as_u128()).collect()
+    admit(waiting, capacity, now() + TimeDelta::days(1))
+        .admitted
+        .iter()
+        .map(|trial| trial.0.as_u128())
+        .collect()
 }
 
 #[test]
 fn a_full_lane_is_passed_over() {
-    let queue = [waiting(1, 1, "p5"), waiting(2, 1, "p5"), waiting(3, 1, "g5")];
+    let queue = [
+        waiting(1, 1, "p5"),
+        waiting(2, 1, "p5"),
+        waiting(3, 1, "g5"),
+    ];
     assert_eq!(order(&queue, capacity(1, 10)), [1, 3]);
 }
 
@@ -50,16 +68,30 @@ fn projects_take_turns_however_long_one_queue_is() {
 
 #[test]
 fn priority_counts_within_a_project_and_not_between() {
-    let mut queue = vec![waiting(1, 1, "g5"), waiting(2, 1, "g5"), waiting(3, 2, "g5")];
+    let mut queue = vec![
+        waiting(1, 1, "g5"),
+        waiting(2, 1, "g5"),
+        waiting(3, 2, "g5"),
+    ];
     queue[1].priority = 5;
     assert_eq!(order(&queue, capacity(0, 3)), [2, 3, 1]);
 }
 
 #[test]
 fn a_projects_own_limit_leaves_room_to_the_others() {
-    let queue = [waiting(1, 1, "g5"), waiting(2, 1, "g5"), waiting(3, 2, "g5")];
+    let queue = [
+        waiting(1, 1, "g5"),
+        waiting(2, 1, "g5"),
+        waiting(3, 2, "g5"),
+    ];
     let mut limited = capacity(0, 10);
-    limited.projects.insert(ProjectId(Uuid::from_u128(1)), ProjectState { running: 1, concurrent_max: Some(2) });
+    limited.projects.insert(
+        ProjectId(Uuid::from_u128(1)),
+        ProjectState {
+            running: 1,
+            concurrent_max: Some(2),
+        },
+    );
     assert_eq!(order(&queue, limited), [3, 1]);
 }
 
@@ -90,12 +122,19 @@ fn more_than_the_whole_quota_is_parked_with_the_way_out() {
     let mut queue = [waiting(1, 1, "p5"), waiting(2, 1, "p5")];
     queue[0].instances = 4;
     let admission = admit(&queue, capacity(2, 10), now());
-    assert!(admission.parked[0].1.contains("quota `p5 for training job usage` is 2"), "{}", admission.parked[0].1);
+    assert!(
+        admission.parked[0]
+            .1
+            .contains("quota `p5 for training job usage` is 2"),
+        "{}",
+        admission.parked[0].1
+    );
     assert_eq!(admission.admitted.len(), 1, "the other goes on");
 }
 
 proptest! {
-    /// Never beyond a quota, a project's limit or the create rate; and nothing is left waiting that had room.
+    /// Never beyond a quota, a project's limit or the create rate; and nothing is left waiting that
+    /// had room.
     #[test]
     fn no_limit_is_passed_and_no_room_is_left(
         trials in prop::collection::vec((1u128..4, 0usize..3, 1u32..3), 0..40),

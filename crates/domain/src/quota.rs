@@ -1,5 +1,5 @@
-//! Service Quotas' names for SageMaker training. Their codes differ by type and are not looked at; the names are stable
-//! (the first is the one in ResourceLimitExceeded's own text).
+//! Service Quotas' names for SageMaker training. Their codes differ by type and are not looked at;
+//! the names are stable (the first is the one in ResourceLimitExceeded's own text).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +26,9 @@ impl Usage {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::OnDemand, Self::Spot, Self::WarmPool].into_iter().find(|usage| usage.as_str() == text)
+        [Self::OnDemand, Self::Spot, Self::WarmPool]
+            .into_iter()
+            .find(|usage| usage.as_str() == text)
     }
 }
 
@@ -48,10 +50,19 @@ impl Quota {
             "training warm pool usage" => Usage::WarmPool,
             _ => return None,
         };
-        #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        #[expect(
+            clippy::as_conversions,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped"
+        )]
         let instances = value.clamp(0.0, 1e9) as u32;
         let is_type = instance_type.starts_with("ml.");
-        is_type.then(|| Self { instance_type: instance_type.to_owned(), usage, instances })
+        is_type.then(|| Self {
+            instance_type: instance_type.to_owned(),
+            usage,
+            instances,
+        })
     }
 }
 
@@ -62,9 +73,18 @@ mod tests {
     #[test]
     fn the_three_names_are_read_and_others_are_not_ours() {
         let usage = |name| Quota::parse(name, 8.0).map(|quota| (quota.usage, quota.instances));
-        assert_eq!(usage("ml.p5.48xlarge for training job usage"), Some((Usage::OnDemand, 8)));
-        assert_eq!(usage("ml.p5.48xlarge for spot training job usage"), Some((Usage::Spot, 8)));
-        assert_eq!(usage("ml.p5.48xlarge for training warm pool usage"), Some((Usage::WarmPool, 8)));
+        assert_eq!(
+            usage("ml.p5.48xlarge for training job usage"),
+            Some((Usage::OnDemand, 8))
+        );
+        assert_eq!(
+            usage("ml.p5.48xlarge for spot training job usage"),
+            Some((Usage::Spot, 8))
+        );
+        assert_eq!(
+            usage("ml.p5.48xlarge for training warm pool usage"),
+            Some((Usage::WarmPool, 8))
+        );
         assert_eq!(usage("ml.p5.48xlarge for endpoint usage"), None);
         assert_eq!(usage("Number of notebooks for training job usage"), None);
     }

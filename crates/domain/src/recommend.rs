@@ -1,5 +1,6 @@
-//! The recommendation: comparable trials, projected to the full run, ranked by the objective within its limits.
-//! Every figure says whether it is measured or projected; what is not ranked says why. "Not enough evidence" is an answer.
+//! The recommendation: comparable trials, projected to the full run, ranked by the objective within
+//! its limits. Every figure says whether it is measured or projected; what is not ranked says why.
+//! "Not enough evidence" is an answer.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -47,9 +48,11 @@ pub struct Tokens {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// The first is better than the second by more than 2 % beyond their intervals, at any price the estimates allow.
+    /// The first is better than the second by more than 2 % beyond their intervals, at any price
+    /// the estimates allow.
     Clear,
-    /// The first leads, but not by enough: the intervals (of speed, or of an estimated price) and 2 % on top still overlap.
+    /// The first leads, but not by enough: the intervals (of speed, or of an estimated price) and 2
+    /// % on top still overlap.
     Leading,
     /// No candidate keeps within the full run's budget and deadline.
     Infeasible,
@@ -75,7 +78,8 @@ pub struct Ranked {
     pub projected_hours: f64,
     /// Projected.
     pub projected_cost_usd: Usd,
-    /// Projected at the highest price that the estimate allows; equal to `projected_cost_usd` for a known price.
+    /// Projected at the highest price that the estimate allows; equal to `projected_cost_usd` for a
+    /// known price.
     pub projected_cost_usd_max: Usd,
     pub price: String,
     pub price_status: PriceStatus,
@@ -113,18 +117,30 @@ pub struct Recommendation {
 }
 
 impl Recommendation {
-    /// Whether another one, of the same evidence, says anything else: another order or another cost.
+    /// Whether another one, of the same evidence, says anything else: another order or another
+    /// cost.
     pub fn differs(&self, other: &Self) -> bool {
         let key = |one: &Self| {
-            let rows = one.ranked.iter().map(|row| (row.trial_id, row.projected_cost_usd));
-            (one.conclusion, rows.collect::<Vec<_>>(), one.not_ranked.len())
+            let rows = one
+                .ranked
+                .iter()
+                .map(|row| (row.trial_id, row.projected_cost_usd));
+            (
+                one.conclusion,
+                rows.collect::<Vec<_>>(),
+                one.not_ranked.len(),
+            )
         };
         key(self) != key(other)
     }
 }
 
 /// Ranks the outcomes of one experiment.
-pub fn recommend(outcomes: &[Outcome], objective: &ObjectiveSpec, tokens: Tokens) -> Recommendation {
+pub fn recommend(
+    outcomes: &[Outcome],
+    objective: &ObjectiveSpec,
+    tokens: Tokens,
+) -> Recommendation {
     let mut ranked: Vec<Ranked> = Vec::new();
     let mut not_ranked: Vec<NotRanked> = Vec::new();
     for outcome in outcomes {
@@ -145,7 +161,11 @@ pub fn recommend(outcomes: &[Outcome], objective: &ObjectiveSpec, tokens: Tokens
     Recommendation {
         conclusion,
         headline: headline(conclusion, &ranked, objective),
-        reasons: reasons(&ranked, objective.minimize, conclusion == Conclusion::Leading),
+        reasons: reasons(
+            &ranked,
+            objective.minimize,
+            conclusion == Conclusion::Leading,
+        ),
         basis: basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),
         ranked,
@@ -157,16 +177,34 @@ type Unranked = (String, Option<String>);
 
 fn rankable(outcome: &Outcome) -> Result<(&Steady, &Price), Unranked> {
     if outcome.state == TrialState::Refused {
-        let reasons: Vec<&str> = outcome.refusals.iter().map(|finding| finding.message.as_str()).collect();
-        let fixes: Vec<&str> = outcome.refusals.iter().map(|finding| finding.fix.as_str()).collect();
-        let reason = if reasons.is_empty() { outcome.reason.clone().unwrap_or_default() } else { reasons.join("; ") };
-        return Err((format!("refused: {reason}"), (!fixes.is_empty()).then(|| fixes.join("; "))));
+        let reasons: Vec<&str> = outcome
+            .refusals
+            .iter()
+            .map(|finding| finding.message.as_str())
+            .collect();
+        let fixes: Vec<&str> = outcome
+            .refusals
+            .iter()
+            .map(|finding| finding.fix.as_str())
+            .collect();
+        let reason = if reasons.is_empty() {
+            outcome.reason.clone().unwrap_or_default()
+        } else {
+            reasons.join("; ")
+        };
+        return Err((
+            format!("refused: {reason}"),
+            (!fixes.is_empty()).then(|| fixes.join("; ")),
+        ));
     }
     if let Some(finding) = &outcome.incomparable {
         return Err((finding.message.clone(), Some(finding.fix.clone())));
     }
     if outcome.state == TrialState::Failed {
-        return Err((format!("failed: {}", outcome.reason.clone().unwrap_or_default()), None));
+        return Err((
+            format!("failed: {}", outcome.reason.clone().unwrap_or_default()),
+            None,
+        ));
     }
     let Some(price) = &outcome.price else {
         let fix = format!("PUT /v1/prices/{} with your rate", outcome.instance_type);
@@ -182,14 +220,23 @@ fn rankable(outcome: &Outcome) -> Result<(&Steady, &Price), Unranked> {
     Ok((steady, price))
 }
 
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "token and second counts lie far below 2^53")]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "token and second counts lie far below 2^53"
+)]
 fn project(
     outcome: &Outcome,
     (steady, price): (&Steady, &Price),
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Result<Ranked, Unranked> {
-    let unknown = || ("not enough evidence: no positive speed was measured".to_owned(), None);
+    let unknown = || {
+        (
+            "not enough evidence: no positive speed was measured".to_owned(),
+            None,
+        )
+    };
     let productive = tokens.trial as f64 / steady.mean;
     let full = tokens.total as f64 / steady.mean;
     let training = outcome.training_seconds as f64;
@@ -200,22 +247,35 @@ fn project(
         PurchaseOption::OnDemand if finished => {
             let paid_once = (training - productive).max(0.0);
             let waited_once = (wall - productive).max(0.0);
-            ((full + waited_once) / 3600.0, (full + paid_once) / 3600.0, 1.0)
+            (
+                (full + waited_once) / 3600.0,
+                (full + paid_once) / 3600.0,
+                1.0,
+            )
         }
-        // Interruptions, lost work and waiting come again and again: they scale with the run, and so does the saving.
+        // Interruptions, lost work and waiting come again and again: they scale with the run, and
+        // so does the saving.
         PurchaseOption::Spot if finished && productive > 0.0 => {
             let billed = outcome.billable_seconds as f64;
-            (full * (wall / productive).max(1.0) / 3600.0, full * (billed / productive) / 3600.0, billed / productive)
+            (
+                full * (wall / productive).max(1.0) / 3600.0,
+                full * (billed / productive) / 3600.0,
+                billed / productive,
+            )
         }
         PurchaseOption::Spot => {
             let fix = "let the spot trial finish: its saving is observed, never assumed".to_owned();
-            return Err(("not enough evidence: no billed spot run yet".to_owned(), Some(fix)));
+            return Err((
+                "not enough evidence: no billed spot run yet".to_owned(),
+                Some(fix),
+            ));
         }
         PurchaseOption::OnDemand => (full / 3600.0, full / 3600.0, 1.0),
     };
     let count = outcome.instance_count;
     let at = |rate: Usd| Usd::from_f64(rate.as_f64() * f64::from(count) * billed_hours);
-    let per_million = cost::usd_per_million_tokens(price.usd_per_hour, count, steady.mean, billed_share);
+    let per_million =
+        cost::usd_per_million_tokens(price.usd_per_hour, count, steady.mean, billed_share);
     let projected = at(price.usd_per_hour).ok_or_else(unknown)?;
     Ok(Ranked {
         rank: 0,
@@ -230,11 +290,19 @@ fn project(
         projected_hours: hours,
         projected_cost_usd: projected,
         projected_cost_usd_max: at(price.ceiling()).ok_or_else(unknown)?,
-        price: format!("${}/h {}", price.usd_per_hour.0.round_dp(4).normalize(), price.label()),
+        price: format!(
+            "${}/h {}",
+            price.usd_per_hour.0.round_dp(4).normalize(),
+            price.label()
+        ),
         price_status: price.status,
         pareto: false,
-        feasible: objective.full_run_budget_usd.is_none_or(|budget| projected <= budget)
-            && objective.full_run_deadline_hours.is_none_or(|deadline| hours <= deadline),
+        feasible: objective
+            .full_run_budget_usd
+            .is_none_or(|budget| projected <= budget)
+            && objective
+                .full_run_deadline_hours
+                .is_none_or(|deadline| hours <= deadline),
     })
 }
 
@@ -248,7 +316,10 @@ fn order(ranked: &mut [Ranked], minimize: Minimize) {
         };
         b.feasible.cmp(&a.feasible).then(by_objective)
     });
-    let front: Vec<bool> = ranked.iter().map(|row| !ranked.iter().any(|other| dominates(other, row))).collect();
+    let front: Vec<bool> = ranked
+        .iter()
+        .map(|row| !ranked.iter().any(|other| dominates(other, row)))
+        .collect();
     for ((rank, row), pareto) in (1..).zip(ranked.iter_mut()).zip(front) {
         row.rank = rank;
         row.pareto = pareto;
@@ -261,10 +332,12 @@ fn dominates(a: &Ranked, b: &Ranked) -> bool {
     cheaper.is_le() && faster.is_le() && (cheaper.is_lt() || faster.is_lt())
 }
 
-/// Differences below this share are not worth deciding: one trial each cannot tell them from start-up luck.
+/// Differences below this share are not worth deciding: one trial each cannot tell them from
+/// start-up luck.
 const INDIFFERENCE: f64 = 0.02;
 
-/// What is minimised, from its least to its greatest plausible value: speed interval and price bounds together.
+/// What is minimised, from its least to its greatest plausible value: speed interval and price
+/// bounds together.
 fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
     let spread = row.tokens_per_second_half_width / row.tokens_per_second;
     match minimize {
@@ -272,7 +345,10 @@ fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
             let high = row.projected_cost_usd_max.as_f64() * (1.0 + spread);
             (row.projected_cost_usd.as_f64() * (1.0 - spread), high)
         }
-        Minimize::Time => (row.projected_hours * (1.0 - spread), row.projected_hours * (1.0 + spread)),
+        Minimize::Time => (
+            row.projected_hours * (1.0 - spread),
+            row.projected_hours * (1.0 + spread),
+        ),
     }
 }
 
@@ -283,14 +359,23 @@ fn is_other(first: &Ranked, row: &Ranked) -> bool {
 
 fn conclude(ranked: &[Ranked], minimize: Minimize) -> Conclusion {
     let first = ranked.iter().find(|row| row.feasible);
-    let second = first.and_then(|first| ranked.iter().find(|row| row.feasible && is_other(first, row)));
+    let second = first.and_then(|first| {
+        ranked
+            .iter()
+            .find(|row| row.feasible && is_other(first, row))
+    });
     match (ranked.is_empty(), first, second) {
         (true, ..) => Conclusion::NotEnoughEvidence,
         (false, None, _) => Conclusion::Infeasible,
         (false, Some(_), None) => Conclusion::Clear,
         (false, Some(first), Some(second)) => {
-            let clear = interval(first, minimize).1 * (1.0 + INDIFFERENCE) < interval(second, minimize).0;
-            if clear { Conclusion::Clear } else { Conclusion::Leading }
+            let clear =
+                interval(first, minimize).1 * (1.0 + INDIFFERENCE) < interval(second, minimize).0;
+            if clear {
+                Conclusion::Clear
+            } else {
+                Conclusion::Leading
+            }
         }
     }
 }
@@ -310,7 +395,11 @@ fn headline(conclusion: Conclusion, ranked: &[Ranked], objective: &ObjectiveSpec
     };
     match (conclusion, ranked.first()) {
         (Conclusion::Clear | Conclusion::Leading, Some(first)) => {
-            let verb = if conclusion == Conclusion::Clear { "Buy" } else { "Lean towards" };
+            let verb = if conclusion == Conclusion::Clear {
+                "Buy"
+            } else {
+                "Lean towards"
+            };
             format!(
                 "{verb} {}: the {what} comparable full run, {} in {:.1} h (projected).",
                 name(first),
@@ -330,7 +419,9 @@ fn headline(conclusion: Conclusion, ranked: &[Ranked], objective: &ObjectiveSpec
 
 fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
     let mut reasons = Vec::new();
-    let Some(first) = ranked.first() else { return reasons };
+    let Some(first) = ranked.first() else {
+        return reasons;
+    };
     reasons.push(format!(
         "{}: {:.0} ± {:.0} tokens/s measured, {} per million tokens at {}",
         name(first),
@@ -340,7 +431,11 @@ fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
         first.price
     ));
     if let Some(second) = ranked.iter().find(|row| is_other(first, row)) {
-        let equal = if close { "; too close to call: within the intervals and 2 %" } else { "" };
+        let equal = if close {
+            "; too close to call: within the intervals and 2 %"
+        } else {
+            ""
+        };
         reasons.push(format!(
             "runner-up {}: {:.2} × its cost and {:.2} × its hours{equal}",
             name(second),
@@ -366,14 +461,25 @@ fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
             best.projected_hours
         ));
     }
-    for row in ranked.iter().filter(|row| !matches!(row.price_status, PriceStatus::Listed | PriceStatus::AssumedSameAs))
-    {
+    for row in ranked.iter().filter(|row| {
+        !matches!(
+            row.price_status,
+            PriceStatus::Listed | PriceStatus::AssumedSameAs
+        )
+    }) {
         let bound = if row.projected_cost_usd_max > row.projected_cost_usd {
-            format!(", up to {} at the estimate's bound", row.projected_cost_usd_max)
+            format!(
+                ", up to {} at the estimate's bound",
+                row.projected_cost_usd_max
+            )
         } else {
             String::new()
         };
-        reasons.push(format!("the price of {} is {}{bound}", row.instance_type, row.price_status.as_str()));
+        reasons.push(format!(
+            "the price of {} is {}{bound}",
+            row.instance_type,
+            row.price_status.as_str()
+        ));
     }
     reasons
 }
@@ -389,10 +495,19 @@ fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String>
             "measured: tokens per second and billed seconds, one trial each of {} tokens ({trials} ranked)",
             tokens.trial
         ),
-        format!("projected: hours and cost of the full run of {} tokens, at steady speed", tokens.total),
+        format!(
+            "projected: hours and cost of the full run of {} tokens, at steady speed",
+            tokens.total
+        ),
     ];
-    if outcomes.iter().any(|outcome| outcome.purchase_option == PurchaseOption::Spot) {
-        basis.push("observed once: interruptions and savings of spot; another run may meet others".to_owned());
+    if outcomes
+        .iter()
+        .any(|outcome| outcome.purchase_option == PurchaseOption::Spot)
+    {
+        basis.push(
+            "observed once: interruptions and savings of spot; another run may meet others"
+                .to_owned(),
+        );
     }
     basis.push("not measured: loss at the end of the full run".to_owned());
     basis

@@ -31,7 +31,9 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
     )]
     let seconds = trial as u64;
     Outcome {
-        trial_id: TrialId(uuid::Uuid::from_u128(u128::from(candidate.len() as u64 * 1000) + u128::from(seconds))),
+        trial_id: TrialId(uuid::Uuid::from_u128(
+            u128::from(candidate.len() as u64 * 1000) + u128::from(seconds),
+        )),
         candidate: candidate.into(),
         instance_type: format!("ml.{candidate}"),
         instance_count: 1,
@@ -56,15 +58,26 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
     }
 }
 
-const TOKENS: Tokens = Tokens { trial: 36_000_000, total: 3_600_000_000 };
+const TOKENS: Tokens = Tokens {
+    trial: 36_000_000,
+    total: 3_600_000_000,
+};
 
 fn cheapest() -> ObjectiveSpec {
-    ObjectiveSpec { minimize: Minimize::Cost, full_run_budget_usd: None, full_run_deadline_hours: None }
+    ObjectiveSpec {
+        minimize: Minimize::Cost,
+        full_run_budget_usd: None,
+        full_run_deadline_hours: None,
+    }
 }
 
 #[test]
 fn the_dearer_hour_can_be_the_cheaper_run() {
-    let got = recommend(&[outcome("slow", 30, 10_000.0), outcome("fast", 60, 30_000.0)], &cheapest(), TOKENS);
+    let got = recommend(
+        &[outcome("slow", 30, 10_000.0), outcome("fast", 60, 30_000.0)],
+        &cheapest(),
+        TOKENS,
+    );
     assert_eq!(got.conclusion, Conclusion::Clear);
     assert_eq!(got.ranked[0].candidate, "fast");
     // 3.6e9 tokens at 30,000/s is 33.3 hours at $60.
@@ -75,28 +88,50 @@ fn the_dearer_hour_can_be_the_cheaper_run() {
 #[test]
 fn a_repeat_of_the_winner_is_not_its_runner_up() {
     let got = recommend(
-        &[outcome("fast", 60, 30_000.0), outcome("fast", 60, 30_001.0), outcome("slow", 60, 10_000.0)],
+        &[
+            outcome("fast", 60, 30_000.0),
+            outcome("fast", 60, 30_001.0),
+            outcome("slow", 60, 10_000.0),
+        ],
         &cheapest(),
         TOKENS,
     );
     assert_eq!(got.conclusion, Conclusion::Clear);
-    assert!(got.reasons[1].contains("runner-up ml.slow"), "{:?}", got.reasons);
+    assert!(
+        got.reasons[1].contains("runner-up ml.slow"),
+        "{:?}",
+        got.reasons
+    );
 }
 
 #[test]
 fn a_deadline_excludes_the_cheap_and_slow() {
     let outcomes = [outcome("slow", 10, 10_000.0), outcome("fast", 60, 30_000.0)];
-    let within = |hours| ObjectiveSpec { full_run_deadline_hours: Some(hours), ..cheapest() };
-    assert_eq!(recommend(&outcomes, &cheapest(), TOKENS).ranked[0].candidate, "slow");
-    assert_eq!(recommend(&outcomes, &within(50.0), TOKENS).ranked[0].candidate, "fast");
-    assert_eq!(recommend(&outcomes, &within(1.0), TOKENS).conclusion, Conclusion::Infeasible);
+    let within = |hours| ObjectiveSpec {
+        full_run_deadline_hours: Some(hours),
+        ..cheapest()
+    };
+    assert_eq!(
+        recommend(&outcomes, &cheapest(), TOKENS).ranked[0].candidate,
+        "slow"
+    );
+    assert_eq!(
+        recommend(&outcomes, &within(50.0), TOKENS).ranked[0].candidate,
+        "fast"
+    );
+    assert_eq!(
+        recommend(&outcomes, &within(1.0), TOKENS).conclusion,
+        Conclusion::Infeasible
+    );
 }
 
 #[test]
 fn what_is_incomparable_is_in_the_table_and_never_in_the_rank() {
     let mut odd = outcome("odd", 1, 90_000.0);
     odd.incomparable = Some(
-        Finding::new("global-batch-differs", Severity::Warning, "/candidates/1").says("48 against 64").fix("use 64"),
+        Finding::new("global-batch-differs", Severity::Warning, "/candidates/1")
+            .says("48 against 64")
+            .fix("use 64"),
     );
     let got = recommend(&[outcome("fine", 30, 10_000.0), odd], &cheapest(), TOKENS);
     assert_eq!(got.ranked.len(), 1);
@@ -108,7 +143,11 @@ fn what_is_incomparable_is_in_the_table_and_never_in_the_rank() {
 fn an_estimated_price_that_could_turn_the_order_is_not_called_clear() {
     let mut guess = outcome("guess", 50, 30_000.0);
     guess.price = Some(price(50, Some(90), PriceStatus::Estimated));
-    let got = recommend(&[outcome("known", 60, 30_000.0), guess], &cheapest(), TOKENS);
+    let got = recommend(
+        &[outcome("known", 60, 30_000.0), guess],
+        &cheapest(),
+        TOKENS,
+    );
     assert_eq!(got.ranked[0].candidate, "guess");
     assert_eq!(got.conclusion, Conclusion::Leading);
 }
@@ -122,7 +161,10 @@ fn spot_is_priced_by_what_was_billed() {
     // 100 hours at $36, a quarter billed.
     assert_eq!(got.ranked[0].projected_cost_usd.to_string(), "$900.00");
     spot.state = TrialState::Running;
-    assert_eq!(recommend(&[spot], &cheapest(), TOKENS).conclusion, Conclusion::NotEnoughEvidence);
+    assert_eq!(
+        recommend(&[spot], &cheapest(), TOKENS).conclusion,
+        Conclusion::NotEnoughEvidence
+    );
 }
 
 #[test]
@@ -133,5 +175,11 @@ fn silence_is_not_ranked() {
     unpriced.price = None;
     let got = recommend(&[quiet, unpriced], &cheapest(), TOKENS);
     assert_eq!(got.conclusion, Conclusion::NotEnoughEvidence);
-    assert!(got.not_ranked[1].fix.as_deref().unwrap().contains("PUT /v1/prices"));
+    assert!(
+        got.not_ranked[1]
+            .fix
+            .as_deref()
+            .unwrap()
+            .contains("PUT /v1/prices")
+    );
 }

@@ -1,5 +1,6 @@
-//! Requested against actual: what SageMaker says it runs, beside what was asked for. It drops some settings without a word (a
-//! keep-alive without a pool quota, for one); a difference is reported, once.
+//! Requested against actual: what SageMaker says it runs, beside what was asked for. It drops some
+//! settings without a word (a keep-alive without a pool quota, for one); a difference is reported,
+//! once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +33,11 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SageMaker runs it with {} {}, and {} was asked for", self.field, self.actual, self.requested)
+        write!(
+            f,
+            "SageMaker runs it with {} {}, and {} was asked for",
+            self.field, self.actual, self.requested
+        )
     }
 }
 
@@ -41,11 +46,19 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
     let names = |names: Vec<&str>| {
         let mut names = names;
         names.sort_unstable();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
     };
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let pairs = [
-        ("InstanceType", request.instance_type.clone(), or_none(actual.instance_type.clone())),
+        (
+            "InstanceType",
+            request.instance_type.clone(),
+            or_none(actual.instance_type.clone()),
+        ),
         (
             "InstanceCount",
             request.instance_count.to_string(),
@@ -63,26 +76,49 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
         ),
         (
             "CheckpointConfig.S3Uri",
-            or_none(request.checkpoint.as_ref().map(|checkpoint| checkpoint.s3_uri.clone())),
+            or_none(
+                request
+                    .checkpoint
+                    .as_ref()
+                    .map(|checkpoint| checkpoint.s3_uri.clone()),
+            ),
             or_none(actual.checkpoint_s3_uri.clone()),
         ),
         (
             "MetricDefinitions",
-            names(request.metrics.iter().map(|metric| metric.name.as_str()).collect()),
+            names(
+                request
+                    .metrics
+                    .iter()
+                    .map(|metric| metric.name.as_str())
+                    .collect(),
+            ),
             names(actual.metric_names.iter().map(String::as_str).collect()),
         ),
     ];
-    let differ = pairs.into_iter().filter(|(_, requested, actual)| requested != actual);
-    differ.map(|(field, requested, actual)| Difference { field, requested, actual }).collect()
+    let differ = pairs
+        .into_iter()
+        .filter(|(_, requested, actual)| requested != actual);
+    differ
+        .map(|(field, requested, actual)| Difference {
+            field,
+            requested,
+            actual,
+        })
+        .collect()
 }
 
-/// One job in two hundred is asked for its tags: they cost a call, and only people and cost reports read them.
+/// One job in two hundred is asked for its tags: they cost a call, and only people and cost reports
+/// read them.
 pub fn is_sampled(attempt: AttemptId) -> bool {
     attempt.0.as_u128().is_multiple_of(200)
 }
 
 /// Tags that were asked for and are not there.
-pub fn missing_tags(request: &TrainingJobRequest, tags: &BTreeMap<String, String>) -> Option<Difference> {
+pub fn missing_tags(
+    request: &TrainingJobRequest,
+    tags: &BTreeMap<String, String>,
+) -> Option<Difference> {
     let missing: Vec<&str> = request
         .tags
         .iter()
@@ -121,20 +157,41 @@ mod tests {
         };
         assert_eq!(differences(&request(), &actual), vec![]);
         (actual.keep_alive_seconds, actual.spot) = (None, Some(true));
-        let fields: Vec<&str> = differences(&request(), &actual).iter().map(|found| found.field).collect();
-        assert_eq!(fields, ["EnableManagedSpotTraining", "KeepAlivePeriodInSeconds"]);
+        let fields: Vec<&str> = differences(&request(), &actual)
+            .iter()
+            .map(|found| found.field)
+            .collect();
+        assert_eq!(
+            fields,
+            ["EnableManagedSpotTraining", "KeepAlivePeriodInSeconds"]
+        );
     }
 
     #[test]
     fn a_missing_tag_is_named() {
-        let tags = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        assert_eq!(missing_tags(&request(), &tags(&[("bakeoff:trial", "t"), ("team", "x")])), None);
-        assert_eq!(missing_tags(&request(), &tags(&[("bakeoff:trial", "other")])).unwrap().requested, "bakeoff:trial");
+        let tags = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        assert_eq!(
+            missing_tags(&request(), &tags(&[("bakeoff:trial", "t"), ("team", "x")])),
+            None
+        );
+        assert_eq!(
+            missing_tags(&request(), &tags(&[("bakeoff:trial", "other")]))
+                .unwrap()
+                .requested,
+            "bakeoff:trial"
+        );
     }
 
     #[test]
     fn about_one_in_two_hundred_is_sampled() {
-        let sampled = (0..10_000u128).filter(|n| is_sampled(AttemptId(uuid::Uuid::from_u128(n * 7919)))).count();
+        let sampled = (0..10_000u128)
+            .filter(|n| is_sampled(AttemptId(uuid::Uuid::from_u128(n * 7919))))
+            .count();
         assert_eq!(sampled, 50);
     }
 }

@@ -1,5 +1,5 @@
-//! Rollups: what is kept of many points. Made from points in one pass, and merged where they meet in the store. Turning them into
-//! one figure is [`crate::steady`]'s; drawing them is [`thin`]'s.
+//! Rollups: what is kept of many points. Made from points in one pass, and merged where they meet
+//! in the store. Turning them into one figure is [`crate::steady`]'s; drawing them is [`thin`]'s.
 
 use chrono::{DateTime, Utc};
 
@@ -54,7 +54,8 @@ pub fn bucket_start(at: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(start, 0).unwrap_or(at)
 }
 
-/// Buckets and gains of points that are sorted by their keys and differ in them. NaN and the infinities are in no bucket.
+/// Buckets and gains of points that are sorted by their keys and differ in them. NaN and the
+/// infinities are in no bucket.
 pub fn roll_up(points: &[StoredPoint]) -> (Vec<Roll>, Vec<Gain>) {
     let (mut rolls, mut gains): (Vec<Roll>, Vec<Gain>) = (Vec::new(), Vec::new());
     for point in points {
@@ -63,7 +64,8 @@ pub fn roll_up(points: &[StoredPoint]) -> (Vec<Roll>, Vec<Gain>) {
             Some(gain) => {
                 gain.points += 1;
                 gain.non_finite += i64::from(!is_finite);
-                (gain.last_at, gain.last_step, gain.last_value) = (point.at, point.step, point.value);
+                (gain.last_at, gain.last_step, gain.last_value) =
+                    (point.at, point.step, point.value);
             }
             None => gains.push(Gain {
                 series: point.series,
@@ -79,7 +81,10 @@ pub fn roll_up(points: &[StoredPoint]) -> (Vec<Roll>, Vec<Gain>) {
             continue;
         }
         let start_at = bucket_start(point.at);
-        match rolls.last_mut().filter(|roll| (roll.series, roll.start_at) == (point.series, start_at)) {
+        match rolls
+            .last_mut()
+            .filter(|roll| (roll.series, roll.start_at) == (point.series, start_at))
+        {
             Some(roll) => {
                 roll.points += 1;
                 roll.sum += point.value;
@@ -112,8 +117,9 @@ pub struct Columns {
     pub value: Vec<f64>,
 }
 
-/// Thins a series to at most `most` points (at least 4) that keep the shape: of each of `most / 2` equal parts the least and the
-/// greatest value stay, at their own moments, and the first and last point of all. NaN and the infinities are left out.
+/// Thins a series to at most `most` points (at least 4) that keep the shape: of each of `most / 2`
+/// equal parts the least and the greatest value stay, at their own moments, and the first and last
+/// point of all. NaN and the infinities are left out.
 pub fn thin(columns: &Columns, most: usize) -> Columns {
     if columns.value.len() <= most.max(4) {
         return columns.clone();
@@ -125,18 +131,36 @@ pub fn thin(columns: &Columns, most: usize) -> Columns {
     for part in 0..parts {
         let (from, until) = (part * count / parts, (part + 1) * count / parts);
         let values = columns.value.get(from..until).unwrap_or_default();
-        let finite = || values.iter().enumerate().filter(|(_, value)| value.is_finite());
-        let least = finite().min_by(|a, b| a.1.total_cmp(b.1)).map(|(at, _)| from + at);
-        let greatest = finite().max_by(|a, b| a.1.total_cmp(b.1)).map(|(at, _)| from + at);
+        let finite = || {
+            values
+                .iter()
+                .enumerate()
+                .filter(|(_, value)| value.is_finite())
+        };
+        let least = finite()
+            .min_by(|a, b| a.1.total_cmp(b.1))
+            .map(|(at, _)| from + at);
+        let greatest = finite()
+            .max_by(|a, b| a.1.total_cmp(b.1))
+            .map(|(at, _)| from + at);
         kept.extend(least.into_iter().chain(greatest));
     }
     kept.push(count - 1);
     kept.sort_unstable();
     kept.dedup();
     Columns {
-        at: kept.iter().filter_map(|index| columns.at.get(*index).copied()).collect(),
-        step: kept.iter().filter_map(|index| columns.step.get(*index).copied()).collect(),
-        value: kept.iter().filter_map(|index| columns.value.get(*index).copied()).collect(),
+        at: kept
+            .iter()
+            .filter_map(|index| columns.at.get(*index).copied())
+            .collect(),
+        step: kept
+            .iter()
+            .filter_map(|index| columns.step.get(*index).copied())
+            .collect(),
+        value: kept
+            .iter()
+            .filter_map(|index| columns.value.get(*index).copied())
+            .collect(),
     }
 }
 
@@ -147,7 +171,12 @@ mod tests {
     use super::*;
 
     fn point(series: i32, seconds: i64, value: f64) -> StoredPoint {
-        StoredPoint { series, at: DateTime::from_timestamp(seconds, 0).unwrap(), step: -1, value }
+        StoredPoint {
+            series,
+            at: DateTime::from_timestamp(seconds, 0).unwrap(),
+            step: -1,
+            value,
+        }
     }
 
     #[test]
@@ -161,10 +190,19 @@ mod tests {
         ];
         let (rolls, gains) = roll_up(&points);
         assert_eq!(
-            rolls.iter().map(|roll| (roll.series, roll.points, roll.sum, roll.last)).collect::<Vec<_>>(),
+            rolls
+                .iter()
+                .map(|roll| (roll.series, roll.points, roll.sum, roll.last))
+                .collect::<Vec<_>>(),
             [(1, 2, 4.0, 3.0), (2, 1, 5.0, 5.0)]
         );
-        assert_eq!(gains.iter().map(|gain| (gain.points, gain.non_finite)).collect::<Vec<_>>(), [(4, 2), (1, 0)]);
+        assert_eq!(
+            gains
+                .iter()
+                .map(|gain| (gain.points, gain.non_finite))
+                .collect::<Vec<_>>(),
+            [(4, 2), (1, 0)]
+        );
     }
 
     proptest! {

@@ -1,5 +1,6 @@
-//! External runs: training that SageMaker never saw (another cloud, a machine in the cellar), compared in the same table. Their
-//! rate is what the user says; nothing here is started or stopped.
+//! External runs: training that SageMaker never saw (another cloud, a machine in the cellar),
+//! compared in the same table. Their rate is what the user says; nothing here is started or
+//! stopped.
 
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -23,7 +24,8 @@ pub struct RunSpec {
     pub name: String,
     /// What it runs on, for people: `8x H100 SXM, Hyperbolic`.
     pub hardware: String,
-    /// The instance type with the same accelerators, for their peak: `ml.p5.48xlarge` has eight H100.
+    /// The instance type with the same accelerators, for their peak: `ml.p5.48xlarge` has eight
+    /// H100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like_instance_type: Option<String>,
     pub accelerator_count: u32,
@@ -103,7 +105,8 @@ impl Expectation {
 impl RunSpec {
     /// Tokens of one optimiser step.
     pub fn tokens_per_step(&self) -> Option<u64> {
-        self.global_batch?.checked_mul(u64::from(self.model.as_ref()?.sequence_length))
+        self.global_batch?
+            .checked_mul(u64::from(self.model.as_ref()?.sequence_length))
     }
 
     /// Peak dense TFLOP/s of one accelerator in 16 bit.
@@ -117,7 +120,10 @@ impl RunSpec {
         let mut wrong = |rule: &str, pointer: &str, message: String, fix: &str| {
             findings.push(found(rule, pointer).says(message).fix(fix));
         };
-        for (pointer, text, most) in [("/name", &self.name, 100), ("/hardware", &self.hardware, 200)] {
+        for (pointer, text, most) in [
+            ("/name", &self.name, 100),
+            ("/hardware", &self.hardware, 200),
+        ] {
             if !(1..=most).contains(&text.chars().count()) {
                 wrong(
                     "text-length",
@@ -129,22 +135,46 @@ impl RunSpec {
         }
         if !(1..=ACCELERATORS_MAX).contains(&self.accelerator_count) {
             let message = format!("{} accelerators", self.accelerator_count);
-            wrong("accelerator-count", "/accelerator_count", message, &format!("give 1 to {ACCELERATORS_MAX}"));
+            wrong(
+                "accelerator-count",
+                "/accelerator_count",
+                message,
+                &format!("give 1 to {ACCELERATORS_MAX}"),
+            );
         }
         let is_sound = |usd: Usd| usd.0 > Decimal::ZERO && usd.0 <= Decimal::from(USD_PER_HOUR_MAX);
         if self.usd_per_hour.is_some_and(|usd| !is_sound(usd)) {
             let message = "it is not a positive rate in USD an hour".to_owned();
-            wrong("usd-per-hour", "/usd_per_hour", message, "give the rate of all machines together, or leave it out");
+            wrong(
+                "usd-per-hour",
+                "/usd_per_hour",
+                message,
+                "give the rate of all machines together, or leave it out",
+            );
         }
-        if let Some(like) = self.like_instance_type.as_deref().filter(|like| catalog::find(like).is_none()) {
+        if let Some(like) = self
+            .like_instance_type
+            .as_deref()
+            .filter(|like| catalog::find(like).is_none())
+        {
             let message = format!("`{like}` is not a SageMaker training instance type");
             let fix = format!("did you mean {}?", catalog::nearest(like).join(", "));
-            wrong("unknown-instance-type", "/like_instance_type", message, &fix);
+            wrong(
+                "unknown-instance-type",
+                "/like_instance_type",
+                message,
+                &fix,
+            );
         }
         for (index, expectation) in self.expectations.iter().enumerate() {
             if expectation.at_least.is_none() && expectation.at_most.is_none() {
                 let pointer = format!("/expectations/{index}");
-                wrong("expectation-bound", &pointer, "it has no bound".to_owned(), "give at_least, at_most or both");
+                wrong(
+                    "expectation-bound",
+                    &pointer,
+                    "it has no bound".to_owned(),
+                    "give at_least, at_most or both",
+                );
             }
         }
         findings
@@ -166,7 +196,10 @@ mod tests {
     #[test]
     fn the_documents_run_is_sound_and_its_step_has_a_million_tokens() {
         let run: RunSpec = serde_json::from_value(hyperbolic()).unwrap();
-        assert_eq!((run.check(), run.tokens_per_step()), (vec![], Some(1_048_576)));
+        assert_eq!(
+            (run.check(), run.tokens_per_step()),
+            (vec![], Some(1_048_576))
+        );
         assert_eq!(run.peak_tflops(), Some(989.0));
     }
 
@@ -180,10 +213,20 @@ mod tests {
         bad["accelerator_count"] = 0.into();
         bad["expectations"] = serde_json::json!([{"column": "cost_usd"}]);
         let run: RunSpec = serde_json::from_value(bad).unwrap();
-        let pointers: Vec<String> = run.check().into_iter().map(|finding| finding.pointer).collect();
+        let pointers: Vec<String> = run
+            .check()
+            .into_iter()
+            .map(|finding| finding.pointer)
+            .collect();
         assert_eq!(
             pointers,
-            ["/name", "/accelerator_count", "/usd_per_hour", "/like_instance_type", "/expectations/0"]
+            [
+                "/name",
+                "/accelerator_count",
+                "/usd_per_hour",
+                "/like_instance_type",
+                "/expectations/0"
+            ]
         );
     }
 
@@ -197,6 +240,9 @@ mod tests {
             note: String::new(),
         };
         assert_eq!(least.verdict(None), Verdict::Unknown);
-        assert_eq!((least.verdict(Some(85.0)), least.verdict(Some(84.9))), (Verdict::Met, Verdict::NotMet));
+        assert_eq!(
+            (least.verdict(Some(85.0)), least.verdict(Some(84.9))),
+            (Verdict::Met, Verdict::NotMet)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Points as people have them: JSON lines of a training script, W&B exports, Hugging Face's `trainer_state.json`. Reads them into
-//! one batch, or says what is wrong with which line. It stores nothing, and knows no series.
+//! Points as people have them: JSON lines of a training script, W&B exports, Hugging Face's
+//! `trainer_state.json`. Reads them into one batch, or says what is wrong with which line. It
+//! stores nothing, and knows no series.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -62,7 +63,8 @@ pub struct Reading {
     pub started_at: Option<DateTime<Utc>>,
 }
 
-/// JSON lines, a JSON list of the same objects, or `trainer_state.json`: told apart by how they begin.
+/// JSON lines, a JSON list of the same objects, or `trainer_state.json`: told apart by how they
+/// begin.
 pub fn read_json(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
     let body = body.trim_ascii();
     let is_one_document = body.starts_with(b"[") || is_trainer_state(body);
@@ -70,10 +72,16 @@ pub fn read_json(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>>
         return read_lines(body, reading);
     }
     let clean = quoted_numbers(body);
-    let error = |error: serde_json::Error| vec![LineError { line: error.line(), detail: error.to_string() }];
+    let error = |error: serde_json::Error| {
+        vec![LineError {
+            line: error.line(),
+            detail: error.to_string(),
+        }]
+    };
     if body.starts_with(b"[") {
         let lines: Vec<Line<'_>> = serde_json::from_slice(&clean).map_err(error)?;
-        return Gathering::new(reading).take_all(lines.into_iter().zip(1..).map(|(line, at)| (at, Ok(line))));
+        return Gathering::new(reading)
+            .take_all(lines.into_iter().zip(1..).map(|(line, at)| (at, Ok(line))));
     }
     let state: TrainerState<'_> = serde_json::from_slice(&clean).map_err(error)?;
     read_trainer_state(state, reading)
@@ -82,14 +90,25 @@ pub fn read_json(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>>
 /// A table with a header line; names of columns are those of JSON lines.
 pub fn read_csv(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(body);
-    let header = reader.headers().map_err(|error| vec![LineError { line: 1, detail: error.to_string() }])?.clone();
+    let header = reader
+        .headers()
+        .map_err(|error| {
+            vec![LineError {
+                line: 1,
+                detail: error.to_string(),
+            }]
+        })?
+        .clone();
     let lines = reader.into_records().zip(2..).map(|(record, at)| {
         let line = record.map_err(|error| error.to_string()).map(|record| {
             let mut line = Line::default();
             for (name, cell) in header.iter().zip(&record) {
                 let cell = cell.trim();
-                let cell =
-                    if cell.is_empty() { Cell::Nothing } else { Cell::of_text(Cow::Owned(cell.to_owned()), true) };
+                let cell = if cell.is_empty() {
+                    Cell::Nothing
+                } else {
+                    Cell::of_text(Cow::Owned(cell.to_owned()), true)
+                };
                 line.put(Cow::Owned(name.trim().to_owned()), cell);
             }
             line
@@ -100,14 +119,21 @@ pub fn read_csv(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> 
 }
 
 fn read_lines(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
-    let lines = body.split(|byte| *byte == b'\n').zip(1..).filter(|(line, _)| !line.trim_ascii().is_empty());
+    let lines = body
+        .split(|byte| *byte == b'\n')
+        .zip(1..)
+        .filter(|(line, _)| !line.trim_ascii().is_empty());
     let mut gathering = Gathering::new(reading);
     for (bytes, at) in lines {
         let parsed = serde_json::from_slice::<Line<'_>>(bytes);
-        // Python writes NaN and Infinity, which JSON does not have: only then is a line looked at twice.
+        // Python writes NaN and Infinity, which JSON does not have: only then is a line looked at
+        // twice.
         if parsed.is_err() {
             let clean = quoted_numbers(bytes);
-            gathering.take(at, serde_json::from_slice(&clean).map_err(|error| error.to_string()))?;
+            gathering.take(
+                at,
+                serde_json::from_slice(&clean).map_err(|error| error.to_string()),
+            )?;
         } else {
             gathering.take(at, parsed.map_err(|error| error.to_string()))?;
         }
@@ -121,7 +147,9 @@ fn is_trainer_state(body: &[u8]) -> bool {
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
 }
 
 /// Bare `NaN`, `Infinity` and `-Infinity` outside strings become strings.
@@ -142,7 +170,10 @@ fn quoted_numbers(body: &[u8]) -> Cow<'_, [u8]> {
         if *byte == b'"' {
             in_string = !in_string;
         }
-        if let Some(word) = WORDS.iter().find(|word| !in_string && rest.starts_with(word)) {
+        if let Some(word) = WORDS
+            .iter()
+            .find(|word| !in_string && rest.starts_with(word))
+        {
             out.push(b'"');
             out.extend_from_slice(word);
             out.push(b'"');
@@ -172,7 +203,9 @@ impl<'a> Cell<'a> {
             "NaN" | "nan" => Self::Number(f64::NAN),
             "Infinity" | "inf" => Self::Number(f64::INFINITY),
             "-Infinity" | "-inf" => Self::Number(f64::NEG_INFINITY),
-            other if is_table => other.parse().map_or_else(|_| Self::Text(Cow::Owned(other.to_owned())), Self::Number),
+            other if is_table => other
+                .parse()
+                .map_or_else(|_| Self::Text(Cow::Owned(other.to_owned())), Self::Number),
             _ => Self::Text(text),
         }
     }
@@ -246,7 +279,11 @@ impl<'de> Visitor<'de> for CellVisitor {
 fn flatten(key: &str, cell: Cell<'_>, into: &mut Vec<(String, f64)>) {
     match cell {
         Cell::Number(value) => into.push((key.to_owned(), value)),
-        Cell::Nested(inner) => into.extend(inner.into_iter().map(|(path, value)| (format!("{key}.{path}"), value))),
+        Cell::Nested(inner) => into.extend(
+            inner
+                .into_iter()
+                .map(|(path, value)| (format!("{key}.{path}"), value)),
+        ),
         Cell::Text(_) | Cell::Nothing => {}
     }
 }
@@ -266,18 +303,25 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn put(&mut self, key: Cow<'a, str>, cell: Cell<'a>) {
         match (key.as_ref(), cell) {
-            ("timestamp" | "_timestamp" | "time" | "at", cell @ (Cell::Number(_) | Cell::Text(_))) => {
+            (
+                "timestamp" | "_timestamp" | "time" | "at",
+                cell @ (Cell::Number(_) | Cell::Text(_)),
+            ) => {
                 self.time.get_or_insert(cell);
             }
             ("step" | "Step" | "_step" | "global_step" | "iteration", Cell::Number(step)) => {
                 self.step.get_or_insert(step);
             }
-            ("gpu_id" | "gpu_index" | "device_id" | "rank" | "local_rank" | "node_rank", _) => self.is_of_device = true,
+            ("gpu_id" | "gpu_index" | "device_id" | "rank" | "local_rank" | "node_rank", _) => {
+                self.is_of_device = true
+            }
             ("metric", Cell::Text(name)) => self.metric = Some(name),
             (_, Cell::Number(value)) => self.numbers.push((key, value)),
             (_, Cell::Nested(inner)) => {
                 let outer = key.into_owned();
-                let named = inner.into_iter().map(|(path, value)| (Cow::Owned(format!("{outer}.{path}")), value));
+                let named = inner
+                    .into_iter()
+                    .map(|(path, value)| (Cow::Owned(format!("{outer}.{path}")), value));
                 self.numbers.extend(named);
             }
             (_, Cell::Text(_) | Cell::Nothing) => {}
@@ -358,7 +402,13 @@ struct Gathering {
 
 impl Gathering {
     fn new(reading: Reading) -> Self {
-        Self { reading, batch: Batch::default(), places: HashMap::new(), devices: BTreeMap::new(), errors: Vec::new() }
+        Self {
+            reading,
+            batch: Batch::default(),
+            places: HashMap::new(),
+            devices: BTreeMap::new(),
+            errors: Vec::new(),
+        }
     }
 
     fn take_all<'a>(
@@ -389,16 +439,28 @@ impl Gathering {
         let at = self.moment(line.time.take())?;
         let step = line.step.map(whole_step).transpose()?;
         if let Some(metric) = line.metric.take() {
-            let value = line.numbers.iter().find(|(name, _)| name == "value").map(|(_, value)| *value);
+            let value = line
+                .numbers
+                .iter()
+                .find(|(name, _)| name == "value")
+                .map(|(_, value)| *value);
             line.numbers = vec![(metric, value.ok_or("it has a metric and no value")?)];
         }
         for (name, value) in line.numbers {
             let place = self.place(&name)?;
             if place.is_device || line.is_of_device {
-                let sum = self.devices.entry((place.name, at.timestamp_micros(), step)).or_default();
+                let sum = self
+                    .devices
+                    .entry((place.name, at.timestamp_micros(), step))
+                    .or_default();
                 *sum = (sum.0 + value, sum.1 + 1.0);
             } else {
-                self.batch.points.push(Point { name: place.name, step, at, value });
+                self.batch.points.push(Point {
+                    name: place.name,
+                    step,
+                    at,
+                    value,
+                });
             }
         }
         Ok(())
@@ -413,14 +475,22 @@ impl Gathering {
         }
         let shared = without_device(reported);
         let name = shared.as_deref().unwrap_or(reported);
-        let index = self.batch.names.iter().position(|known| known == name).unwrap_or_else(|| {
-            self.batch.names.push(name.to_owned());
-            self.batch.names.len() - 1
-        });
+        let index = self
+            .batch
+            .names
+            .iter()
+            .position(|known| known == name)
+            .unwrap_or_else(|| {
+                self.batch.names.push(name.to_owned());
+                self.batch.names.len() - 1
+            });
         if self.batch.names.len() > NAMES_MAX {
             return Err(format!("a batch may have {NAMES_MAX} different metrics"));
         }
-        let place = Place { name: index, is_device: shared.is_some() };
+        let place = Place {
+            name: index,
+            is_device: shared.is_some(),
+        };
         self.places.insert(reported.to_owned(), place);
         Ok(place)
     }
@@ -436,7 +506,9 @@ impl Gathering {
              it makes sending a line twice harmless",
         )?;
         if at.timestamp() < EARLIEST || at > self.reading.latest {
-            return Err(format!("its time {at} lies before 2010 or in the future: are the seconds milliseconds?"));
+            return Err(format!(
+                "its time {at} lies before 2010 or in the future: are the seconds milliseconds?"
+            ));
         }
         Ok(at)
     }
@@ -447,8 +519,15 @@ impl Gathering {
         }
         self.batch.skipped = self.errors;
         for ((name, micros, step), (sum, count)) in self.devices {
-            let Some(at) = DateTime::from_timestamp_micros(micros) else { continue };
-            self.batch.points.push(Point { name, step, at, value: sum / count });
+            let Some(at) = DateTime::from_timestamp_micros(micros) else {
+                continue;
+            };
+            self.batch.points.push(Point {
+                name,
+                step,
+                at,
+                value: sum / count,
+            });
         }
         Ok(self.batch)
     }
@@ -462,9 +541,16 @@ fn whole_step(step: f64) -> Result<i32, String> {
     Err(format!("its step {step} is not a number of steps done"))
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a float saturates; the range of times is checked")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a float saturates; the range of times is checked"
+)]
 fn of_number(number: f64) -> Option<DateTime<Utc>> {
-    let seconds = if number.abs() >= MILLISECONDS_FROM { number / 1e3 } else { number };
+    let seconds = if number.abs() >= MILLISECONDS_FROM {
+        number / 1e3
+    } else {
+        number
+    };
     DateTime::from_timestamp_micros((seconds * 1e6).round() as i64)
 }
 
@@ -473,10 +559,14 @@ fn of_text(text: &str) -> Option<DateTime<Utc>> {
     if let Ok(number) = text.parse() {
         return of_number(number);
     }
-    let with_zone = DateTime::parse_from_rfc3339(text).ok().map(|at| at.with_timezone(&Utc));
+    let with_zone = DateTime::parse_from_rfc3339(text)
+        .ok()
+        .map(|at| at.with_timezone(&Utc));
     with_zone.or_else(|| {
         let formats = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
-        formats.iter().find_map(|format| Some(NaiveDateTime::parse_from_str(text, format).ok()?.and_utc()))
+        formats
+            .iter()
+            .find_map(|format| Some(NaiveDateTime::parse_from_str(text, format).ok()?.and_utc()))
     })
 }
 
@@ -489,30 +579,54 @@ struct TrainerState<'a> {
     global_step: f64,
 }
 
-/// It has steps and no times: they are spread evenly over `train_runtime`, which its last entry has.
+/// It has steps and no times: they are spread evenly over `train_runtime`, which its last entry
+/// has.
 fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch, Vec<LineError>> {
-    let one = |detail: &str| vec![LineError { line: 1, detail: detail.to_owned() }];
+    let one = |detail: &str| {
+        vec![LineError {
+            line: 1,
+            detail: detail.to_owned(),
+        }]
+    };
     let started_at = reading.started_at.ok_or_else(|| {
         one("trainer_state.json has no times: say when the run began, with `started_at` of the run or ?started_at=")
     })?;
-    let of = |line: &Line<'_>, key: &str| line.numbers.iter().find(|(name, _)| name == key).map(|(_, value)| *value);
-    let runtime = state.log_history.iter().find_map(|line| of(line, "train_runtime"));
+    let of = |line: &Line<'_>, key: &str| {
+        line.numbers
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| *value)
+    };
+    let runtime = state
+        .log_history
+        .iter()
+        .find_map(|line| of(line, "train_runtime"));
     let runtime = runtime.filter(|seconds| seconds.is_finite() && *seconds > 0.0).ok_or_else(|| {
         one("trainer_state.json has no train_runtime yet: its times are known when the training has ended")
     })?;
-    let last = state.log_history.iter().filter_map(|line| line.step).fold(state.global_step, f64::max).max(1.0);
-    let lines = state.log_history.into_iter().zip(1..).map(|(mut line, at)| {
-        // The summary at the end: totals, not points.
-        if line.numbers.iter().any(|(name, _)| name == "train_runtime") {
-            line.numbers.clear();
-        }
-        let share = line.step.unwrap_or(0.0) / last;
-        let since = TimeDelta::microseconds(whole_micros(runtime * share));
-        // A step or a runtime beyond the calendar: a line without a time, which is refused as such.
-        let time = started_at.checked_add_signed(since);
-        line.time = time.map(|time| Cell::Text(Cow::Owned(time.to_rfc3339())));
-        (at, Ok(line))
-    });
+    let last = state
+        .log_history
+        .iter()
+        .filter_map(|line| line.step)
+        .fold(state.global_step, f64::max)
+        .max(1.0);
+    let lines = state
+        .log_history
+        .into_iter()
+        .zip(1..)
+        .map(|(mut line, at)| {
+            // The summary at the end: totals, not points.
+            if line.numbers.iter().any(|(name, _)| name == "train_runtime") {
+                line.numbers.clear();
+            }
+            let share = line.step.unwrap_or(0.0) / last;
+            let since = TimeDelta::microseconds(whole_micros(runtime * share));
+            // A step or a runtime beyond the calendar: a line without a time, which is refused as
+            // such.
+            let time = started_at.checked_add_signed(since);
+            line.time = time.map(|time| Cell::Text(Cow::Owned(time.to_rfc3339())));
+            (at, Ok(line))
+        });
     Gathering::new(reading).take_all(lines)
 }
 

@@ -15,7 +15,8 @@ fn reading() -> Reading {
 fn values(batch: &Batch, name: &str) -> Vec<(Option<i32>, i64, f64)> {
     let index = batch.names.iter().position(|known| known == name).unwrap();
     let of = batch.points.iter().filter(|point| point.name == index);
-    of.map(|point| (point.step, point.at.timestamp_millis(), point.value)).collect()
+    of.map(|point| (point.step, point.at.timestamp_millis(), point.value))
+        .collect()
 }
 
 #[test]
@@ -47,10 +48,14 @@ fn one_metric_a_line_and_a_list_are_the_same() {
 
 #[test]
 fn pythons_nan_and_infinity_are_kept() {
-    let body = br#"{"timestamp": 1763596800, "a": NaN, "b": -Infinity, "c": "Infinity", "NaN \" NaN": 1}"#;
+    let body =
+        br#"{"timestamp": 1763596800, "a": NaN, "b": -Infinity, "c": "Infinity", "NaN \" NaN": 1}"#;
     let batch = read_json(body, reading()).unwrap();
     assert!(values(&batch, "a")[0].2.is_nan());
-    assert_eq!((values(&batch, "b")[0].2, values(&batch, "c")[0].2), (f64::NEG_INFINITY, f64::INFINITY));
+    assert_eq!(
+        (values(&batch, "b")[0].2, values(&batch, "c")[0].2),
+        (f64::NEG_INFINITY, f64::INFINITY)
+    );
     assert_eq!(values(&batch, "NaN \" NaN").len(), 1, "not inside a string");
 }
 
@@ -61,18 +66,42 @@ fn devices_of_a_host_are_one_series_of_means() {
 {"timestamp": 1763596802, "gpu_id": 0, "power": 300}
 {"timestamp": 1763596802, "gpu_id": 1, "power": 500}"#;
     let batch = read_json(body, reading()).unwrap();
-    let mean = |name: &str| values(&batch, name).iter().map(|(.., value)| *value).collect::<Vec<_>>();
-    assert_eq!((mean("gpu.utilization"), mean("gpu.temperature")), (vec![80.0], vec![62.0]));
-    assert_eq!((mean("system.gpu.gpu"), mean("power")), (vec![90.0], vec![400.0]));
+    let mean = |name: &str| {
+        values(&batch, name)
+            .iter()
+            .map(|(.., value)| *value)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (mean("gpu.utilization"), mean("gpu.temperature")),
+        (vec![80.0], vec![62.0])
+    );
+    assert_eq!(
+        (mean("system.gpu.gpu"), mean("power")),
+        (vec![90.0], vec![400.0])
+    );
 }
 
 #[test]
 fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
     let body = b"{\"timestamp\": 1763596800, \"loss\": 1}\n{\"loss\": 2}\n{\"timestamp\": 17635968000000, \"loss\": 3}\n{\"timest";
     let errors = read_json(body, reading()).unwrap_err();
-    assert_eq!(errors.iter().map(|error| error.line).collect::<Vec<_>>(), [2, 3, 4]);
-    assert!(errors[0].detail.contains("give `timestamp`") && errors[1].detail.contains("future"), "{errors:?}");
-    let batch = read_json(body, Reading { skip_bad_lines: true, ..reading() }).unwrap();
+    assert_eq!(
+        errors.iter().map(|error| error.line).collect::<Vec<_>>(),
+        [2, 3, 4]
+    );
+    assert!(
+        errors[0].detail.contains("give `timestamp`") && errors[1].detail.contains("future"),
+        "{errors:?}"
+    );
+    let batch = read_json(
+        body,
+        Reading {
+            skip_bad_lines: true,
+            ..reading()
+        },
+    )
+    .unwrap();
     assert_eq!((batch.points.len(), batch.skipped.len()), (1, 3));
 }
 
@@ -80,8 +109,15 @@ fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
 fn a_table_is_read_like_lines() {
     let body = b"Step,_timestamp,train/loss,name\n1,1763596800,2.5,a\n2,1763596810,,b\n3,1763596820,NaN,c\n";
     let batch = read_csv(body, reading()).unwrap();
-    assert_eq!(values(&batch, "train/loss")[0], (Some(1), 1_763_596_800_000, 2.5));
-    assert_eq!(values(&batch, "train/loss").len(), 2, "an empty cell is no point");
+    assert_eq!(
+        values(&batch, "train/loss")[0],
+        (Some(1), 1_763_596_800_000, 2.5)
+    );
+    assert_eq!(
+        values(&batch, "train/loss").len(),
+        2,
+        "an empty cell is no point"
+    );
     assert_eq!(batch.names, ["train/loss"]);
 }
 
@@ -97,9 +133,19 @@ fn a_trainer_state_is_spread_over_its_runtime() {
     let batch = read_json(body, reading()).unwrap();
     let start = 1_763_596_800_000 + 365 * 86_400_000;
     assert_eq!(values(&batch, "loss"), [(Some(50), start + 100_000, 3.0)]);
-    assert_eq!(values(&batch, "eval_loss"), [(Some(100), start + 200_000, 2.5)]);
+    assert_eq!(
+        values(&batch, "eval_loss"),
+        [(Some(100), start + 200_000, 2.5)]
+    );
     assert!(!batch.names.contains(&"train_runtime".to_owned()));
-    let errors = read_json(body, Reading { started_at: None, ..reading() }).unwrap_err();
+    let errors = read_json(
+        body,
+        Reading {
+            started_at: None,
+            ..reading()
+        },
+    )
+    .unwrap_err();
     assert!(errors[0].detail.contains("started_at"));
 }
 
@@ -123,9 +169,13 @@ proptest! {
 fn a_time_beyond_the_calendar_is_no_time() {
     let body = br#"{"log_history": [{"step": 1, "loss": 1}, {"step": 2, "train_runtime": 1}], "global_step": 2}"#;
     for started_at in [DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC] {
-        let reading = Reading { started_at: Some(started_at), ..reading() };
+        let reading = Reading {
+            started_at: Some(started_at),
+            ..reading()
+        };
         assert!(read_json(body, reading).is_err(), "{started_at}");
     }
-    let endless = String::from_utf8_lossy(body).replace("\"train_runtime\": 1", "\"train_runtime\": 1e300");
+    let endless =
+        String::from_utf8_lossy(body).replace("\"train_runtime\": 1", "\"train_runtime\": 1e300");
     assert!(read_json(endless.as_bytes(), reading()).is_err());
 }

@@ -1,6 +1,6 @@
-//! What SageMaker's Python SDK puts into a request for a way of starting a script: the hyperparameters that its containers'
-//! training toolkit reads, JSON in strings and all. After sagemaker 2.257.7, whose requests were captured; the request as a whole is
-//! [`crate::body`]'s.
+//! What SageMaker's Python SDK puts into a request for a way of starting a script: the
+//! hyperparameters that its containers' training toolkit reads, JSON in strings and all. After
+//! sagemaker 2.257.7, whose requests were captured; the request as a whole is [`crate::body`]'s.
 
 use std::collections::BTreeMap;
 
@@ -35,13 +35,18 @@ pub struct Image {
 pub fn image(uri: &str) -> Option<Image> {
     let (repository, tag) = uri.rsplit('/').next()?.split_once(':')?;
     let framework = match repository {
-        name if name.contains("pytorch") || name == "smdistributed-modelparallel" => Framework::Pytorch,
+        name if name.contains("pytorch") || name == "smdistributed-modelparallel" => {
+            Framework::Pytorch
+        }
         name if name.contains("tensorflow") => Framework::Tensorflow,
         _ => return None,
     };
     let is_ours = repository.ends_with("-training") || repository == "smdistributed-modelparallel";
     let version_text = tag.split('-').next()?.to_owned();
-    let version: Option<Vec<u32>> = version_text.split('.').map(|part| part.parse().ok()).collect();
+    let version: Option<Vec<u32>> = version_text
+        .split('.')
+        .map(|part| part.parse().ok())
+        .collect();
     is_ours.then_some(Image {
         framework,
         version: version?,
@@ -67,8 +72,13 @@ fn quoted(text: &str) -> String {
 
 /// A hyperparameter as the SDK encodes it: JSON. What reads as a number or a truth value is one.
 pub fn encoded(value: &str) -> String {
-    let is_plain = serde_json::from_str::<Value>(value).is_ok_and(|json| json.is_number() || json.is_boolean());
-    if is_plain { value.to_owned() } else { quoted(value) }
+    let is_plain = serde_json::from_str::<Value>(value)
+        .is_ok_and(|json| json.is_number() || json.is_boolean());
+    if is_plain {
+        value.to_owned()
+    } else {
+        quoted(value)
+    }
 }
 
 /// The hyperparameters that start the script.
@@ -76,17 +86,30 @@ pub fn launch(launch: Launch<'_>) -> BTreeMap<String, String> {
     let yes = || "true".to_owned();
     let kind = ("sagemaker_instance_type", quoted(launch.instance_type));
     let mpi = |processes: Option<u32>| {
-        let count = processes.map(|count| ("sagemaker_mpi_num_of_processes_per_host", count.to_string()));
-        let entries =
-            [("sagemaker_mpi_enabled", yes()), ("sagemaker_mpi_custom_mpi_options", quoted(launch.mpi_options))];
+        let count =
+            processes.map(|count| ("sagemaker_mpi_num_of_processes_per_host", count.to_string()));
+        let entries = [
+            ("sagemaker_mpi_enabled", yes()),
+            (
+                "sagemaker_mpi_custom_mpi_options",
+                quoted(launch.mpi_options),
+            ),
+        ];
         entries.into_iter().chain(count)
     };
     let smp = || {
         let parameters = python_json(&Value::Object(launch.smp_parameters.clone()));
-        [("mp_parameters", parameters), ("sagemaker_distributed_dataparallel_enabled", "false".to_owned())]
+        [
+            ("mp_parameters", parameters),
+            (
+                "sagemaker_distributed_dataparallel_enabled",
+                "false".to_owned(),
+            ),
+        ]
     };
     let per_accelerator = || {
-        let gpus = catalog::find(launch.instance_type).map_or(1, |found| found.accelerator_count.max(1));
+        let gpus =
+            catalog::find(launch.instance_type).map_or(1, |found| found.accelerator_count.max(1));
         launch.processes_per_host.or(Some(gpus))
     };
     let torch = ("sagemaker_torch_distributed_enabled", yes());
@@ -94,17 +117,29 @@ pub fn launch(launch: Launch<'_>) -> BTreeMap<String, String> {
         ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun => vec![torch, kind],
         ParallelLibrary::Smddp => vec![
             ("sagemaker_distributed_dataparallel_enabled", yes()),
-            ("sagemaker_distributed_dataparallel_custom_mpi_options", quoted(launch.mpi_options)),
+            (
+                "sagemaker_distributed_dataparallel_custom_mpi_options",
+                quoted(launch.mpi_options),
+            ),
             kind,
         ],
-        ParallelLibrary::SmpV1 => smp().into_iter().chain(mpi(per_accelerator())).chain([kind]).collect(),
+        ParallelLibrary::SmpV1 => smp()
+            .into_iter()
+            .chain(mpi(per_accelerator()))
+            .chain([kind])
+            .collect(),
         ParallelLibrary::SmpV2 => smp().into_iter().chain([torch, kind]).collect(),
         ParallelLibrary::Horovod => mpi(launch.processes_per_host).collect(),
         ParallelLibrary::ParameterServer => vec![("sagemaker_parameter_server_enabled", yes())],
-        ParallelLibrary::MultiWorkerMirrored => vec![("sagemaker_multi_worker_mirrored_strategy_enabled", yes())],
+        ParallelLibrary::MultiWorkerMirrored => {
+            vec![("sagemaker_multi_worker_mirrored_strategy_enabled", yes())]
+        }
         ParallelLibrary::None => Vec::new(),
     };
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 /// The hyperparameters of script mode.
@@ -115,7 +150,10 @@ pub fn script(script: &ScriptSpec, region: &str) -> BTreeMap<String, String> {
         ("sagemaker_container_log_level", "20".to_owned()),
         ("sagemaker_region", quoted(region)),
     ];
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 /// What a script-mode job carries of its own name: each attempt has another.
@@ -123,13 +161,28 @@ pub fn name(request: &mut TrainingJobRequest) {
     if !request.hyperparameters.contains_key("sagemaker_program") {
         return;
     }
-    request.hyperparameters.insert("sagemaker_job_name".to_owned(), quoted(&request.job_name));
-    let is_tensorflow = image(&request.image).is_some_and(|image| image.framework == Framework::Tensorflow);
+    request
+        .hyperparameters
+        .insert("sagemaker_job_name".to_owned(), quoted(&request.job_name));
+    let is_tensorflow =
+        image(&request.image).is_some_and(|image| image.framework == Framework::Tensorflow);
     if is_tensorflow && !request.hyperparameters.contains_key("model_dir") {
-        let uses_mpi = request.hyperparameters.contains_key("sagemaker_mpi_enabled");
-        let folder = format!("{}/{}/model", request.output_s3_uri.trim_end_matches('/'), request.job_name);
-        let model_dir = if uses_mpi { quoted("/opt/ml/model") } else { quoted(&folder) };
-        request.hyperparameters.insert("model_dir".to_owned(), model_dir);
+        let uses_mpi = request
+            .hyperparameters
+            .contains_key("sagemaker_mpi_enabled");
+        let folder = format!(
+            "{}/{}/model",
+            request.output_s3_uri.trim_end_matches('/'),
+            request.job_name
+        );
+        let model_dir = if uses_mpi {
+            quoted("/opt/ml/model")
+        } else {
+            quoted(&folder)
+        };
+        request
+            .hyperparameters
+            .insert("model_dir".to_owned(), model_dir);
     }
 }
 
@@ -137,8 +190,10 @@ pub fn name(request: &mut TrainingJobRequest) {
 pub fn python_json(value: &Value) -> String {
     match value {
         Value::Object(entries) => {
-            let inner: Vec<String> =
-                entries.iter().map(|(key, value)| format!("{}: {}", quoted(key), python_json(value))).collect();
+            let inner: Vec<String> = entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", quoted(key), python_json(value)))
+                .collect();
             format!("{{{}}}", inner.join(", "))
         }
         Value::Array(items) => {
@@ -162,7 +217,8 @@ pub(crate) fn merge(base: &mut Map<String, Value>, changes: &Map<String, Value>)
     }
 }
 
-/// Built-in profiler rules by class name, with the parameters that the SDK sends (smdebug_rulesconfig 1.0.1).
+/// Built-in profiler rules by class name, with the parameters that the SDK sends
+/// (smdebug_rulesconfig 1.0.1).
 const PROFILER_RULES: [(&str, &[(&str, &str)]); 11] = [
     (
         "BatchSize",
@@ -174,19 +230,56 @@ const PROFILER_RULES: [(&str, &[(&str, &str)]); 11] = [
             ("window", "500"),
         ],
     ),
-    ("CPUBottleneck", &[("threshold", "50"), ("gpu_threshold", "10"), ("cpu_threshold", "90"), ("patience", "1000")]),
-    ("Dataloader", &[("min_threshold", "70"), ("max_threshold", "200")]),
-    ("GPUMemoryIncrease", &[("increase", "5"), ("patience", "1000"), ("window", "10")]),
-    ("IOBottleneck", &[("threshold", "50"), ("gpu_threshold", "10"), ("io_threshold", "50"), ("patience", "1000")]),
-    ("LoadBalancing", &[("threshold", "0.5"), ("patience", "1000")]),
-    ("LowGPUUtilization", &[("threshold_p95", "70"), ("threshold_p5", "10"), ("window", "500"), ("patience", "1000")]),
+    (
+        "CPUBottleneck",
+        &[
+            ("threshold", "50"),
+            ("gpu_threshold", "10"),
+            ("cpu_threshold", "90"),
+            ("patience", "1000"),
+        ],
+    ),
+    (
+        "Dataloader",
+        &[("min_threshold", "70"), ("max_threshold", "200")],
+    ),
+    (
+        "GPUMemoryIncrease",
+        &[("increase", "5"), ("patience", "1000"), ("window", "10")],
+    ),
+    (
+        "IOBottleneck",
+        &[
+            ("threshold", "50"),
+            ("gpu_threshold", "10"),
+            ("io_threshold", "50"),
+            ("patience", "1000"),
+        ],
+    ),
+    (
+        "LoadBalancing",
+        &[("threshold", "0.5"), ("patience", "1000")],
+    ),
+    (
+        "LowGPUUtilization",
+        &[
+            ("threshold_p95", "70"),
+            ("threshold_p5", "10"),
+            ("window", "500"),
+            ("patience", "1000"),
+        ],
+    ),
     ("MaxInitializationTime", &[("threshold", "20")]),
     ("OverallSystemUsage", &[]),
     ("ProfilerReport", &[]),
-    ("StepOutlier", &[("stddev", "3"), ("mode", "None"), ("n_outliers", "10")]),
+    (
+        "StepOutlier",
+        &[("stddev", "3"), ("mode", "None"), ("n_outliers", "10")],
+    ),
 ];
 
-/// Built-in debugger rules by class name, with the tensor collection that each needs (smdebug_rulesconfig 1.0.1).
+/// Built-in debugger rules by class name, with the tensor collection that each needs
+/// (smdebug_rulesconfig 1.0.1).
 const DEBUG_RULES: [(&str, Option<&str>); 21] = [
     ("AllZero", None),
     ("CheckInputImages", None),
@@ -224,17 +317,27 @@ pub fn debug_rules() -> impl Iterator<Item = &'static str> {
 /// A built-in profiler rule as the SDK configures it.
 pub fn profiler_rule(class: &str, region: &str) -> RuleConfiguration {
     let mut rule = rule(class, region);
-    let own = PROFILER_RULES.iter().find(|(name, _)| *name == class).map_or(&[][..], |(_, own)| own);
-    rule.parameters.extend(own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    let own = PROFILER_RULES
+        .iter()
+        .find(|(name, _)| *name == class)
+        .map_or(&[][..], |(_, own)| own);
+    rule.parameters.extend(
+        own.iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned())),
+    );
     if class != "ProfilerReport" {
-        rule.parameters.insert("scan_interval_us".to_owned(), "60000000".to_owned());
+        rule.parameters
+            .insert("scan_interval_us".to_owned(), "60000000".to_owned());
     }
     rule
 }
 
 /// A built-in debugger rule as the SDK configures it, and the tensor collection that it needs.
 pub fn debug_rule(class: &str, region: &str) -> (RuleConfiguration, Option<&'static str>) {
-    let collection = DEBUG_RULES.iter().find(|(name, _)| *name == class).and_then(|(_, collection)| *collection);
+    let collection = DEBUG_RULES
+        .iter()
+        .find(|(name, _)| *name == class)
+        .and_then(|(_, collection)| *collection);
     (rule(class, region), collection)
 }
 
@@ -246,7 +349,8 @@ fn rule(class: &str, region: &str) -> RuleConfiguration {
     }
 }
 
-/// AWS's account for the image that evaluates rules, by region (sagemaker 2.257.7, image_uri_config/debugger.json).
+/// AWS's account for the image that evaluates rules, by region (sagemaker 2.257.7,
+/// image_uri_config/debugger.json).
 const RULES_ACCOUNTS: [(&str, &str); 24] = [
     ("af-south-1", "314341159256"),
     ("ap-east-1", "199566480951"),
@@ -280,8 +384,10 @@ pub fn has_rules(region: &str) -> bool {
 }
 
 fn rules_image(region: &str) -> String {
-    let account =
-        RULES_ACCOUNTS.iter().find(|(name, _)| *name == region).map_or("503895931360", |(_, account)| account);
+    let account = RULES_ACCOUNTS
+        .iter()
+        .find(|(name, _)| *name == region)
+        .map_or("503895931360", |(_, account)| account);
     format!("{account}.dkr.ecr.{region}.amazonaws.com/sagemaker-debugger-rules:latest")
 }
 
@@ -296,16 +402,31 @@ mod tests {
 
     #[test]
     fn hyperparameters_are_json_in_a_string() {
-        assert_eq!((encoded("0.1"), encoded("3"), encoded("x")), ("0.1".into(), "3".into(), "\"x\"".into()));
-        assert_eq!((encoded("true"), encoded("[1]")), ("true".into(), "\"[1]\"".into()));
+        assert_eq!(
+            (encoded("0.1"), encoded("3"), encoded("x")),
+            ("0.1".into(), "3".into(), "\"x\"".into())
+        );
+        assert_eq!(
+            (encoded("true"), encoded("[1]")),
+            ("true".into(), "\"[1]\"".into())
+        );
     }
 
     #[test]
     fn images_say_what_they_are() {
-        let of = |tail: &str| image(&format!("763104351884.dkr.ecr.us-east-1.amazonaws.com/{tail}"));
+        let of = |tail: &str| {
+            image(&format!(
+                "763104351884.dkr.ecr.us-east-1.amazonaws.com/{tail}"
+            ))
+        };
         let torch = of("pytorch-training:2.0.1-gpu-py310").unwrap();
-        assert_eq!((torch.framework, torch.version), (Framework::Pytorch, vec![2, 0, 1]));
-        let hugging = of("huggingface-pytorch-trcomp-training:1.11.0-transformers4.21.1-gpu-py38-cu113-ubuntu20.04");
+        assert_eq!(
+            (torch.framework, torch.version),
+            (Framework::Pytorch, vec![2, 0, 1])
+        );
+        let hugging = of(
+            "huggingface-pytorch-trcomp-training:1.11.0-transformers4.21.1-gpu-py38-cu113-ubuntu20.04",
+        );
         assert!(hugging.is_some_and(|image| image.has_compiler && image.version == [1, 11, 0]));
         assert_eq!(of("qwen-training:latest"), None);
     }

@@ -1,5 +1,5 @@
-//! What a user sends: workload, instance profile, experiment. Plain data as JSON has it; whether it makes sense is
-//! [`crate::lint`]'s business, what it would cost is [`crate::plan`]'s.
+//! What a user sends: workload, instance profile, experiment. Plain data as JSON has it; whether it
+//! makes sense is [`crate::lint`]'s business, what it would cost is [`crate::plan`]'s.
 
 use std::collections::BTreeMap;
 
@@ -46,13 +46,15 @@ pub struct WorkloadSpec {
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
     pub metrics: Vec<MetricDefinition>,
-    /// Sequences per optimiser step that every candidate must keep; what the first candidates agree on when absent.
+    /// Sequences per optimiser step that every candidate must keep; what the first candidates agree
+    /// on when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
     /// Script mode; without it the image has its own entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptSpec>,
-    /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`, `zero_stage`, …): it knows them itself.
+    /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`,
+    /// `zero_stage`, …): it knows them itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub omit_plan_hyperparameters: bool,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -68,8 +70,8 @@ fn is_default(techniques: &Techniques) -> bool {
 pub struct Channel {
     pub name: String,
     pub s3_uri: String,
-    /// Size of the data, GB, where they are downloaded whole before training (File mode): what that takes is billed, and so
-    /// reserved.
+    /// Size of the data, GB, where they are downloaded whole before training (File mode): what that
+    /// takes is billed, and so reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_gb: Option<u32>,
 }
@@ -285,15 +287,16 @@ pub struct ExperimentSpec {
     pub max_wait_seconds: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointSpec>,
-    /// How long the instances of an on-demand trial are kept warm for the next trial on the same type, SageMaker's
-    /// KeepAlivePeriodInSeconds. They are billed meanwhile, and let go as soon as no trial waits for them.
+    /// How long the instances of an on-demand trial are kept warm for the next trial on the same
+    /// type, SageMaker's KeepAlivePeriodInSeconds. They are billed meanwhile, and let go as soon as
+    /// no trial waits for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive_seconds: Option<u32>,
     /// Higher goes first among the project's waiting trials, -100 to 100.
     #[serde(default)]
     pub priority: i32,
-    /// Hours after its start until which trials wait while AWS has no capacity for them; 72 when absent, 0: not at all. Waiting
-    /// is not billed, and holds no budget.
+    /// Hours after its start until which trials wait while AWS has no capacity for them; 72 when
+    /// absent, 0: not at all. Waiting is not billed, and holds no budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_hours: Option<u32>,
     /// What somebody expects, shown beside what is measured.
@@ -302,7 +305,8 @@ pub struct ExperimentSpec {
     /// Speeds of this workload that were measured before: they move the predictions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurement>,
-    /// What the question takes for true of hardware, prices, sizes and speeds: checked by the linter.
+    /// What the question takes for true of hardware, prices, sizes and speeds: checked by the
+    /// linter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
     /// Free notes, kept with the experiment: why it is asked, what was corrected.
@@ -310,27 +314,32 @@ pub struct ExperimentSpec {
     pub notes: Vec<String>,
 }
 
-/// How long trials wait for capacity where the experiment does not say: droughts of p5 last hours, seldom days.
+/// How long trials wait for capacity where the experiment does not say: droughts of p5 last hours,
+/// seldom days.
 const DEADLINE_HOURS_DEFAULT: u32 = 72;
 
 impl ExperimentSpec {
     /// Until when trials of an experiment that starts now wait for capacity.
     pub fn deadline(&self, now: DateTime<Utc>) -> DateTime<Utc> {
         let hours = self.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
-        now.checked_add_signed(TimeDelta::hours(hours.into())).unwrap_or(DateTime::<Utc>::MAX_UTC)
+        now.checked_add_signed(TimeDelta::hours(hours.into()))
+            .unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 }
 
 impl CandidateSpec {
-    /// Accelerators of all its instances; one an instance for a type without any, or an unknown one.
+    /// Accelerators of all its instances; one an instance for a type without any, or an unknown
+    /// one.
     pub fn accelerators(&self) -> u32 {
-        let each = catalog::find(&self.instance_type).map_or(1, |found| found.accelerator_count.max(1));
+        let each =
+            catalog::find(&self.instance_type).map_or(1, |found| found.accelerator_count.max(1));
         each.saturating_mul(self.instance_count.max(1))
     }
 }
 
 impl ProfileSpec {
-    /// A plain profile that makes a global batch on so many accelerators, all of it in one micro-step where it divides.
+    /// A plain profile that makes a global batch on so many accelerators, all of it in one
+    /// micro-step where it divides.
     pub fn of_batch(global_batch: u64, accelerators: u32) -> Self {
         let each = global_batch.div_ceil(u64::from(accelerators.max(1))).max(1);
         Self {
@@ -353,14 +362,18 @@ impl ProfileSpec {
         }
     }
 
-    /// Parameters of SageMaker's model parallel library: the user's, and the degrees that the profile sets.
+    /// Parameters of SageMaker's model parallel library: the user's, and the degrees that the
+    /// profile sets.
     pub fn smp(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut all = self.smp_parameters.clone();
         let mut set = |key: &str, value: serde_json::Value| {
             all.entry(key).or_insert(value);
         };
         if self.pipeline_parallel_degree > 1 && !self.smp_parameters.contains_key("partitions") {
-            set("pipeline_parallel_degree", self.pipeline_parallel_degree.into());
+            set(
+                "pipeline_parallel_degree",
+                self.pipeline_parallel_degree.into(),
+            );
         }
         if self.tensor_parallel_degree > 1 {
             set("tensor_parallel_degree", self.tensor_parallel_degree.into());
@@ -374,9 +387,13 @@ impl ProfileSpec {
 
     /// Sequences per optimiser step: micro-batch × accumulation × data-parallel accelerators.
     pub fn global_batch(&self, accelerators: u32) -> u64 {
-        let model_parallel = self.tensor_parallel_degree.max(1).saturating_mul(self.pipeline_parallel_degree.max(1));
+        let model_parallel = self
+            .tensor_parallel_degree
+            .max(1)
+            .saturating_mul(self.pipeline_parallel_degree.max(1));
         let replicas = u64::from((accelerators / model_parallel).max(1));
-        let per_replica = u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps);
+        let per_replica =
+            u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps);
         per_replica.saturating_mul(replicas)
     }
 }

@@ -1,4 +1,5 @@
-//! What spot does to a run: its interruptions, what it saved, and how much work would be lost if it were interrupted now.
+//! What spot does to a run: its interruptions, what it saved, and how much work would be lost if it
+//! were interrupted now.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ use crate::money::Usd;
 /// An upload may take so long before a checkpoint counts as missing.
 const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
 
-/// The most that managed spot saves, by SageMaker's developer guide: what runs on it has cost at least the rest.
+/// The most that managed spot saves, by SageMaker's developer guide: what runs on it has cost at
+/// least the rest.
 pub const SAVING_PERCENT_MAX: u32 = 90;
 
 /// Capacity was taken away.
@@ -27,7 +29,10 @@ pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
     let mut found: Vec<Interruption> = Vec::new();
     for transition in transitions {
         if transition.status == "Interrupted" {
-            found.push(Interruption { at: transition.started_at, resumed_at: None });
+            found.push(Interruption {
+                at: transition.started_at,
+                resumed_at: None,
+            });
         } else if transition.status == "Training"
             && let Some(last) = found.last_mut()
         {
@@ -39,7 +44,11 @@ pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
 
 /// SageMaker's own figure: 100 × (1 − billable / training time).
 pub fn savings_percent(training_seconds: u64, billable_seconds: u64) -> Option<f64> {
-    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "seconds of at most 28 days"
+    )]
     let share = |part: u64, whole: u64| part as f64 / whole as f64;
     (training_seconds > 0).then(|| 100.0 * (1.0 - share(billable_seconds, training_seconds)))
 }
@@ -66,7 +75,11 @@ pub fn at_risk(
     let since = newest.map_or(started_at, |newest| newest.max(started_at));
     let seconds = u64::try_from((now - since).num_seconds()).unwrap_or_default();
     let patience = TimeDelta::seconds(i64::from(interval_seconds) * 2) + SYNC_ALLOWANCE;
-    AtRisk { seconds, usd: cost::training(seconds, instance_count, usd_per_hour), is_stalled: now - since > patience }
+    AtRisk {
+        seconds,
+        usd: cost::training(seconds, instance_count, usd_per_hour),
+        is_stalled: now - since > patience,
+    }
 }
 
 #[cfg(test)]
@@ -88,11 +101,28 @@ mod tests {
             message: String::new(),
         };
         // "Interrupted → Downloading" without Starting is in SageMaker's own guide.
-        let history =
-            [("Training", 5), ("Interrupted", 60), ("Downloading", 70), ("Training", 72), ("Interrupted", 90)];
+        let history = [
+            ("Training", 5),
+            ("Interrupted", 60),
+            ("Downloading", 70),
+            ("Training", 72),
+            ("Interrupted", 90),
+        ];
         let found = interruptions(&history.map(|(status, minutes)| transition(status, minutes)));
-        assert_eq!(found[0], Interruption { at: at(60), resumed_at: Some(at(72)) });
-        assert_eq!(found[1], Interruption { at: at(90), resumed_at: None });
+        assert_eq!(
+            found[0],
+            Interruption {
+                at: at(60),
+                resumed_at: Some(at(72))
+            }
+        );
+        assert_eq!(
+            found[1],
+            Interruption {
+                at: at(90),
+                resumed_at: None
+            }
+        );
     }
 
     #[test]
@@ -104,9 +134,16 @@ mod tests {
     #[test]
     fn dollars_at_risk_grow_until_the_next_checkpoint_and_then_an_alarm() {
         let risk = |newest, now| at_risk(at(0), newest, 1800, (2, Usd(Decimal::from(60))), at(now));
-        assert_eq!((risk(None, 30).usd, risk(None, 30).is_stalled), (Usd(Decimal::from(60)), false));
+        assert_eq!(
+            (risk(None, 30).usd, risk(None, 30).is_stalled),
+            (Usd(Decimal::from(60)), false)
+        );
         assert_eq!(risk(Some(at(60)), 70).seconds, 600);
         assert!(!risk(Some(at(60)), 129).is_stalled && risk(Some(at(60)), 131).is_stalled);
-        assert_eq!(risk(Some(at(-90)), 10).seconds, 600, "an earlier attempt's checkpoint is before the start");
+        assert_eq!(
+            risk(Some(at(-90)), 10).seconds,
+            600,
+            "an earlier attempt's checkpoint is before the start"
+        );
     }
 }

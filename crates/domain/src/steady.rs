@@ -1,5 +1,5 @@
-//! One steady figure from a series of bucket means: drop the warm-up (MSER), then a mean with an interval.
-//! It does not rank and does not decide when to stop a trial.
+//! One steady figure from a series of bucket means: drop the warm-up (MSER), then a mean with an
+//! interval. It does not rank and does not decide when to stop a trial.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,8 @@ impl Bucket {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Steady {
     pub mean: f64,
-    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are taken as independent.
+    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are taken
+    /// as independent.
     pub half_width: f64,
     pub points: u32,
     pub buckets: u32,
@@ -53,8 +54,8 @@ pub const BUCKET_SECONDS: i64 = 300;
 
 /// The steady mean of a series, oldest bucket first; `None` is "not enough evidence".
 ///
-/// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is least, with d at most half of the series (MSER, White 1997).
-/// The last bucket is left out: it may hold the tail of the run.
+/// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is least, with d at most half of the series (MSER,
+/// White 1997). The last bucket is left out: it may hold the tail of the run.
 pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     let (_, body) = buckets.split_last()?;
     if body.len() < BUCKETS_MIN {
@@ -76,7 +77,8 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     })
 }
 
-/// The cut with the least MSER, in one pass from the end: sums of what is kept grow as the cut moves back.
+/// The cut with the least MSER, in one pass from the end: sums of what is kept grow as the cut
+/// moves back.
 fn warm_up(body: &[Bucket]) -> usize {
     // Around the overall mean: sums of squares of large numbers would lose their digits.
     let centre = moments(body).0;
@@ -103,7 +105,10 @@ fn count(buckets: &[Bucket]) -> f64 {
 fn moments(buckets: &[Bucket]) -> (f64, f64) {
     let n = count(buckets);
     let mean = buckets.iter().map(|bucket| bucket.mean).sum::<f64>() / n;
-    let squares: f64 = buckets.iter().map(|bucket| (bucket.mean - mean).powi(2)).sum();
+    let squares: f64 = buckets
+        .iter()
+        .map(|bucket| (bucket.mean - mean).powi(2))
+        .sum();
     (mean, squares / (n - 1.0).max(1.0))
 }
 
@@ -129,7 +134,10 @@ mod tests {
 
     #[test]
     fn warm_up_is_cut_and_the_tail_is_not_counted() {
-        let figure = steady(&series(&[10.0, 60.0, 100.0, 101.0, 99.0, 100.0, 100.0, 3.0])).unwrap();
+        let figure = steady(&series(&[
+            10.0, 60.0, 100.0, 101.0, 99.0, 100.0, 100.0, 3.0,
+        ]))
+        .unwrap();
         assert_eq!(figure.buckets_dropped, 2);
         assert!((figure.mean - 100.0).abs() < 0.01, "{}", figure.mean);
         assert!(figure.half_width < 1.0);

@@ -1,6 +1,7 @@
-//! How a model should be split on an instance type: one accelerator, data parallel, sharded (ZeRO), offloaded, tensor parallel; the
-//! micro-batch and accumulation that keep the asked global batch; and what has to cross the wire for it. Memory is [`crate::fit`]'s
-//! and speed [`crate::predict`]'s; this file searches, and says why.
+//! How a model should be split on an instance type: one accelerator, data parallel, sharded (ZeRO),
+//! offloaded, tensor parallel; the micro-batch and accumulation that keep the asked global batch;
+//! and what has to cross the wire for it. Memory is [`crate::fit`]'s and speed
+//! [`crate::predict`]'s; this file searches, and says why.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -67,7 +68,11 @@ const MICRO_BATCH_MAX: u64 = 256;
 const ACCUMULATION_MAX: u64 = 65_536;
 /// Ways to share out, simplest first.
 const STAGES: [u8; 4] = [0, 1, 2, 3];
-const OFFLOADS: [CpuOffload; 3] = [CpuOffload::None, CpuOffload::Optimizer, CpuOffload::OptimizerAndParameters];
+const OFFLOADS: [CpuOffload; 3] = [
+    CpuOffload::None,
+    CpuOffload::Optimizer,
+    CpuOffload::OptimizerAndParameters,
+];
 
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
@@ -83,16 +88,29 @@ pub struct Question<'a> {
 
 impl Question<'_> {
     fn accelerators(&self) -> u32 {
-        self.instance.accelerator_count.max(1).saturating_mul(self.instance_count.max(1))
+        self.instance
+            .accelerator_count
+            .max(1)
+            .saturating_mul(self.instance_count.max(1))
     }
 
     fn fit(&self, profile: &ProfileSpec) -> Fit {
-        fit::fit(self.model, profile, self.precision, (self.instance, self.instance_count))
+        fit::fit(
+            self.model,
+            profile,
+            self.precision,
+            (self.instance, self.instance_count),
+        )
     }
 
     /// Tokens/s of all accelerators, as predicted.
     fn speed(&self, profile: &ProfileSpec) -> Option<f64> {
-        let case = Case::new(self.model, profile, self.precision, (self.instance, self.instance_count))?;
+        let case = Case::new(
+            self.model,
+            profile,
+            self.precision,
+            (self.instance, self.instance_count),
+        )?;
         let [_, expected, _] = self.calibration.tokens_per_second(&case);
         Some(expected)
     }
@@ -113,7 +131,10 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
         return Err(format!("{} has no accelerator", instance.instance_type));
     }
     if instance.accelerator_memory_gib.is_none() {
-        return Err(format!("the memory of {}'s accelerators is not known", instance.instance_type));
+        return Err(format!(
+            "the memory of {}'s accelerators is not known",
+            instance.instance_type
+        ));
     }
     let mut reasons = Vec::new();
     if question.precision == Precision::Bf16 && instance.bf16_tflops.is_none() {
@@ -125,18 +146,27 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
             return Ok(advice(&question, best, reasons));
         }
         if offload == CpuOffload::None && !question.global_batch.is_multiple_of(u64::from(gpus)) {
-            reasons
-                .push(format!("a global batch of {} does not divide over {gpus} accelerators", question.global_batch));
+            reasons.push(format!(
+                "a global batch of {} does not divide over {gpus} accelerators",
+                question.global_batch
+            ));
         } else {
             reasons.push(match offload {
-                CpuOffload::None => "no ZeRO stage fits in the accelerators' memory alone".to_owned(),
+                CpuOffload::None => {
+                    "no ZeRO stage fits in the accelerators' memory alone".to_owned()
+                }
                 CpuOffload::Optimizer => "nor with the optimiser in host memory".to_owned(),
-                CpuOffload::OptimizerAndParameters => "nor with the weights in host memory".to_owned(),
+                CpuOffload::OptimizerAndParameters => {
+                    "nor with the weights in host memory".to_owned()
+                }
             });
         }
     }
-    // Tensor parallel within an instance first: its traffic is in every layer; then a pipeline between instances.
-    let tensors = (1..=4).map(|power| 1u32 << power).filter(|tensor| *tensor <= instance.accelerator_count);
+    // Tensor parallel within an instance first: its traffic is in every layer; then a pipeline
+    // between instances.
+    let tensors = (1..=4)
+        .map(|power| 1u32 << power)
+        .filter(|tensor| *tensor <= instance.accelerator_count);
     let mut layouts: Vec<(u32, u32)> = tensors.clone().map(|tensor| (tensor, 1)).collect();
     layouts.extend((1..=6).map(|power| (instance.accelerator_count, 1u32 << power)));
     for (tensor, pipeline) in layouts {
@@ -144,12 +174,18 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
             continue;
         }
         if let Some(best) = best(search(&question, CpuOffload::None, (tensor, pipeline))) {
-            reasons.push(format!("every layer is split over {tensor} accelerators of one instance"));
+            reasons.push(format!(
+                "every layer is split over {tensor} accelerators of one instance"
+            ));
             if pipeline > 1 {
-                reasons.push(format!("the layers are a pipeline of {pipeline} stages over the instances"));
+                reasons.push(format!(
+                    "the layers are a pipeline of {pipeline} stages over the instances"
+                ));
             }
             if best.profile.library == ParallelLibrary::Deepspeed {
-                reasons.push("the script must be written for it (Megatron-DeepSpeed or the like)".to_owned());
+                reasons.push(
+                    "the script must be written for it (Megatron-DeepSpeed or the like)".to_owned(),
+                );
             }
             return Ok(advice(&question, best, reasons));
         }
@@ -163,7 +199,11 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
 }
 
 /// Everything that fits under one kind of offload and one split of the model.
-fn search(question: &Question<'_>, offload: CpuOffload, (tensor, pipeline): (u32, u32)) -> Vec<Found> {
+fn search(
+    question: &Question<'_>,
+    offload: CpuOffload,
+    (tensor, pipeline): (u32, u32),
+) -> Vec<Found> {
     let replicas = u64::from(question.accelerators() / (tensor * pipeline));
     if replicas == 0 || !question.global_batch.is_multiple_of(replicas) {
         return Vec::new();
@@ -179,19 +219,28 @@ fn search(question: &Question<'_>, offload: CpuOffload, (tensor, pipeline): (u32
     let mut all = Vec::new();
     for stage in stages {
         for recomputes in [false, true] {
-            for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro)) {
+            for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro))
+            {
                 // A profile takes no more steps of accumulation.
                 if each / micro > ACCUMULATION_MAX {
                     continue;
                 }
-                let profile =
-                    profile(question, (stage, offload, recomputes), (tensor, pipeline), (micro, each / micro));
+                let profile = profile(
+                    question,
+                    (stage, offload, recomputes),
+                    (tensor, pipeline),
+                    (micro, each / micro),
+                );
                 let fit = question.fit(&profile);
                 if fit.verdict != Verdict::Fits {
                     break; // a larger micro-batch needs more
                 }
                 let speed = question.speed(&profile).unwrap_or_default();
-                all.push(Found { profile, fit, speed });
+                all.push(Found {
+                    profile,
+                    fit,
+                    speed,
+                });
             }
         }
     }
@@ -206,11 +255,16 @@ fn profile(
 ) -> ProfileSpec {
     let splits = tensor * pipeline > 1;
     // Version 2 of SageMaker's library shares states by itself, and has no pipeline.
-    let is_smp = tensor > 1 && pipeline == 1 && stage == 0 && runs_on(ParallelLibrary::SmpV2, question.instance);
+    let is_smp = tensor > 1
+        && pipeline == 1
+        && stage == 0
+        && runs_on(ParallelLibrary::SmpV2, question.instance);
     let library = match stage {
         _ if is_smp => ParallelLibrary::SmpV2,
         0 if !splits && question.accelerators() == 1 => ParallelLibrary::None,
-        0 if !splits && runs_on(ParallelLibrary::Torchrun, question.instance) => ParallelLibrary::Torchrun,
+        0 if !splits && runs_on(ParallelLibrary::Torchrun, question.instance) => {
+            ParallelLibrary::Torchrun
+        }
         _ => ParallelLibrary::Deepspeed,
     };
     let count = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
@@ -230,9 +284,15 @@ fn profile(
 /// The fastest; of those that are as good as that, the one that shares out and recomputes least.
 fn best(found: Vec<Found>) -> Option<Found> {
     let fastest = found.iter().map(|one| one.speed).fold(0.0, f64::max);
-    let equal = found.into_iter().filter(|one| one.speed >= fastest * (1.0 - INDIFFERENT));
+    let equal = found
+        .into_iter()
+        .filter(|one| one.speed >= fastest * (1.0 - INDIFFERENT));
     let cost = |one: &Found| {
-        (one.profile.zero_stage, one.profile.activation_checkpointing, one.profile.gradient_accumulation_steps)
+        (
+            one.profile.zero_stage,
+            one.profile.activation_checkpointing,
+            one.profile.gradient_accumulation_steps,
+        )
     };
     equal.min_by_key(cost)
 }
@@ -263,14 +323,28 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
             reasons.push(format!("ZeRO stage {stage} with states in host memory, which slows every step"));
         }
     }
-    let kept = ProfileSpec { activation_checkpointing: false, ..profile.clone() };
-    reasons.push(match (profile.activation_checkpointing, question.fit(&kept).verdict) {
-        (false, _) => "activations fit, so nothing is recomputed".to_owned(),
-        (true, Verdict::Fits) => "activations are recomputed, and it is the fastest predicted all the same".to_owned(),
-        (true, _) => {
-            format!("activations of micro-batch {} do not fit: they are recomputed", profile.micro_batch_per_gpu)
-        }
-    });
+    let kept = ProfileSpec {
+        activation_checkpointing: false,
+        ..profile.clone()
+    };
+    reasons.push(
+        match (
+            profile.activation_checkpointing,
+            question.fit(&kept).verdict,
+        ) {
+            (false, _) => "activations fit, so nothing is recomputed".to_owned(),
+            (true, Verdict::Fits) => {
+                "activations are recomputed, and it is the fastest predicted all the same"
+                    .to_owned()
+            }
+            (true, _) => {
+                format!(
+                    "activations of micro-batch {} do not fit: they are recomputed",
+                    profile.micro_batch_per_gpu
+                )
+            }
+        },
+    );
     reasons.push(format!(
         "micro-batch {} × accumulation {} × {} accelerators keeps the global batch of {}",
         profile.micro_batch_per_gpu,
@@ -320,7 +394,11 @@ pub fn traffic(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
     let mut all = Vec::new();
     let mut push = |collective: &str, of: &str, bytes: f64| {
         if bytes > 0.0 {
-            all.push(Traffic { collective: collective.to_owned(), of: of.to_owned(), bytes_per_step: bytes.round() });
+            all.push(Traffic {
+                collective: collective.to_owned(),
+                of: of.to_owned(),
+                bytes_per_step: bytes.round(),
+            });
         }
     };
     match profile.zero_stage {
@@ -334,16 +412,36 @@ pub fn traffic(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
             push("all_gather", "weights", gradients);
         }
         _ => {
-            push("all_gather", "weights, forward and backward", 2.0 * weights * steps);
+            push(
+                "all_gather",
+                "weights, forward and backward",
+                2.0 * weights * steps,
+            );
             push("reduce_scatter", "gradients", gradients * steps);
         }
     }
     let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu) * steps;
     let of_layer = 2.0 * tokens * f64::from(model.hidden);
-    let reduces = if profile.activation_checkpointing { 6.0 } else { 4.0 };
+    let reduces = if profile.activation_checkpointing {
+        6.0
+    } else {
+        4.0
+    };
     let layers = f64::from(model.layers) / pipeline;
-    push("all_reduce", "activations, tensor parallel", reduces * 2.0 * of_layer * layers * (tensor - 1.0) / tensor);
-    push("send_receive", "activations, pipeline", if pipeline > 1.0 { 2.0 * of_layer / tensor } else { 0.0 });
+    push(
+        "all_reduce",
+        "activations, tensor parallel",
+        reduces * 2.0 * of_layer * layers * (tensor - 1.0) / tensor,
+    );
+    push(
+        "send_receive",
+        "activations, pipeline",
+        if pipeline > 1.0 {
+            2.0 * of_layer / tensor
+        } else {
+            0.0
+        },
+    );
     all
 }
 
@@ -363,13 +461,23 @@ pub fn smallest_change(
     precision: Precision,
     (instance, count): (&InstanceType, u32),
 ) -> Option<Change> {
-    let per_step = profile.micro_batch_per_gpu.saturating_mul(profile.gradient_accumulation_steps);
-    let micros: Vec<u32> =
-        divisors(per_step).into_iter().rev().filter(|micro| *micro <= profile.micro_batch_per_gpu).take(64).collect();
+    let per_step = profile
+        .micro_batch_per_gpu
+        .saturating_mul(profile.gradient_accumulation_steps);
+    let micros: Vec<u32> = divisors(per_step)
+        .into_iter()
+        .rev()
+        .filter(|micro| *micro <= profile.micro_batch_per_gpu)
+        .take(64)
+        .collect();
     let stages = profile.zero_stage..=3;
     let mut tried = Vec::new();
-    // Cheapest first: accumulate more, recompute, share out more, and only then go through the host.
-    for offload in OFFLOADS.into_iter().filter(|offload| *offload as u8 >= profile.cpu_offload as u8) {
+    // Cheapest first: accumulate more, recompute, share out more, and only then go through the
+    // host.
+    for offload in OFFLOADS
+        .into_iter()
+        .filter(|offload| *offload as u8 >= profile.cpu_offload as u8)
+    {
         for recomputes in [profile.activation_checkpointing, true] {
             for stage in stages.clone() {
                 let is_possible = match offload {
@@ -390,14 +498,25 @@ pub fn smallest_change(
             }
         }
     }
-    let fits = |wanted: &ProfileSpec| fit::fit(model, wanted, precision, (instance, count)).verdict == Verdict::Fits;
-    tried.into_iter().find(fits).map(|found| difference(profile, &found))
+    let fits = |wanted: &ProfileSpec| {
+        fit::fit(model, wanted, precision, (instance, count)).verdict == Verdict::Fits
+    };
+    tried
+        .into_iter()
+        .find(fits)
+        .map(|found| difference(profile, &found))
 }
 
 /// Ascending.
 fn divisors(number: u32) -> Vec<u32> {
-    let small: Vec<u32> = (1..=number.isqrt()).filter(|divisor| number.is_multiple_of(*divisor)).collect();
-    let large = small.iter().rev().map(|divisor| number / divisor).filter(|large| !small.contains(large));
+    let small: Vec<u32> = (1..=number.isqrt())
+        .filter(|divisor| number.is_multiple_of(*divisor))
+        .collect();
+    let large = small
+        .iter()
+        .rev()
+        .map(|divisor| number / divisor)
+        .filter(|large| !small.contains(large));
     small.iter().copied().chain(large).collect()
 }
 
@@ -410,7 +529,11 @@ fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {
     };
     if from.micro_batch_per_gpu != to.micro_batch_per_gpu {
         let (micro, steps) = (to.micro_batch_per_gpu, to.gradient_accumulation_steps);
-        set("micro_batch_per_gpu", json!(micro), format!("micro_batch_per_gpu {micro}"));
+        set(
+            "micro_batch_per_gpu",
+            json!(micro),
+            format!("micro_batch_per_gpu {micro}"),
+        );
         set(
             "gradient_accumulation_steps",
             json!(steps),
@@ -418,17 +541,28 @@ fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {
         );
     }
     if from.activation_checkpointing != to.activation_checkpointing {
-        set("activation_checkpointing", json!(true), "activation_checkpointing true".to_owned());
+        set(
+            "activation_checkpointing",
+            json!(true),
+            "activation_checkpointing true".to_owned(),
+        );
     }
     if from.zero_stage != to.zero_stage {
-        set("zero_stage", json!(to.zero_stage), format!("zero_stage {}", to.zero_stage));
+        set(
+            "zero_stage",
+            json!(to.zero_stage),
+            format!("zero_stage {}", to.zero_stage),
+        );
     }
     if from.cpu_offload != to.cpu_offload {
         let value = json!(to.cpu_offload);
         let text = format!("cpu_offload {}", value.as_str().unwrap_or_default());
         set("cpu_offload", value, text);
     }
-    Change { text: format!("set {}", words.join(", ")), settings }
+    Change {
+        text: format!("set {}", words.join(", ")),
+        settings,
+    }
 }
 
 #[cfg(test)]
@@ -437,8 +571,10 @@ mod tests {
     use crate::catalog;
 
     fn qwen() -> ModelShape {
-        serde_json::from_value(json!({"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
-            "vocabulary": 152_064, "sequence_length": 2048}))
+        serde_json::from_value(
+            json!({"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
+            "vocabulary": 152_064, "sequence_length": 2048}),
+        )
         .unwrap()
     }
 
@@ -456,13 +592,30 @@ mod tests {
     /// What document 001 asks for, for every type: a profile that fits and keeps the global batch.
     #[test]
     fn every_type_gets_a_profile_that_fits_and_keeps_the_batch() {
-        for kind in ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.g6e.48xlarge"] {
+        for kind in [
+            "ml.p4d.24xlarge",
+            "ml.p4de.24xlarge",
+            "ml.p5.48xlarge",
+            "ml.p5en.48xlarge",
+            "ml.g6e.48xlarge",
+        ] {
             let advice = on(kind, &qwen(), 64).unwrap();
             assert_eq!(advice.profile.global_batch(8), 64, "{kind}");
             assert_eq!(advice.fit.verdict, Verdict::Fits, "{kind}");
-            assert_eq!(advice.profile.cpu_offload, CpuOffload::None, "{kind}: {:?}", advice.reasons);
-            let batch = advice.deepspeed_config.map(|config| config["train_batch_size"].clone());
-            assert_eq!(batch, (advice.profile.library == ParallelLibrary::Deepspeed).then(|| json!(64)), "{kind}");
+            assert_eq!(
+                advice.profile.cpu_offload,
+                CpuOffload::None,
+                "{kind}: {:?}",
+                advice.reasons
+            );
+            let batch = advice
+                .deepspeed_config
+                .map(|config| config["train_batch_size"].clone());
+            assert_eq!(
+                batch,
+                (advice.profile.library == ParallelLibrary::Deepspeed).then(|| json!(64)),
+                "{kind}"
+            );
         }
         let small = on("ml.p4d.24xlarge", &qwen(), 64).unwrap();
         let large = on("ml.p5en.48xlarge", &qwen(), 64).unwrap();
@@ -472,29 +625,39 @@ mod tests {
     /// Document 003: 0.76 billion parameters on 8 × 80 GB need neither sharded weights nor offload.
     #[test]
     fn a_small_model_is_not_shared_out() {
-        let small: ModelShape = serde_json::from_value(json!({"layers": 24, "hidden": 1536, "heads": 24,
+        let small: ModelShape =
+            serde_json::from_value(json!({"layers": 24, "hidden": 1536, "heads": 24,
             "vocabulary": 50000, "tied_embeddings": true, "sequence_length": 2048}))
-        .unwrap();
+            .unwrap();
         let advice = on("ml.p5.48xlarge", &small, 512).unwrap();
         assert!(advice.profile.zero_stage <= 1, "{:?}", advice.profile);
         assert_eq!(advice.profile.cpu_offload, CpuOffload::None);
     }
 
-    /// Document 000: no setting puts full training of 7.6 billion parameters on one A10G with 128 GiB of host memory.
+    /// Document 000: no setting puts full training of 7.6 billion parameters on one A10G with 128
+    /// GiB of host memory.
     #[test]
     fn what_cannot_fit_says_so() {
         let refused = on("ml.g5.8xlarge", &qwen(), 16).unwrap_err();
         assert!(refused.contains("LoRA"), "{refused}");
-        let lora = ModelShape { lora_rank: Some(16), ..qwen() };
-        assert_eq!(on("ml.g5.8xlarge", &lora, 16).unwrap().strategy, Strategy::SingleAccelerator);
+        let lora = ModelShape {
+            lora_rank: Some(16),
+            ..qwen()
+        };
+        assert_eq!(
+            on("ml.g5.8xlarge", &lora, 16).unwrap().strategy,
+            Strategy::SingleAccelerator
+        );
     }
 
-    /// 70 billion parameters on four P4d: split within the instances, and where that is not enough, between them.
+    /// 70 billion parameters on four P4d: split within the instances, and where that is not enough,
+    /// between them.
     #[test]
     fn what_does_not_fit_in_one_instance_is_split_over_several() {
-        let large: ModelShape = serde_json::from_value(json!({"layers": 96, "hidden": 12288, "heads": 96,
+        let large: ModelShape =
+            serde_json::from_value(json!({"layers": 96, "hidden": 12288, "heads": 96,
             "vocabulary": 50_368, "tied_embeddings": true, "sequence_length": 2048}))
-        .unwrap();
+            .unwrap();
         let on = |kind: &str, count: u32| {
             advise(Question {
                 model: &large,
@@ -506,7 +669,12 @@ mod tests {
             })
         };
         let sharded = on("ml.p5.48xlarge", 8).unwrap();
-        assert_eq!((sharded.strategy, sharded.profile.zero_stage), (Strategy::Sharded, 3), "{:?}", sharded.reasons);
+        assert_eq!(
+            (sharded.strategy, sharded.profile.zero_stage),
+            (Strategy::Sharded, 3),
+            "{:?}",
+            sharded.reasons
+        );
         assert!(on("ml.p4d.24xlarge", 1).is_err_and(|reason| reason.contains("more instances")));
         // Of a batch that does not divide over all accelerators, fewer replicas are made.
         let odd = advise(Question {
@@ -523,8 +691,14 @@ mod tests {
     #[test]
     fn bytes_on_the_wire_by_collective() {
         let model = qwen();
-        let profile = ProfileSpec { zero_stage: 3, ..ProfileSpec::of_batch(64, 8) };
-        let total: f64 = traffic(&model, &profile, 8).iter().map(|one| one.bytes_per_step).sum();
+        let profile = ProfileSpec {
+            zero_stage: 3,
+            ..ProfileSpec::of_batch(64, 8)
+        };
+        let total: f64 = traffic(&model, &profile, 8)
+            .iter()
+            .map(|one| one.bytes_per_step)
+            .sum();
         assert!((total / (3.0 * 2.0 * model.parameters() * 7.0 / 8.0) - 1.0).abs() < 1e-6);
         assert!(traffic(&model, &ProfileSpec::of_batch(4, 1), 1).is_empty());
     }
@@ -539,8 +713,14 @@ mod tests {
             activation_checkpointing: true,
             ..ProfileSpec::of_batch(64, 8)
         };
-        assert_eq!(fit::fit(&qwen(), &profile, Precision::Bf16, (p4d, 1)).verdict, Verdict::DoesNotFit);
+        assert_eq!(
+            fit::fit(&qwen(), &profile, Precision::Bf16, (p4d, 1)).verdict,
+            Verdict::DoesNotFit
+        );
         let change = smallest_change(&qwen(), &profile, Precision::Bf16, (p4d, 1)).unwrap();
-        assert!(change.settings.contains_key("micro_batch_per_gpu") && !change.settings.contains_key("cpu_offload"));
+        assert!(
+            change.settings.contains_key("micro_batch_per_gpu")
+                && !change.settings.contains_key("cpu_offload")
+        );
     }
 }

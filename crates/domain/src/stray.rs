@@ -1,5 +1,6 @@
-//! Stray jobs: they carry our marker, run, and no living attempt stands for them (a restored backup; a create that arrived
-//! after its attempt was over). They are stopped until they are over, and what they cost is booked. Nothing is adopted here.
+//! Stray jobs: they carry our marker, run, and no living attempt stands for them (a restored
+//! backup; a create that arrived after its attempt was over). They are stopped until they are over,
+//! and what they cost is booked. Nothing is adopted here.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -60,11 +61,16 @@ pub fn decide(facts: &StrayFacts, seen: StraySeen<'_>, now: DateTime<Utc>) -> St
     }
 }
 
-/// Nobody will tell what it cost. Whoever last saw it had asked for its stop: billed to then, and the grace on top.
+/// Nobody will tell what it cost. Whoever last saw it had asked for its stop: billed to then, and
+/// the grace on top.
 fn unknown_end(facts: &StrayFacts) -> StrayDecision {
     let start = facts.started_at.unwrap_or(facts.found_at);
-    let seconds = (seconds_between(start, facts.last_seen_at) + STOP_GRACE_SECONDS).min(facts.longest_billed_seconds);
-    StrayDecision::Settle(Billing { seconds, estimated: true })
+    let seconds = (seconds_between(start, facts.last_seen_at) + STOP_GRACE_SECONDS)
+        .min(facts.longest_billed_seconds);
+    StrayDecision::Settle(Billing {
+        seconds,
+        estimated: true,
+    })
 }
 
 #[cfg(test)]
@@ -85,7 +91,10 @@ mod tests {
     }
 
     fn job(status: &str) -> ObservedJob {
-        ObservedJob { ended_at: Some(at(700)), ..ObservedJob::sample("", JobStatus::parse(status), status, at(100)) }
+        ObservedJob {
+            ended_at: Some(at(700)),
+            ..ObservedJob::sample("", JobStatus::parse(status), status, at(100))
+        }
     }
 
     fn settled(seconds: u64, estimated: bool) -> StrayDecision {
@@ -97,19 +106,49 @@ mod tests {
         let look = |job: &ObservedJob| decide(&facts(None), StraySeen::Job(job), at(2000));
         assert_eq!(look(&job("InProgress")), StrayDecision::Stop);
         assert_eq!(look(&job("Stopping")), StrayDecision::LookAgain);
-        assert_eq!(look(&job("Dreaming")), StrayDecision::Stop, "not over, whatever it means");
-        assert_eq!(look(&ObservedJob { billable_seconds: Some(42), ..job("Stopped") }), settled(42, false));
-        assert_eq!(look(&job("Failed")), settled(600, true), "no figure: the time that it ran");
+        assert_eq!(
+            look(&job("Dreaming")),
+            StrayDecision::Stop,
+            "not over, whatever it means"
+        );
+        assert_eq!(
+            look(&ObservedJob {
+                billable_seconds: Some(42),
+                ..job("Stopped")
+            }),
+            settled(42, false)
+        );
+        assert_eq!(
+            look(&job("Failed")),
+            settled(600, true),
+            "no figure: the time that it ran"
+        );
         let just_over = decide(&facts(None), StraySeen::Job(&job("Failed")), at(900));
-        assert_eq!(just_over, StrayDecision::LookAgain, "the figure may yet come");
+        assert_eq!(
+            just_over,
+            StrayDecision::LookAgain,
+            "the figure may yet come"
+        );
     }
 
     #[test]
     fn one_that_vanished_is_billed_to_when_it_was_last_seen_and_never_nothing() {
         let absent = |started, now| decide(&facts(started), StraySeen::Absent, at(now));
-        assert_eq!(absent(None, 1700), StrayDecision::LookAgain, "one denial may be wrong");
-        assert_eq!(absent(None, 1600 + 3600), settled(600 + 120, true), "since it was found");
-        assert_eq!(absent(Some(100), 1600 + 3600), settled(1500 + 120, true), "since it started");
+        assert_eq!(
+            absent(None, 1700),
+            StrayDecision::LookAgain,
+            "one denial may be wrong"
+        );
+        assert_eq!(
+            absent(None, 1600 + 3600),
+            settled(600 + 120, true),
+            "since it was found"
+        );
+        assert_eq!(
+            absent(Some(100), 1600 + 3600),
+            settled(1500 + 120, true),
+            "since it started"
+        );
         let unreadable = |now| decide(&facts(None), StraySeen::Unreadable, at(now));
         assert_eq!(unreadable(1600 + 3600), StrayDecision::LookAgain);
         assert_eq!(unreadable(1600 + 86_400), settled(720, true));

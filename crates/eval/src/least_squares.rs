@@ -1,5 +1,6 @@
-//! Robust least squares with Gaussian priors on logarithms of positive coefficients: Levenberg-Marquardt with a numeric Jacobian,
-//! soft-L1 loss by reweighting (Nocedal & Wright, ch. 10; Triggs et al. 1999). Small and dense: some ten coefficients.
+//! Robust least squares with Gaussian priors on logarithms of positive coefficients:
+//! Levenberg-Marquardt with a numeric Jacobian, soft-L1 loss by reweighting (Nocedal & Wright, ch.
+//! 10; Triggs et al. 1999). Small and dense: some ten coefficients.
 
 /// A prior of one coefficient: its centre, and the standard deviation of its logarithm.
 #[derive(Debug, Clone, Copy)]
@@ -23,16 +24,26 @@ const DAMPING_START: f64 = 1e-3;
 const DAMPING_LEAST: f64 = 1e-9;
 const SETTLED: f64 = 1e-7;
 
-/// Minimises `Σ 2(√(1+x²) − 1) + Σ((θ − c)/σ)²`, where `x` are the residuals in units of the scale at which they count as outliers.
-pub(crate) fn fit<const N: usize>(priors: &[Prior; N], residuals: impl Fn(&[f64; N]) -> Vec<f64>) -> Fitted<N> {
+/// Minimises `Σ 2(√(1+x²) − 1) + Σ((θ − c)/σ)²`, where `x` are the residuals in units of the scale
+/// at which they count as outliers.
+pub(crate) fn fit<const N: usize>(
+    priors: &[Prior; N],
+    residuals: impl Fn(&[f64; N]) -> Vec<f64>,
+) -> Fitted<N> {
     let centre = priors.map(|prior| prior.centre.ln());
     let precision = priors.map(|prior| 1.0 / (prior.sigma * prior.sigma));
     let pull = |theta: &[f64; N]| {
         let parts = theta.iter().zip(&centre).zip(&precision);
-        parts.map(|((value, centre), precision)| (value - centre).powi(2) * precision).sum::<f64>()
+        parts
+            .map(|((value, centre), precision)| (value - centre).powi(2) * precision)
+            .sum::<f64>()
     };
     let cost = |theta: &[f64; N], residuals: &[f64]| {
-        residuals.iter().map(|x| 2.0 * ((1.0 + x * x).sqrt() - 1.0)).sum::<f64>() + pull(theta)
+        residuals
+            .iter()
+            .map(|x| 2.0 * ((1.0 + x * x).sqrt() - 1.0))
+            .sum::<f64>()
+            + pull(theta)
     };
     let mut theta = centre;
     let mut here = residuals(&theta);
@@ -51,7 +62,9 @@ pub(crate) fn fit<const N: usize>(priors: &[Prior; N], residuals: impl Fn(&[f64;
             let there = residuals(&tried);
             let found = cost(&tried, &there);
             if found.is_finite() && found <= lowest {
-                moved = step.iter().fold(0.0, |most: f64, part| most.max(part.abs()));
+                moved = step
+                    .iter()
+                    .fold(0.0, |most: f64, part| most.max(part.abs()));
                 (theta, here, lowest) = (tried, there, found);
                 damping = (damping / 5.0).max(DAMPING_LEAST);
                 break;
@@ -63,12 +76,17 @@ pub(crate) fn fit<const N: usize>(priors: &[Prior; N], residuals: impl Fn(&[f64;
         }
     }
     let (curvature, _) = normal_equations(&theta, &here, &residuals, &centre, &precision);
-    Fitted { theta, covariance: inverse(curvature) }
+    Fitted {
+        theta,
+        covariance: inverse(curvature),
+    }
 }
 
 fn add<const N: usize>(left: &[f64; N], right: &[f64; N]) -> [f64; N] {
     let mut sum = *left;
-    sum.iter_mut().zip(right).for_each(|(value, step)| *value += step);
+    sum.iter_mut()
+        .zip(right)
+        .for_each(|(value, step)| *value += step);
     sum
 }
 
@@ -88,11 +106,21 @@ fn normal_equations<const N: usize>(
             residuals(&moved)
         };
         let (above, below) = (at(SLOPE_STEP), at(-SLOPE_STEP));
-        columns.push(above.iter().zip(&below).map(|(up, down)| (up - down) / (2.0 * SLOPE_STEP)).collect());
+        columns.push(
+            above
+                .iter()
+                .zip(&below)
+                .map(|(up, down)| (up - down) / (2.0 * SLOPE_STEP))
+                .collect(),
+        );
     }
     let weights: Vec<f64> = here.iter().map(|x| 1.0 / (1.0 + x * x).sqrt()).collect();
     let weighted = |left: &[f64], right: &[f64]| -> f64 {
-        left.iter().zip(right).zip(&weights).map(|((a, b), weight)| a * b * weight).sum()
+        left.iter()
+            .zip(right)
+            .zip(&weights)
+            .map(|((a, b), weight)| a * b * weight)
+            .sum()
     };
     let mut curvature = [[0.0; N]; N];
     let mut slope = [0.0; N];
@@ -107,10 +135,17 @@ fn normal_equations<const N: usize>(
 }
 
 /// Gaussian elimination with partial pivoting.
-#[expect(clippy::needless_range_loop, reason = "two rows of one matrix are read and written at once")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "two rows of one matrix are read and written at once"
+)]
 fn solve<const N: usize>(mut matrix: [[f64; N]; N], mut right: [f64; N]) -> [f64; N] {
     for column in 0..N {
-        let pivot = (column..N).max_by(|a, b| matrix[*a][column].abs().total_cmp(&matrix[*b][column].abs()));
+        let pivot = (column..N).max_by(|a, b| {
+            matrix[*a][column]
+                .abs()
+                .total_cmp(&matrix[*b][column].abs())
+        });
         let pivot = pivot.unwrap_or(column);
         matrix.swap(column, pivot);
         right.swap(column, pivot);
@@ -147,16 +182,24 @@ mod tests {
     /// `y = a·x^b` with one wild point: the wild one hardly moves the fit.
     #[test]
     fn a_power_law_is_found_in_spite_of_an_outlier() {
-        let points: Vec<(f64, f64)> = (1..=20).map(|x| (f64::from(x), 3.0 * f64::from(x).powf(0.5))).collect();
+        let points: Vec<(f64, f64)> = (1..=20)
+            .map(|x| (f64::from(x), 3.0 * f64::from(x).powf(0.5)))
+            .collect();
         let residuals = |theta: &[f64; 2]| {
             let [a, b] = theta.map(f64::exp);
             let of = |(x, y): &(f64, f64)| (a * x.powf(b) / y).ln() / 0.01;
             points.iter().map(of).chain([of(&(5.0, 30.0))]).collect()
         };
-        let wide = Prior { centre: 1.0, sigma: 3.0 };
+        let wide = Prior {
+            centre: 1.0,
+            sigma: 3.0,
+        };
         let found = fit(&[wide, wide], residuals);
         let [a, b] = found.theta.map(f64::exp);
         assert!((a - 3.0).abs() < 0.02 && (b - 0.5).abs() < 0.01, "{a} {b}");
-        assert!(found.covariance[0][0] > 0.0 && (found.covariance[0][1] - found.covariance[1][0]).abs() < 1e-9);
+        assert!(
+            found.covariance[0][0] > 0.0
+                && (found.covariance[0][1] - found.covariance[1][0]).abs() < 1e-9
+        );
     }
 }

@@ -1,9 +1,17 @@
-//! `bakeoff-eval`: judges the product's predictions on reference tables (`eval`), and fits the coefficients that it ships (`fit`).
-//! It runs the domain's own code and feeds it rows; `cargo xtask eval` and `cargo xtask fit` call it. `plans` measures what a plan
-//! costs in CPU.
+//! `bakeoff-eval`: judges the product's predictions on reference tables (`eval`), and fits the
+//! coefficients that it ships (`fit`). It runs the domain's own code and feeds it rows; `cargo
+//! xtask eval` and `cargo xtask fit` call it. `plans` measures what a plan costs in CPU.
 
-#![expect(clippy::indexing_slicing, reason = "indices come from the same table, and matrices are of fixed size")]
-#![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "row counts")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "indices come from the same table, and matrices are of fixed size"
+)]
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "row counts"
+)]
 
 mod least_squares;
 mod memory;
@@ -27,7 +35,10 @@ fn main() -> ExitCode {
         arguments.get(place + 1).map(PathBuf::from)
     };
     if arguments.first().map(String::as_str) == Some("plans") {
-        println!("{}", serde_json::to_string_pretty(&plans::measure()).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&plans::measure()).unwrap_or_default()
+        );
         return ExitCode::SUCCESS;
     }
     let Some(data) = value("--data") else {
@@ -62,7 +73,10 @@ fn evaluate(data: &Path) -> Result<Value, String> {
 
 fn show(found: &Value, as_json: bool) {
     if as_json {
-        println!("{}", serde_json::to_string_pretty(found).unwrap_or_default());
+        println!(
+            "{}",
+            serde_json::to_string_pretty(found).unwrap_or_default()
+        );
         return;
     }
     for (group, figures) in found.as_object().into_iter().flatten() {
@@ -84,9 +98,17 @@ fn print(figures: &Value, depth: usize) {
                 print(value, depth + 1);
             }
             Value::Number(number) if number.is_f64() => {
-                println!("{indent}{key:<32} {:.4}", number.as_f64().unwrap_or_default());
+                println!(
+                    "{indent}{key:<32} {:.4}",
+                    number.as_f64().unwrap_or_default()
+                );
             }
-            other => println!("{indent}{key:<32} {}", other.as_str().map_or_else(|| other.to_string(), str::to_owned)),
+            other => println!(
+                "{indent}{key:<32} {}",
+                other
+                    .as_str()
+                    .map_or_else(|| other.to_string(), str::to_owned)
+            ),
         }
     }
 }
@@ -108,7 +130,9 @@ fn fit(data: &Path, out: Option<&Path>) -> Result<(), String> {
         .zip(model.theta)
         .map(|(name, theta)| ((*name).to_owned(), json!(rounded(theta.exp()))))
         .collect();
-    let memory = bakeoff_domain::fit::Coefficients::from_array(memory::fit(&memories)?.to_array().map(rounded));
+    let memory = bakeoff_domain::fit::Coefficients::from_array(
+        memory::fit(&memories)?.to_array().map(rounded),
+    );
     let shipped = json!({
         "made_by": "cargo xtask fit",
         "throughput": {
@@ -126,7 +150,12 @@ fn fit(data: &Path, out: Option<&Path>) -> Result<(), String> {
         None => print!("{text}"),
         Some(path) => {
             std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-            println!("wrote {} from {} and {} rows", path.display(), speeds.len(), memories.len());
+            println!(
+                "wrote {} from {} and {} rows",
+                path.display(),
+                speeds.len(),
+                memories.len()
+            );
         }
     }
     Ok(())

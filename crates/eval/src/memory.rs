@@ -12,15 +12,42 @@ const SCALE: f64 = 0.05;
 const BEYOND: f64 = 0.03;
 /// Centres by counting bytes (ZeRO, Korthikanti), each with room for what frameworks really do.
 const PRIORS: [Prior; 9] = [
-    Prior { centre: 4.0, sigma: 0.15 },
-    Prior { centre: 16.0, sigma: 0.15 },
-    Prior { centre: 4.0, sigma: 0.30 },
-    Prior { centre: 2.5, sigma: 0.40 },
-    Prior { centre: 1.0, sigma: 0.15 },
-    Prior { centre: 1.0, sigma: 0.50 },
-    Prior { centre: 6.0, sigma: 0.20 },
-    Prior { centre: 0.1, sigma: 0.50 },
-    Prior { centre: 0.1, sigma: 0.50 },
+    Prior {
+        centre: 4.0,
+        sigma: 0.15,
+    },
+    Prior {
+        centre: 16.0,
+        sigma: 0.15,
+    },
+    Prior {
+        centre: 4.0,
+        sigma: 0.30,
+    },
+    Prior {
+        centre: 2.5,
+        sigma: 0.40,
+    },
+    Prior {
+        centre: 1.0,
+        sigma: 0.15,
+    },
+    Prior {
+        centre: 1.0,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 6.0,
+        sigma: 0.20,
+    },
+    Prior {
+        centre: 0.1,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 0.1,
+        sigma: 0.50,
+    },
 ];
 
 fn layout(row: &Memory) -> Layout {
@@ -44,13 +71,21 @@ fn layout(row: &Memory) -> Layout {
 
 /// GiB that a job can use of the row's GPU, whose name ends in its memory: `a100_80gb`.
 fn card(row: &Memory) -> Result<f64, String> {
-    let reported = row.gpu.rsplit('_').next().and_then(|tail| tail.strip_suffix("gb")?.parse::<f64>().ok());
-    let reported = reported.ok_or_else(|| format!("memory_bigscience: the memory of {} is not known", row.gpu))?;
+    let reported = row
+        .gpu
+        .rsplit('_')
+        .next()
+        .and_then(|tail| tail.strip_suffix("gb")?.parse::<f64>().ok());
+    let reported = reported
+        .ok_or_else(|| format!("memory_bigscience: the memory of {} is not known", row.gpu))?;
     Ok(fit::usable_gib(None, reported))
 }
 
 fn need(row: &Memory, card: f64, coefficients: &Coefficients) -> f64 {
-    fit::megatron(&layout(row), card, coefficients).iter().map(|term| term.gib).sum()
+    fit::megatron(&layout(row), card, coefficients)
+        .iter()
+        .map(|term| term.gib)
+        .sum()
 }
 
 /// Fits the coefficients to rows.
@@ -80,7 +115,10 @@ fn cases(coefficients: &Coefficients, rows: &[Memory]) -> Result<Vec<Case>, Stri
     rows.iter()
         .map(|row| {
             let card = card(row)?;
-            Ok(Case { need: need(row, card, coefficients), card })
+            Ok(Case {
+                need: need(row, card, coefficients),
+                card,
+            })
         })
         .collect()
 }
@@ -91,7 +129,9 @@ fn figures(cases: &[Case], rows: &[Memory]) -> Value {
     let is = |case: &Case, wanted: Verdict| fit::verdict_of(case.need, case.card) == wanted;
     let errors: Vec<f64> = ran
         .iter()
-        .filter_map(|(case, row)| Some(100.0 * (fit::reported(case.need, case.card) / row.mem_gb? - 1.0).abs()))
+        .filter_map(|(case, row)| {
+            Some(100.0 * (fit::reported(case.need, case.card) / row.mem_gb? - 1.0).abs())
+        })
         .collect();
     json!({
         "median_abs_pct_error": median(&errors),
@@ -103,7 +143,13 @@ fn figures(cases: &[Case], rows: &[Memory]) -> Value {
 }
 
 fn cross_validated(rows: &[Memory], group: impl Fn(&Memory) -> String) -> Result<Value, String> {
-    let mut all: Vec<Case> = rows.iter().map(|_| Case { need: 0.0, card: 0.0 }).collect();
+    let mut all: Vec<Case> = rows
+        .iter()
+        .map(|_| Case {
+            need: 0.0,
+            card: 0.0,
+        })
+        .collect();
     for (others, own) in leave_out(rows, group) {
         let coefficients = fit(&others)?;
         let held_out: Vec<Memory> = own.iter().map(|index| rows[*index].clone()).collect();
@@ -118,7 +164,10 @@ fn cross_validated(rows: &[Memory], group: impl Fn(&Memory) -> String) -> Result
 fn naive(rows: &[Memory]) -> Value {
     let gib = |row: &Memory| 16.0 * row.params_b_calc * 1e9 / (row.tp * row.pp) / 1_073_741_824.0;
     let ran: Vec<&Memory> = rows.iter().filter(|row| !row.oom).collect();
-    let errors: Vec<f64> = ran.iter().filter_map(|row| Some(100.0 * (gib(row) / row.mem_gb? - 1.0).abs())).collect();
+    let errors: Vec<f64> = ran
+        .iter()
+        .filter_map(|row| Some(100.0 * (gib(row) / row.mem_gb? - 1.0).abs()))
+        .collect();
     let fits = |row: &Memory| card(row).is_ok_and(|card| gib(row) <= card);
     json!({
         "median_abs_pct_error": median(&errors),

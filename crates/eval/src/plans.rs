@@ -1,4 +1,5 @@
-//! What a plan of twenty candidates costs in CPU: linter, fit, advice, requests, forecasts, everything that `POST /v1/plans` thinks.
+//! What a plan of twenty candidates costs in CPU: linter, fit, advice, requests, forecasts,
+//! everything that `POST /v1/plans` thinks.
 
 use bakeoff_domain::lint;
 use bakeoff_domain::lint::{Kind, rules};
@@ -29,7 +30,10 @@ const TYPES: [&str; 10] = [
 /// CPU milliseconds of this thread.
 fn cpu_ms() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|first| first.parse::<f64>().ok());
+    let nanoseconds = text
+        .split(' ')
+        .next()
+        .and_then(|first| first.parse::<f64>().ok());
     nanoseconds.unwrap_or_default() / 1e6
 }
 
@@ -51,7 +55,9 @@ fn spec() -> Option<ExperimentSpec> {
 
 /// The figures of one run.
 pub(crate) fn measure() -> Value {
-    let Some(spec) = spec() else { return json!("the example experiment cannot be read") };
+    let Some(spec) = spec() else {
+        return json!("the example experiment cannot be read");
+    };
     let (prices, rates) = price::shipped();
     let now: DateTime<Utc> = DateTime::from_timestamp(1_795_000_000, 0).unwrap_or_default();
     let in_force = price::all_in_force(&prices, &spec.region, now);
@@ -60,7 +66,10 @@ pub(crate) fn measure() -> Value {
     for _ in 0..ROUNDS {
         let before = cpu_ms();
         let findings = lint::lint(&spec, &in_force);
-        let tariff = Tariff { prices: &prices, rates: &rates };
+        let tariff = Tariff {
+            prices: &prices,
+            rates: &rates,
+        };
         let plans = plan(&spec, &findings, tariff, TimeDelta::minutes(5), now);
         let shown = preview(&spec, findings, plans, "00000000");
         candidates = shown.candidates.len();

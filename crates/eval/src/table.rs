@@ -55,18 +55,25 @@ pub(crate) struct Memory {
 /// Python writes True.
 fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let text = String::deserialize(from)?;
-    text.to_lowercase().parse().map_err(serde::de::Error::custom)
+    text.to_lowercase()
+        .parse()
+        .map_err(serde::de::Error::custom)
 }
 
 /// The rows; `None` when the table is not there.
-pub(crate) fn read<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<Vec<T>>, String> {
+pub(crate) fn read<T: DeserializeOwned>(
+    folder: &Path,
+    name: &str,
+) -> Result<Option<Vec<T>>, String> {
     let path = folder.join(name);
     if !path.is_file() {
         return Ok(None);
     }
-    let mut reader = csv::Reader::from_path(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut reader =
+        csv::Reader::from_path(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let rows: Result<Vec<T>, csv::Error> = reader.deserialize().collect();
-    rows.map(Some).map_err(|error| format!("{}: {error}", path.display()))
+    rows.map(Some)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Linear interpolation between order statistics, as numpy has it; 0 of nothing.
@@ -75,8 +82,14 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let place = share * (sorted.len().max(1) - 1) as f64;
     let below = place.floor() as usize;
-    let (low, high) = (sorted.get(below), sorted.get(below + 1).or(sorted.get(below)));
-    let (low, high) = (low.copied().unwrap_or_default(), high.copied().unwrap_or_default());
+    let (low, high) = (
+        sorted.get(below),
+        sorted.get(below + 1).or(sorted.get(below)),
+    );
+    let (low, high) = (
+        low.copied().unwrap_or_default(),
+        high.copied().unwrap_or_default(),
+    );
     low + (high - low) * place.fract()
 }
 
@@ -86,11 +99,18 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 
 /// Share of the items for which something holds; 0 of nothing.
 pub(crate) fn share<T>(items: &[T], holds: impl Fn(&T) -> bool) -> f64 {
-    if items.is_empty() { 0.0 } else { items.iter().filter(|item| holds(item)).count() as f64 / items.len() as f64 }
+    if items.is_empty() {
+        0.0
+    } else {
+        items.iter().filter(|item| holds(item)).count() as f64 / items.len() as f64
+    }
 }
 
 /// Leaves out each group in turn: the rows of the others, and its own rows' places.
-pub(crate) fn leave_out<T: Clone>(rows: &[T], group: impl Fn(&T) -> String) -> Vec<(Vec<T>, Vec<usize>)> {
+pub(crate) fn leave_out<T: Clone>(
+    rows: &[T],
+    group: impl Fn(&T) -> String,
+) -> Vec<(Vec<T>, Vec<usize>)> {
     let keys: Vec<String> = rows.iter().map(group).collect();
     let mut distinct = keys.clone();
     distinct.sort();
@@ -98,8 +118,16 @@ pub(crate) fn leave_out<T: Clone>(rows: &[T], group: impl Fn(&T) -> String) -> V
     distinct
         .iter()
         .map(|left_out| {
-            let others = rows.iter().zip(&keys).filter(|(_, key)| *key != left_out).map(|(row, _)| row.clone());
-            let own = keys.iter().enumerate().filter(|(_, key)| *key == left_out).map(|(index, _)| index);
+            let others = rows
+                .iter()
+                .zip(&keys)
+                .filter(|(_, key)| *key != left_out)
+                .map(|(row, _)| row.clone());
+            let own = keys
+                .iter()
+                .enumerate()
+                .filter(|(_, key)| *key == left_out)
+                .map(|(index, _)| index);
             (others.collect(), own.collect())
         })
         .collect()

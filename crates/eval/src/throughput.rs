@@ -12,18 +12,49 @@ use crate::table::{Throughput, leave_out, median, quantile, share};
 
 /// Residuals (logarithms) at which a row counts as an outlier.
 const SCALE: f64 = 0.04;
-/// Centres and spreads before any row is seen: published kernel efficiencies and traffic counts, each wide.
+/// Centres and spreads before any row is seen: published kernel efficiencies and traffic counts,
+/// each wide.
 pub(crate) const PRIORS: [Prior; predict::COUNT] = [
-    Prior { centre: 1.25, sigma: 0.20 },
-    Prior { centre: 0.19, sigma: 0.50 },
-    Prior { centre: 1.75, sigma: 0.40 },
-    Prior { centre: 0.60, sigma: 0.50 },
-    Prior { centre: 250.0, sigma: 0.50 },
-    Prior { centre: 40.0, sigma: 0.50 },
-    Prior { centre: 0.75, sigma: 0.30 },
-    Prior { centre: 1.50, sigma: 0.20 },
-    Prior { centre: 2.00, sigma: 0.40 },
-    Prior { centre: 0.008, sigma: 0.70 },
+    Prior {
+        centre: 1.25,
+        sigma: 0.20,
+    },
+    Prior {
+        centre: 0.19,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 1.75,
+        sigma: 0.40,
+    },
+    Prior {
+        centre: 0.60,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 250.0,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 40.0,
+        sigma: 0.50,
+    },
+    Prior {
+        centre: 0.75,
+        sigma: 0.30,
+    },
+    Prior {
+        centre: 1.50,
+        sigma: 0.20,
+    },
+    Prior {
+        centre: 2.00,
+        sigma: 0.40,
+    },
+    Prior {
+        centre: 0.008,
+        sigma: 0.70,
+    },
 ];
 
 fn shape(row: &Throughput) -> ModelShape {
@@ -46,11 +77,14 @@ fn kind(row: &Throughput) -> Result<&'static str, String> {
         "a100_40gb" => Ok("ml.p4d.24xlarge"),
         "a100_80gb" => Ok("ml.p4de.24xlarge"),
         "h100_80gb" => Ok("ml.p5.48xlarge"),
-        other => Err(format!("throughput_mosaic: no instance type stands for {other}")),
+        other => Err(format!(
+            "throughput_mosaic: no instance type stands for {other}"
+        )),
     }
 }
 
-/// The catalog's chip on the network of the clusters that were measured: 1,600 Gbit/s an instance for A100, 3,200 for H100.
+/// The catalog's chip on the network of the clusters that were measured: 1,600 Gbit/s an instance
+/// for A100, 3,200 for H100.
 fn hardware(row: &Throughput) -> Result<(String, Hardware), String> {
     let kind = kind(row)?;
     let network = if row.gpu == "h100_80gb" { 50e9 } else { 25e9 };
@@ -72,7 +106,11 @@ fn setting(row: &Throughput) -> Setting {
         micro_batch: row.micro_batch,
         accumulation: row.grad_accum,
         // FSDP gathers and scatters in every micro-step.
-        collectives: if row.sharding == "FULL_SHARD" { 3.0 } else { 2.0 },
+        collectives: if row.sharding == "FULL_SHARD" {
+            3.0
+        } else {
+            2.0
+        },
         recomputes: row.act_ckpt,
         is_fp8: row.precision == "fp8",
         products: 6.0,
@@ -86,7 +124,8 @@ fn setting(row: &Throughput) -> Setting {
     }
 }
 
-/// The memory verdict on rows that all ran, by the path that ZeRO and FSDP take in the product; nothing of it was fitted to them.
+/// The memory verdict on rows that all ran, by the path that ZeRO and FSDP take in the product;
+/// nothing of it was fitted to them.
 pub(crate) fn memory_of(rows: &[Throughput]) -> Result<Value, String> {
     let mut verdicts = Vec::new();
     for row in rows {
@@ -121,7 +160,12 @@ fn cases(rows: &[Throughput]) -> Result<Vec<Case>, String> {
     rows.iter()
         .map(|row| {
             let (gpu, hardware) = hardware(row)?;
-            Ok(Case { gpu, hardware, setting: setting(row), measured: row.tokens_per_s_gpu })
+            Ok(Case {
+                gpu,
+                hardware,
+                setting: setting(row),
+                measured: row.tokens_per_s_gpu,
+            })
         })
         .collect()
 }
@@ -130,11 +174,15 @@ fn cases(rows: &[Throughput]) -> Result<Vec<Case>, String> {
 pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
     let cases = cases(rows)?;
     let found = least_squares::fit(&PRIORS, |theta| {
-        let residual =
-            |case: &Case| (predict::log_speed(theta, &case.hardware, &case.setting) - case.measured.ln()) / SCALE;
+        let residual = |case: &Case| {
+            (predict::log_speed(theta, &case.hardware, &case.setting) - case.measured.ln()) / SCALE
+        };
         cases.iter().map(residual).collect()
     });
-    Ok(Model { theta: found.theta, covariance: found.covariance })
+    Ok(Model {
+        theta: found.theta,
+        covariance: found.covariance,
+    })
 }
 
 /// Low, expected and high of each row.
@@ -145,16 +193,25 @@ fn predicted(model: &Model, rows: &[Throughput]) -> Result<Vec<[f64; 3]>, String
 }
 
 fn errors_pct(predicted: &[f64], rows: &[Throughput]) -> Vec<f64> {
-    predicted.iter().zip(rows).map(|(found, row)| 100.0 * (found / row.tokens_per_s_gpu - 1.0).abs()).collect()
+    predicted
+        .iter()
+        .zip(rows)
+        .map(|(found, row)| 100.0 * (found / row.tokens_per_s_gpu - 1.0).abs())
+        .collect()
 }
 
 fn covered(intervals: &[[f64; 3]], rows: &[Throughput]) -> f64 {
     let pairs: Vec<(&[f64; 3], &Throughput)> = intervals.iter().zip(rows).collect();
-    share(&pairs, |(interval, row)| (interval[0]..=interval[2]).contains(&row.tokens_per_s_gpu))
+    share(&pairs, |(interval, row)| {
+        (interval[0]..=interval[2]).contains(&row.tokens_per_s_gpu)
+    })
 }
 
 /// Errors of each row by a law that has not seen its group.
-fn cross_validated(rows: &[Throughput], group: impl Fn(&Throughput) -> String) -> Result<Vec<[f64; 3]>, String> {
+fn cross_validated(
+    rows: &[Throughput],
+    group: impl Fn(&Throughput) -> String,
+) -> Result<Vec<[f64; 3]>, String> {
     let mut all = vec![[0.0; 3]; rows.len()];
     for (others, own) in leave_out(rows, group) {
         let model = fit(&others)?;
@@ -166,7 +223,8 @@ fn cross_validated(rows: &[Throughput], group: impl Fn(&Throughput) -> String) -
     Ok(all)
 }
 
-/// For each GPU in turn: the law of the others, one of its rows measured, the median error on the rest; mean over the GPUs.
+/// For each GPU in turn: the law of the others, one of its rows measured, the median error on the
+/// rest; mean over the GPUs.
 fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
     let mut gpus: Vec<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
     gpus.sort_unstable();
@@ -176,16 +234,25 @@ fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
     }
     let mut medians = Vec::new();
     for gpu in gpus {
-        let (own, others): (Vec<Throughput>, Vec<Throughput>) = rows.iter().cloned().partition(|row| row.gpu == gpu);
+        let (own, others): (Vec<Throughput>, Vec<Throughput>) =
+            rows.iter().cloned().partition(|row| row.gpu == gpu);
         let Some(anchor) = anchor(&own) else { continue };
         let mut calibration = Calibration::new(&fit(&others)?, 0.0);
         let all = cases(&own)?;
-        let Some(measured) = all.get(anchor) else { continue };
-        calibration.measure(gpu, predict::TYPE, (&measured.hardware, &measured.setting), measured.measured);
+        let Some(measured) = all.get(anchor) else {
+            continue;
+        };
+        calibration.measure(
+            gpu,
+            predict::TYPE,
+            (&measured.hardware, &measured.setting),
+            measured.measured,
+        );
         let rest = all.iter().enumerate().filter(|(index, _)| *index != anchor);
         let errors: Vec<f64> = rest
             .map(|(_, case)| {
-                let [_, expected, _] = calibration.speed(gpu, 0.0, (&case.hardware, &case.setting), 0.0);
+                let [_, expected, _] =
+                    calibration.speed(gpu, 0.0, (&case.hardware, &case.setting), 0.0);
                 100.0 * (expected / case.measured - 1.0).abs()
             })
             .collect();
@@ -198,20 +265,30 @@ fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
 
 /// The row of 7b at 2,048 tokens on 8 GPUs, else the one with the median speed.
 fn anchor(rows: &[Throughput]) -> Option<usize> {
-    let standard = rows.iter().position(|row| row.model == "7b" && row.seq_len == 2048 && row.n_gpus == 8);
+    let standard = rows
+        .iter()
+        .position(|row| row.model == "7b" && row.seq_len == 2048 && row.n_gpus == 8);
     standard.or_else(|| {
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by(|a, b| rows[*a].tokens_per_s_gpu.total_cmp(&rows[*b].tokens_per_s_gpu));
+        order.sort_by(|a, b| {
+            rows[*a]
+                .tokens_per_s_gpu
+                .total_cmp(&rows[*b].tokens_per_s_gpu)
+        });
         order.get((order.len().max(1) - 1) / 2).copied()
     })
 }
 
 /// Counting parameters and FLOP against the table's own figures.
 pub(crate) fn formulas(rows: &[Throughput]) -> Value {
-    let exact = rows.iter().filter(|row| (shape(row).parameters() - row.n_params).abs() < 0.5).count();
+    let exact = rows
+        .iter()
+        .filter(|row| (shape(row).parameters() - row.n_params).abs() < 0.5)
+        .count();
     let mfu_error = |row: &Throughput| {
         let peak = catalog_peak(&row.gpu) * if row.precision == "fp8" { 2.0 } else { 1.0 };
-        let ours = 100.0 * row.tokens_per_s * shape(row).flops_per_token() / (f64::from(row.n_gpus) * peak);
+        let ours = 100.0 * row.tokens_per_s * shape(row).flops_per_token()
+            / (f64::from(row.n_gpus) * peak);
         (ours / row.mfu_pct - 1.0).abs()
     };
     let worst = rows.iter().map(mfu_error).fold(0.0, f64::max);
@@ -224,7 +301,11 @@ pub(crate) fn formulas(rows: &[Throughput]) -> Value {
 
 /// Dense 16-bit FLOP/s by the data sheets, as the table reckons.
 fn catalog_peak(gpu: &str) -> f64 {
-    if gpu.starts_with("h100") { 989.5e12 } else { 312e12 }
+    if gpu.starts_with("h100") {
+        989.5e12
+    } else {
+        312e12
+    }
 }
 
 /// Speed that a share of the peak amounts to.
@@ -234,7 +315,10 @@ fn at_mfu(row: &Throughput, mfu_pct: f64) -> f64 {
 }
 
 fn figures(intervals: &[[f64; 3]], rows: &[Throughput]) -> Value {
-    let errors = errors_pct(&intervals.iter().map(|found| found[1]).collect::<Vec<f64>>(), rows);
+    let errors = errors_pct(
+        &intervals.iter().map(|found| found[1]).collect::<Vec<f64>>(),
+        rows,
+    );
     json!({
         "median_abs_pct_error": median(&errors),
         "p90_abs_pct_error": quantile(&errors, 0.9),
@@ -247,7 +331,11 @@ pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
     let mut all = figures(&predicted(Model::shipped(), rows)?, rows);
     let flat: Vec<f64> = rows.iter().map(|row| at_mfu(row, 40.0)).collect();
     let by_gpu = |row: &Throughput| -> f64 {
-        let same: Vec<f64> = rows.iter().filter(|other| other.gpu == row.gpu).map(|other| other.mfu_pct).collect();
+        let same: Vec<f64> = rows
+            .iter()
+            .filter(|other| other.gpu == row.gpu)
+            .map(|other| other.mfu_pct)
+            .collect();
         at_mfu(row, median(&same))
     };
     let per_gpu: Vec<f64> = rows.iter().map(by_gpu).collect();
@@ -257,7 +345,8 @@ pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
     };
     all["rows"] = json!(rows.len());
     all["new_gpu_one_shot_median_pct"] = json!(new_gpu_one_shot(rows)?);
-    all["baselines"] = json!({"mfu_40_pct": baseline(&flat), "median_mfu_of_the_gpu": baseline(&per_gpu)});
+    all["baselines"] =
+        json!({"mfu_40_pct": baseline(&flat), "median_mfu_of_the_gpu": baseline(&per_gpu)});
     let by_cell = |row: &Throughput| format!("{} {} {}", row.gpu, row.model, row.seq_len);
     let by_model = |row: &Throughput| format!("{} {}", row.gpu, row.model);
     all["cross_validated"] = json!({

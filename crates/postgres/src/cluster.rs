@@ -1,8 +1,8 @@
 //! One cluster in one data directory: initialise, start or adopt, restart, stop.
 //!
-//! The server runs in a process group of its own, so that Ctrl-C reaches its parent first and the parent stops it
-//! in order. If the parent is killed, the next start adopts the server through `postmaster.pid`; if nobody does, the
-//! [`crate::reaper`] shuts it down.
+//! The server runs in a process group of its own, so that Ctrl-C reaches its parent first and the
+//! parent stops it in order. If the parent is killed, the next start adopts the server through
+//! `postmaster.pid`; if nobody does, the [`crate::reaper`] shuts it down.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -44,8 +44,14 @@ pub struct Config {
 #[derive(Debug)]
 pub enum Error {
     NotFound(NotFound),
-    Io { what: String, source: std::io::Error },
-    Failed { what: String, log: String },
+    Io {
+        what: String,
+        source: std::io::Error,
+    },
+    Failed {
+        what: String,
+        log: String,
+    },
 }
 
 impl fmt::Display for Error {
@@ -82,10 +88,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Initialises the data directory if it is new, then adopts the server that runs in it or starts one.
+    /// Initialises the data directory if it is new, then adopts the server that runs in it or
+    /// starts one.
     ///
     /// # Errors
-    /// No server binaries, a directory that cannot be written, or a server that does not come up (with its log).
+    /// No server binaries, a directory that cannot be written, or a server that does not come up
+    /// (with its log).
     pub fn start(config: &Config) -> Result<Self, Error> {
         let mut cluster = Self::prepare(config)?;
         cluster.restart()?;
@@ -99,7 +107,10 @@ impl Cluster {
         make_private(&config.data_dir, owner).map_err(io(config.data_dir.display().to_string()))?;
         let data_dir = fs::canonicalize(&config.data_dir).map_err(io("data directory"))?;
         let in_use = wait_for_lock(&data_dir).map_err(io("postgres-lock"))?;
-        let config = Config { data_dir, durable: config.durable };
+        let config = Config {
+            data_dir,
+            durable: config.durable,
+        };
         let pgdata = owner.reachable(&config.data_dir.join("postgres"));
         let password = password(&config.data_dir.join("postgres-password"))?;
         let service_password = self::password(&config.data_dir.join("bakeoff-password"))?;
@@ -143,7 +154,10 @@ impl Cluster {
         for script in scripts {
             let sql = script.statements.join(";\n\n");
             let ran = self.single_user((pgdata, script.database), &format!("{sql};"));
-            ran.map_err(|log| Error::Failed { what: "the role of the service".to_owned(), log })?;
+            ran.map_err(|log| Error::Failed {
+                what: "the role of the service".to_owned(),
+                log,
+            })?;
         }
         fs::write(pgdata.join(HAS_ROLE), role::NAME).map_err(io(HAS_ROLE))
     }
@@ -151,19 +165,32 @@ impl Cluster {
     /// `-j`: a command ends at a semicolon and an empty line, so a whole file is one command.
     fn single_user(&self, (pgdata, database): (&Path, &str), sql: &str) -> Result<(), String> {
         let mut command = child::server(self.binaries.dir.join("postgres"));
-        command.args(["--single", "-j", "-D"]).arg(pgdata).arg(database);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .args(["--single", "-j", "-D"])
+            .arg(pgdata)
+            .arg(database);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         self.owner.apply(&mut command);
         let mut child = child::spawn(&mut command).map_err(|error| error.to_string())?;
         if let Some(mut stdin) = child.stdin.take() {
             write!(stdin, "{sql}\n\n").map_err(|error| error.to_string())?;
         }
-        let output = child.wait_with_output().map_err(|error| error.to_string())?;
+        let output = child
+            .wait_with_output()
+            .map_err(|error| error.to_string())?;
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() && !log.contains("ERROR:") { Ok(()) } else { Err(log) }
+        if output.status.success() && !log.contains("ERROR:") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     }
 
-    /// Feeds SQL files to a data directory whose server is not running (single-user mode): a schema without any client.
+    /// Feeds SQL files to a data directory whose server is not running (single-user mode): a schema
+    /// without any client.
     ///
     /// # Errors
     /// A directory that cannot be initialised, or the first error that the server reports.
@@ -173,19 +200,30 @@ impl Cluster {
             let sql = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
             cluster
                 .single_user((&cluster.pgdata, "postgres"), &sql)
-                .map_err(|log| Error::Failed { what: file.display().to_string(), log })?;
+                .map_err(|log| Error::Failed {
+                    what: file.display().to_string(),
+                    log,
+                })?;
         }
         Ok(())
     }
 
     /// A connection URL for `database`, as the superuser: for tests, which make databases.
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", self.password, self.port)
+        format!(
+            "postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}",
+            self.password, self.port
+        )
     }
 
     /// The URL of the service's own database, which its own role owns. It is no superuser.
     pub fn service_url(&self) -> String {
-        format!("postgres://{0}:{1}@127.0.0.1:{2}/{0}", role::NAME, self.service_password, self.port)
+        format!(
+            "postgres://{0}:{1}@127.0.0.1:{2}/{0}",
+            role::NAME,
+            self.service_password,
+            self.port
+        )
     }
 
     /// The server's process id.
@@ -211,8 +249,8 @@ impl Cluster {
         reaper::began(self.pid).is_some()
     }
 
-    /// Brings the server up: adopts one that runs in the directory, else starts one. A restart keeps the port: whoever holds
-    /// the URL looks for it there.
+    /// Brings the server up: adopts one that runs in the directory, else starts one. A restart
+    /// keeps the port: whoever holds the URL looks for it there.
     ///
     /// # Errors
     /// When it is not up after five minutes; the error carries the end of its log.
@@ -224,15 +262,20 @@ impl Cluster {
                 && answers(port)
             {
                 // Adopted: a child of ours that lost the race for the directory is not the server.
-                if self.child.as_ref().is_some_and(|child| i32::try_from(child.id()) != Ok(pid)) {
+                if self
+                    .child
+                    .as_ref()
+                    .is_some_and(|child| i32::try_from(child.id()) != Ok(pid))
+                {
                     self.child = None;
                 }
                 (self.pid, self.port) = (pid, port);
                 reaper::guard_cluster(pid, &self.config.data_dir);
                 return self.save_url();
             }
-            // One that runs and does not answer is still recovering. A killed one leaves children that hold its shared
-            // memory for a moment, and the next dies of that: try again until they are gone.
+            // One that runs and does not answer is still recovering. A killed one leaves children
+            // that hold its shared memory for a moment, and the next dies of that: try again until
+            // they are gone.
             if found.is_none() && !self.is_alive() {
                 self.spawn()?;
             }
@@ -261,10 +304,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes what lies outside of the data directory because the server's user could not get there. For whoever removes the
-    /// data directory, before that.
+    /// Removes what lies outside of the data directory because the server's user could not get
+    /// there. For whoever removes the data directory, before that.
     pub fn discard(data_dir: &Path) {
-        let Ok(data_dir) = fs::canonicalize(data_dir) else { return };
+        let Ok(data_dir) = fs::canonicalize(data_dir) else {
+            return;
+        };
         let pgdata = Owner::current().reachable(&data_dir.join("postgres"));
         if !pgdata.starts_with(&data_dir) {
             // There may be none.
@@ -272,29 +317,49 @@ impl Cluster {
         }
     }
 
-    /// Into a folder beside it, renamed when whole: a kill half-way leaves nothing that looks like a cluster.
+    /// Into a folder beside it, renamed when whole: a kill half-way leaves nothing that looks like
+    /// a cluster.
     fn initdb(&self) -> Result<(), Error> {
         let fresh = self.pgdata.with_extension("new");
         drop(fs::remove_dir_all(&fresh));
         fs::create_dir_all(&fresh).map_err(io(fresh.display().to_string()))?;
         fs::set_permissions(&fresh, Permissions::from_mode(0o700)).map_err(io("chmod"))?;
         self.owner.own(&fresh).map_err(io("chown"))?;
-        // Beside the cluster, where only its owner and we write; and new, so that it is nobody's link.
+        // Beside the cluster, where only its owner and we write; and new, so that it is nobody's
+        // link.
         let pwfile = self.pgdata.with_extension("pw");
         drop(fs::remove_file(&pwfile));
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&pwfile).map_err(io("password"))?;
-        file.write_all(self.password.as_bytes()).map_err(io("password"))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&pwfile)
+            .map_err(io("password"))?;
+        file.write_all(self.password.as_bytes())
+            .map_err(io("password"))?;
         self.owner.own(&pwfile).map_err(io("chown"))?;
         let mut command = child::server(self.binaries.dir.join("initdb"));
         command
             .arg("-D")
             .arg(&fresh)
-            .args(["-U", SUPERUSER, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
+            .args([
+                "-U",
+                SUPERUSER,
+                "--auth=scram-sha-256",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-sync",
+            ])
             .arg(format!("--pwfile={}", pwfile.display()));
-        if self.binaries.major().is_some_and(|major| major >= SCRAM_ITERATIONS_SINCE) {
-            // Iterations make it slow to guess what people choose. These passwords are random, 192 bits of them, and every connection
-            // would pay for 4,096 rounds: tens of milliseconds in a debug build.
+        if self
+            .binaries
+            .major()
+            .is_some_and(|major| major >= SCRAM_ITERATIONS_SINCE)
+        {
+            // Iterations make it slow to guess what people choose. These passwords are random, 192
+            // bits of them, and every connection would pay for 4,096 rounds: tens of milliseconds
+            // in a debug build.
             command.args(["-c", "scram_iterations=1"]);
         }
         self.owner.apply(&mut command);
@@ -318,16 +383,26 @@ impl Cluster {
             // Whoever holds the URL would look for it there: wait for the port rather than move.
             return Ok(());
         }
-        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.log_path());
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(self.log_path());
         let log = log.map_err(io("postgres.log"))?;
         // One from before it was private.
-        log.set_permissions(Permissions::from_mode(0o600)).map_err(io("postgres.log"))?;
+        log.set_permissions(Permissions::from_mode(0o600))
+            .map_err(io("postgres.log"))?;
         let mut command = child::server(self.binaries.dir.join("postgres"));
         command
             .arg("-D")
             .arg(&self.pgdata)
             .args(["-p", &self.port.to_string()])
-            .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
+            .args([
+                "-c",
+                "listen_addresses=127.0.0.1",
+                "-c",
+                "unix_socket_directories=",
+            ])
             .args(["-c", "jit=off", "-c", "max_connections=200"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(io("postgres.log"))?)
@@ -335,7 +410,14 @@ impl Cluster {
             .process_group(0);
         if !self.config.durable {
             // What is committed still survives the death of every process, only not of the machine.
-            command.args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=400"]);
+            command.args([
+                "-c",
+                "fsync=off",
+                "-c",
+                "full_page_writes=off",
+                "-c",
+                "max_connections=400",
+            ]);
         }
         self.owner.apply(&mut command);
         let child = command.spawn().map_err(io("postgres"))?;
@@ -357,18 +439,23 @@ impl Cluster {
         let text = fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(12).collect();
         let log = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
-        Error::Failed { what: format!("{what}; the end of {}:", self.log_path().display()), log }
+        Error::Failed {
+            what: format!("{what}; the end of {}:", self.log_path().display()),
+            log,
+        }
     }
 }
 
 const URL_FILE: &str = "postgres-url";
 
-/// The URL of the cluster that runs in `data_dir`, for a second process on the same machine (`bakeoff keys create`).
+/// The URL of the cluster that runs in `data_dir`, for a second process on the same machine
+/// (`bakeoff keys create`).
 pub fn saved_url(data_dir: &Path) -> Option<String> {
     fs::read_to_string(data_dir.join(URL_FILE)).ok()
 }
 
-/// A data directory is its owner's alone. The server's user, where it is another, has to get through to its part of it.
+/// A data directory is its owner's alone. The server's user, where it is another, has to get
+/// through to its part of it.
 fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
     let mode = if owner.is_another() { 0o711 } else { 0o700 };
     if let Some(parent) = data_dir.parent() {
@@ -400,8 +487,12 @@ fn password(path: &Path) -> Result<String, Error> {
         return Ok(saved);
     }
     let mut bytes = [0u8; 24];
-    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(io("/dev/urandom"))?;
-    let fresh = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(io("/dev/urandom"))?;
+    let fresh = bytes
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     write_secret(path, &fresh)?;
     Ok(fresh)
 }
@@ -435,10 +526,14 @@ fn running(pgdata: &Path) -> Option<(i32, u16)> {
     reaper::began(pid).is_some().then_some((pid, port))
 }
 
-/// Sends a start-up packet: `R` (an authentication request) means that the server takes connections.
+/// Sends a start-up packet: `R` (an authentication request) means that the server takes
+/// connections.
 fn answers(port: u16) -> bool {
     let body = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
-    let mut packet = u32::try_from(body.len() + 4).unwrap_or_default().to_be_bytes().to_vec();
+    let mut packet = u32::try_from(body.len() + 4)
+        .unwrap_or_default()
+        .to_be_bytes()
+        .to_vec();
     packet.extend_from_slice(body);
     let ask = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -1,5 +1,5 @@
-//! What was downloaded is run again only if it is still what was installed: the programs' hashes lie beside them, and nobody
-//! but us (or root) can have written there.
+//! What was downloaded is run again only if it is still what was installed: the programs' hashes
+//! lie beside them, and nobody but us (or root) can have written there.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::Write;
@@ -19,13 +19,18 @@ pub(crate) fn make_private(folder: &Path) -> Result<(), String> {
     nobody_else_writes(folder)
 }
 
-/// The hashes of the programs in `home/bin`, for [`check`]. A package manager asks the umask who may write.
+/// The hashes of the programs in `home/bin`, for [`check`]. A package manager asks the umask who
+/// may write.
 pub(crate) fn write(home: &Path, bin: &str) -> Result<(), String> {
     let path = home.join(FILE);
     for installed in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
         keep_private(&installed).map_err(|error| format!("{}: {error}", installed.display()))?;
     }
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path);
     let written = file.and_then(|mut file| file.write_all(hashes(&home.join(bin))?.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -34,22 +39,37 @@ pub(crate) fn write(home: &Path, bin: &str) -> Result<(), String> {
 pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
     let bin = home.join(bin);
     let manifest = home.join(FILE);
-    for path in on_the_way(home, &bin).iter().map(PathBuf::as_path).chain([manifest.as_path()]).chain(home.parent()) {
+    for path in on_the_way(home, &bin)
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([manifest.as_path()])
+        .chain(home.parent())
+    {
         nobody_else_writes(path)?;
     }
     // The programs load libraries and read scripts.
     for path in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
         nobody_else_writes(&path)?;
     }
-    let noted = fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let noted = fs::read_to_string(&manifest)
+        .map_err(|error| format!("{}: {error}", manifest.display()))?;
     let found = hashes(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
-    if noted == found { Ok(()) } else { Err("the programs are not those that were installed".to_owned()) }
+    if noted == found {
+        Ok(())
+    } else {
+        Err("the programs are not those that were installed".to_owned())
+    }
 }
 
 /// The programs, and every folder down to them: who can write one can put another below it.
 fn on_the_way(home: &Path, bin: &Path) -> Vec<PathBuf> {
-    let folders = bin.ancestors().take_while(|folder| folder.starts_with(home)).map(Path::to_owned);
-    folders.chain(PROGRAMS.iter().map(|name| bin.join(name))).collect()
+    let folders = bin
+        .ancestors()
+        .take_while(|folder| folder.starts_with(home))
+        .map(Path::to_owned);
+    folders
+        .chain(PROGRAMS.iter().map(|name| bin.join(name)))
+        .collect()
 }
 
 /// All folders and files, without links: who cannot write in a folder cannot make one there.
@@ -76,16 +96,25 @@ fn keep_private(path: &Path) -> std::io::Result<()> {
 }
 
 fn hashes(bin: &Path) -> std::io::Result<String> {
-    let line = |name: &&str| Ok(format!("{}  {name}\n", hex::encode(Sha256::digest(fs::read(bin.join(name))?))));
+    let line = |name: &&str| {
+        Ok(format!(
+            "{}  {name}\n",
+            hex::encode(Sha256::digest(fs::read(bin.join(name))?))
+        ))
+    };
     PROGRAMS.iter().map(line).collect()
 }
 
 /// A link is judged by itself: where it leads is no business of a download.
 fn nobody_else_writes(path: &Path) -> Result<(), String> {
-    let meta = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let meta =
+        fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let is_ours = [0, geteuid().as_raw()].contains(&meta.uid());
     if !is_ours || meta.mode() & 0o022 != 0 || meta.is_symlink() {
-        return Err(format!("{} can be changed by others, or is a link", path.display()));
+        return Err(format!(
+            "{} can be changed by others, or is a link",
+            path.display()
+        ));
     }
     Ok(())
 }
@@ -99,8 +128,8 @@ mod tests {
 
     impl Home {
         fn installed(name: &str) -> Self {
-            let home =
-                Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../target/tmp/{name}-{}", std::process::id()));
+            let home = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(format!("../../target/tmp/{name}-{}", std::process::id()));
             drop(fs::remove_dir_all(&home));
             make_private(&home.join("bin")).unwrap();
             for program in PROGRAMS {
@@ -133,7 +162,10 @@ mod tests {
     fn a_program_that_was_exchanged_is_not_run() {
         let home = Home::installed("exchanged");
         fs::write(home.0.join("bin/initdb"), "planted").unwrap();
-        assert!(home.refusal().is_some_and(|why| why.contains("not those that were installed")));
+        assert!(
+            home.refusal()
+                .is_some_and(|why| why.contains("not those that were installed"))
+        );
     }
 
     #[test]
@@ -145,10 +177,16 @@ mod tests {
 
     #[test]
     fn programs_that_others_can_write_are_not_run() {
-        for (number, path) in ["", "bin", "bin/postgres", "lib", "lib/libpq.so.5", FILE].into_iter().enumerate() {
+        for (number, path) in ["", "bin", "bin/postgres", "lib", "lib/libpq.so.5", FILE]
+            .into_iter()
+            .enumerate()
+        {
             let home = Home::installed(&format!("writable-{number}"));
             fs::set_permissions(home.0.join(path), fs::Permissions::from_mode(0o777)).unwrap();
-            assert!(home.refusal().is_some_and(|why| why.contains("by others")), "{path}");
+            assert!(
+                home.refusal().is_some_and(|why| why.contains("by others")),
+                "{path}"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Which user runs the server, and where that user can read and write. Postgres refuses to run as root, so
-//! root hands over to `postgres` or `nobody`; those cannot enter a 0700 home, so places outside it are used.
+//! Which user runs the server, and where that user can read and write. Postgres refuses to run as
+//! root, so root hands over to `postgres` or `nobody`; those cannot enter a 0700 home, so places
+//! outside it are used.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
@@ -11,13 +12,16 @@ use std::process::Command;
 pub(crate) struct Owner(Option<(u32, u32)>);
 
 impl Owner {
-    /// Root becomes `postgres` where that user exists, else `nobody`: `initdb` wants a uid with a passwd entry.
+    /// Root becomes `postgres` where that user exists, else `nobody`: `initdb` wants a uid with a
+    /// passwd entry.
     pub(crate) fn current() -> Self {
         if !rustix::process::geteuid().is_root() {
             return Self(None);
         }
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let found = ["postgres", "nobody"].iter().find_map(|name| passwd_ids(&passwd, name));
+        let found = ["postgres", "nobody"]
+            .iter()
+            .find_map(|name| passwd_ids(&passwd, name));
         Self(Some(found.unwrap_or((65534, 65534))))
     }
 
@@ -41,17 +45,26 @@ impl Owner {
         }
     }
 
-    /// `wanted`, unless the server's user could not get there: then a folder named after it below `/var/lib/bakeoff`.
+    /// `wanted`, unless the server's user could not get there: then a folder named after it below
+    /// `/var/lib/bakeoff`.
     pub(crate) fn reachable(self, wanted: &Path) -> PathBuf {
         if self.0.is_none() || wanted.ancestors().skip(1).all(everybody_may_enter) {
             return wanted.to_owned();
         }
-        PathBuf::from("/var/lib/bakeoff").join(format!("{:016x}", fnv1a(wanted.as_os_str().as_encoded_bytes())))
+        PathBuf::from("/var/lib/bakeoff").join(format!(
+            "{:016x}",
+            fnv1a(wanted.as_os_str().as_encoded_bytes())
+        ))
     }
 
-    /// Where downloaded server binaries are kept between runs. Never where others write too: what lies there is run.
+    /// Where downloaded server binaries are kept between runs. Never where others write too: what
+    /// lies there is run.
     pub(crate) fn cache_dir(self) -> Result<PathBuf, String> {
-        let given = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let given = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
         self.cache_below(given("XDG_CACHE_HOME"), given("HOME"))
     }
 
@@ -71,14 +84,19 @@ fn everybody_may_enter(dir: &Path) -> bool {
 }
 
 fn passwd_ids(passwd: &str, name: &str) -> Option<(u32, u32)> {
-    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+    let line = passwd
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
     let mut fields = line.split(':').skip(2);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// FNV-1a, 64 bit: a stable name for a path (the standard library's hasher may change between releases).
+/// FNV-1a, 64 bit: a stable name for a path (the standard library's hasher may change between
+/// releases).
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -92,8 +110,14 @@ mod tests {
         let refused = Owner(None).cache_below(None, None);
         assert!(refused.is_err_and(|why| why.contains("HOME") && why.contains("XDG_CACHE_HOME")));
         let home = || Some(PathBuf::from("/home/me"));
-        assert_eq!(Owner(None).cache_below(None, home()), Ok("/home/me/.cache/bakeoff".into()));
-        assert_eq!(Owner(None).cache_below(Some("/cache".into()), home()), Ok("/cache/bakeoff".into()));
+        assert_eq!(
+            Owner(None).cache_below(None, home()),
+            Ok("/home/me/.cache/bakeoff".into())
+        );
+        assert_eq!(
+            Owner(None).cache_below(Some("/cache".into()), home()),
+            Ok("/cache/bakeoff".into())
+        );
     }
 
     #[test]

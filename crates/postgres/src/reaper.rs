@@ -1,13 +1,15 @@
 //! Children end with their parent, whatever ends it: also `kill -9`, which nobody can catch.
 //!
-//! A second process of the same program holds the reading end of a pipe and is told there who was started. Only the kernel
-//! closes a dead parent's end, so at the end of that pipe the reaper sends everybody home. (Linux' "parent death signal" is
-//! bound to the thread that started the child, and threads of a runtime come and go.)
+//! A second process of the same program holds the reading end of a pipe and is told there who was
+//! started. Only the kernel closes a dead parent's end, so at the end of that pipe the reaper sends
+//! everybody home. (Linux' "parent death signal" is bound to the thread that started the child, and
+//! threads of a runtime come and go.)
 //!
-//! A cluster may have been taken over meanwhile: a service that is killed comes back at once, and adopts its Postgres. Whoever
-//! uses a cluster holds a shared lock on a file in its data directory, which the kernel releases with the process. The reaper
-//! waits a little, and stops the cluster only under an exclusive lock: either somebody has adopted it and it lives on, or it is
-//! stopped first, and who comes then waits for the lock and starts it again.
+//! A cluster may have been taken over meanwhile: a service that is killed comes back at once, and
+//! adopts its Postgres. Whoever uses a cluster holds a shared lock on a file in its data directory,
+//! which the kernel releases with the process. The reaper waits a little, and stops the cluster
+//! only under an exclusive lock: either somebody has adopted it and it lives on, or it is stopped
+//! first, and who comes then waits for the lock and starts it again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -32,7 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CLUSTER_PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether this program's `main` has called [`stand_by`]: else a second process of it would be something else.
+/// Whether this program's `main` has called [`stand_by`]: else a second process of it would be
+/// something else.
 static STANDS_BY: AtomicBool = AtomicBool::new(false);
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
@@ -59,7 +62,9 @@ pub(crate) fn guard_cluster(pid: i32, data_dir: &Path) {
 
 /// A line of the pipe: process id, when that process began, and the data directory of a cluster.
 fn tell(pid: i32, data_dir: &Path) {
-    let Some(began) = began(pid).filter(|_| STANDS_BY.load(Ordering::SeqCst)) else { return };
+    let Some(began) = began(pid).filter(|_| STANDS_BY.load(Ordering::SeqCst)) else {
+        return;
+    };
     let mut line = format!("{pid} {began} ").into_bytes();
     line.extend_from_slice(data_dir.as_os_str().as_bytes());
     line.push(b'\n');
@@ -68,18 +73,37 @@ fn tell(pid: i32, data_dir: &Path) {
         *pipe = start();
     }
     // A reaper that somebody has killed is replaced at the next child.
-    if pipe.as_mut().is_some_and(|pipe| pipe.write_all(&line).is_err()) {
+    if pipe
+        .as_mut()
+        .is_some_and(|pipe| pipe.write_all(&line).is_err())
+    {
         *pipe = None;
     }
 }
 
 fn start() -> Option<ChildStdin> {
     // Also when the file was replaced by a newer build since.
-    let own = if cfg!(target_os = "linux") { Some("/proc/self/exe".into()) } else { std::env::current_exe().ok() };
-    // A group of its own, for Ctrl-C is not for it; and no output, which a reader might wait to see closed.
+    let own = if cfg!(target_os = "linux") {
+        Some("/proc/self/exe".into())
+    } else {
+        std::env::current_exe().ok()
+    };
+    // A group of its own, for Ctrl-C is not for it; and no output, which a reader might wait to see
+    // closed.
     let mut command = Command::new(own?);
-    command.arg(ARGUMENT).env_clear().current_dir("/").process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?.stdin.take()
+    command
+        .arg(ARGUMENT)
+        .env_clear()
+        .current_dir("/")
+        .process_group(0);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?
+        .stdin
+        .take()
 }
 
 struct Orphan {
@@ -94,7 +118,11 @@ impl Orphan {
         let mut fields = line.splitn(3, |byte| *byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();
         let (pid, began) = (text()?.parse().ok()?, text()?.to_owned());
-        Some(Self { pid, began, data_dir: PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?)) })
+        Some(Self {
+            pid,
+            began,
+            data_dir: PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?)),
+        })
     }
 
     /// The same process, not one that has its number since.
@@ -136,10 +164,14 @@ impl Orphan {
 }
 
 fn reap(pipe: impl BufRead) {
-    let told = pipe.split(b'\n').map_while(Result::ok).filter_map(|line| Orphan::parse(&line));
+    let told = pipe
+        .split(b'\n')
+        .map_while(Result::ok)
+        .filter_map(|line| Orphan::parse(&line));
     let mut orphans: Vec<Orphan> = told.collect();
     orphans.retain(Orphan::lives);
-    let (clusters, others): (Vec<Orphan>, Vec<Orphan>) = orphans.into_iter().partition(Orphan::is_cluster);
+    let (clusters, others): (Vec<Orphan>, Vec<Orphan>) =
+        orphans.into_iter().partition(Orphan::is_cluster);
     for orphan in &others {
         orphan.send(Signal::TERM);
         // One that was stopped cannot hear it.
@@ -162,11 +194,18 @@ fn reap(pipe: impl BufRead) {
 /// Whoever uses the cluster in a data directory holds this file.
 pub(crate) fn lock_file(data_dir: &Path) -> std::io::Result<File> {
     let path = data_dir.join("postgres-lock");
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
-/// When a process began, in ticks since the machine did: with its number, its name for good. `None` when there is no such
-/// process, or only what is left of one. Where there is no /proc, the number has to do.
+/// When a process began, in ticks since the machine did: with its number, its name for good. `None`
+/// when there is no such process, or only what is left of one. Where there is no /proc, the number
+/// has to do.
 pub(crate) fn began(pid: i32) -> Option<String> {
     let raw = Pid::from_raw(pid)?;
     if !Path::new("/proc/self/stat").exists() {

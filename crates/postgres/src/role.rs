@@ -1,5 +1,6 @@
-//! The service's own role and database: it owns its schema, and is nobody else in the cluster. SQL of a superuser is a shell
-//! (`COPY … FROM PROGRAM`), so what the service is tricked into executing must not be a superuser's.
+//! The service's own role and database: it owns its schema, and is nobody else in the cluster. SQL
+//! of a superuser is a shell (`COPY … FROM PROGRAM`), so what the service is tricked into executing
+//! must not be a superuser's.
 
 /// Role and database.
 pub(crate) const NAME: &str = "bakeoff";
@@ -22,11 +23,18 @@ END $$"
 
 /// For a cluster that was just initialised.
 pub(crate) fn of_a_new_cluster(password: &str) -> Vec<Script> {
-    let statements = vec![role(password), format!("CREATE DATABASE {NAME} OWNER {NAME}")];
-    vec![Script { database: "template1", statements }]
+    let statements = vec![
+        role(password),
+        format!("CREATE DATABASE {NAME} OWNER {NAME}"),
+    ];
+    vec![Script {
+        database: "template1",
+        statements,
+    }]
 }
 
-/// For a cluster in which a superuser has owned everything, in the database `postgres`. Half done, it is done again.
+/// For a cluster in which a superuser has owned everything, in the database `postgres`. Half done,
+/// it is done again.
 pub(crate) fn of_an_old_cluster(password: &str) -> Vec<Script> {
     let rename = format!(
         "DO $$ BEGIN
@@ -37,12 +45,19 @@ pub(crate) fn of_an_old_cluster(password: &str) -> Vec<Script> {
 END $$"
     );
     vec![
-        Script { database: "template1", statements: vec![role(password), rename] },
-        Script { database: NAME, statements: vec![hand_over()] },
+        Script {
+            database: "template1",
+            statements: vec![role(password), rename],
+        },
+        Script {
+            database: NAME,
+            statements: vec![hand_over()],
+        },
     ]
 }
 
-/// Everything in schema public; what belongs to a table (its sequences, indexes, row types) goes with it.
+/// Everything in schema public; what belongs to a table (its sequences, indexes, row types) goes
+/// with it.
 fn hand_over() -> String {
     format!(
         "DO $$ DECLARE own record; BEGIN

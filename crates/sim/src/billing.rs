@@ -1,5 +1,5 @@
-//! The region's own bill: integer micro-dollars, a rate card of its own. Kept apart from the product's arithmetic on
-//! purpose: the ledger is judged against it.
+//! The region's own bill: integer micro-dollars, a rate card of its own. Kept apart from the
+//! product's arithmetic on purpose: the ledger is judged against it.
 
 use std::collections::BTreeMap;
 
@@ -37,11 +37,24 @@ impl Span {
 
 impl RateCard {
     pub(crate) fn new() -> Self {
-        let long_ago = NaiveDate::from_ymd_opt(2020, 1, 1).unwrap_or_default().and_time(NaiveTime::MIN).and_utc();
-        let rows: Vec<(String, i64)> = embedded::csv("rate-card.csv", include_str!("../data/rate-card.csv"));
-        let rates =
-            rows.into_iter().map(|(name, micro_usd)| (name, vec![Rate { effective_from: long_ago, micro_usd }]));
-        Self { by_type: rates.collect() }
+        let long_ago = NaiveDate::from_ymd_opt(2020, 1, 1)
+            .unwrap_or_default()
+            .and_time(NaiveTime::MIN)
+            .and_utc();
+        let rows: Vec<(String, i64)> =
+            embedded::csv("rate-card.csv", include_str!("../data/rate-card.csv"));
+        let rates = rows.into_iter().map(|(name, micro_usd)| {
+            (
+                name,
+                vec![Rate {
+                    effective_from: long_ago,
+                    micro_usd,
+                }],
+            )
+        });
+        Self {
+            by_type: rates.collect(),
+        }
     }
 
     /// AWS changes a price, perhaps for days that have passed.
@@ -51,29 +64,47 @@ impl RateCard {
         rates.sort_by_key(|rate| rate.effective_from);
     }
 
-    /// The rate at a moment; of two from the same moment the later said. `None` for a type that this account has no rate for.
+    /// The rate at a moment; of two from the same moment the later said. `None` for a type that
+    /// this account has no rate for.
     pub(crate) fn at(&self, instance_type: &str, moment: DateTime<Utc>) -> Option<Rate> {
-        self.by_type.get(instance_type)?.iter().rfind(|rate| rate.effective_from <= moment).copied()
+        self.by_type
+            .get(instance_type)?
+            .iter()
+            .rfind(|rate| rate.effective_from <= moment)
+            .copied()
     }
 
     pub(crate) fn types(&self) -> impl Iterator<Item = &String> {
         self.by_type.keys()
     }
 
-    /// Micro-dollars for some spans on `count` instances, of which `billed_percent` is billed; each rate's part rounded half up.
-    pub(crate) fn bill(&self, instance_type: &str, count: i64, spans: &[Span], billed_percent: i64) -> Option<i64> {
+    /// Micro-dollars for some spans on `count` instances, of which `billed_percent` is billed; each
+    /// rate's part rounded half up.
+    pub(crate) fn bill(
+        &self,
+        instance_type: &str,
+        count: i64,
+        spans: &[Span],
+        billed_percent: i64,
+    ) -> Option<i64> {
         let changes = self.by_type.get(instance_type)?;
         // Seconds at each rate, in order of time.
         let mut parts: Vec<(i64, i64)> = Vec::new();
         for span in spans {
             let cuts = changes.iter().map(|rate| rate.effective_from);
-            let mut edges: Vec<DateTime<Utc>> = cuts.filter(|cut| span.from < *cut && *cut < span.until).collect();
+            let mut edges: Vec<DateTime<Utc>> = cuts
+                .filter(|cut| span.from < *cut && *cut < span.until)
+                .collect();
             edges.push(span.until);
             let (mut from, mut before) = (span.from, 0);
             for edge in edges {
                 let rate = self.at(instance_type, from)?.micro_usd;
                 // Whole seconds of the span, divided: a cut within a second must not lose it.
-                let until_here = Span { from: span.from, until: edge }.seconds();
+                let until_here = Span {
+                    from: span.from,
+                    until: edge,
+                }
+                .seconds();
                 let seconds = until_here - before;
                 before = until_here;
                 match parts.last_mut().filter(|(last, _)| *last == rate) {
@@ -109,7 +140,11 @@ pub(crate) fn volumes(gb: i64, count: i64, spans: &[Span]) -> i64 {
         }
     }
     let of_month = |(month, seconds): (NaiveDate, i64)| {
-        let length = Span { from: start(month), until: start(month + Months::new(1)) }.seconds();
+        let length = Span {
+            from: start(month),
+            until: start(month + Months::new(1)),
+        }
+        .seconds();
         (2 * gb * count * seconds * MICRO_USD_PER_GB_MONTH + length) / (2 * length)
     };
     seconds.into_iter().map(of_month).sum()
@@ -123,28 +158,56 @@ mod tests {
 
     fn hour(from: &str) -> Span {
         let from = from.parse().unwrap();
-        Span { from, until: from + TimeDelta::hours(1) }
+        Span {
+            from,
+            until: from + TimeDelta::hours(1),
+        }
     }
 
     #[test]
     fn an_hour_is_the_hourly_rate() {
         let mut card = RateCard::new();
         let span = hour("2026-01-01T00:00:00Z");
-        assert_eq!(card.bill("ml.g5.12xlarge", 2, &[span], 100), Some(14_180_000));
+        assert_eq!(
+            card.bill("ml.g5.12xlarge", 2, &[span], 100),
+            Some(14_180_000)
+        );
         assert_eq!(card.bill("ml.unheard.of", 1, &[span], 100), None);
         let middle = "2026-01-01T00:30:00Z".parse().unwrap();
-        card.change("ml.g5.12xlarge", Rate { effective_from: middle, micro_usd: 5_090_000 });
-        assert_eq!(card.bill("ml.g5.12xlarge", 2, &[span], 100), Some(12_180_000));
+        card.change(
+            "ml.g5.12xlarge",
+            Rate {
+                effective_from: middle,
+                micro_usd: 5_090_000,
+            },
+        );
+        assert_eq!(
+            card.bill("ml.g5.12xlarge", 2, &[span], 100),
+            Some(12_180_000)
+        );
         assert_eq!(card.bill("ml.g5.12xlarge", 2, &[span], 50), Some(6_090_000));
         let mut cut = RateCard::new();
         let within_a_second = "2026-01-01T00:30:00.5Z".parse().unwrap();
-        cut.change("ml.g5.12xlarge", Rate { effective_from: within_a_second, micro_usd: 7_090_000 });
-        assert_eq!(cut.bill("ml.g5.12xlarge", 2, &[span], 100), Some(14_180_000), "no second is lost at a cut");
+        cut.change(
+            "ml.g5.12xlarge",
+            Rate {
+                effective_from: within_a_second,
+                micro_usd: 7_090_000,
+            },
+        );
+        assert_eq!(
+            cut.bill("ml.g5.12xlarge", 2, &[span], 100),
+            Some(14_180_000),
+            "no second is lost at a cut"
+        );
     }
 
     #[test]
     fn a_month_of_a_gigabyte_is_its_rate_however_long_the_month() {
-        let month = |from: &str, until: &str| Span { from: from.parse().unwrap(), until: until.parse().unwrap() };
+        let month = |from: &str, until: &str| Span {
+            from: from.parse().unwrap(),
+            until: until.parse().unwrap(),
+        };
         let spans = [
             month("2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"),
             month("2026-03-01T00:00:00Z", "2026-04-01T00:00:00Z"),

@@ -1,5 +1,6 @@
-//! What SageMaker checks of each member of CreateTrainingJob before it looks at what they mean together: lengths, patterns, ranges,
-//! enumerations, as the API model (botocore 1.44.5) has them, with the service's way of saying so.
+//! What SageMaker checks of each member of CreateTrainingJob before it looks at what they mean
+//! together: lengths, patterns, ranges, enumerations, as the API model (botocore 1.44.5) has them,
+//! with the service's way of saying so.
 
 use std::sync::LazyLock;
 
@@ -23,7 +24,10 @@ const LENGTHS: [(&str, usize); 24] = [
     ("InputDataConfig", 20),
     ("InputDataConfig.*.ChannelName", 64),
     ("InputDataConfig.*.DataSource.S3DataSource.S3Uri", 1024),
-    ("InputDataConfig.*.DataSource.S3DataSource.AttributeNames", 16),
+    (
+        "InputDataConfig.*.DataSource.S3DataSource.AttributeNames",
+        16,
+    ),
     ("OutputDataConfig.S3OutputPath", 1024),
     ("ResourceConfig.InstanceGroups", 5),
     ("ResourceConfig.InstancePreferences", 5),
@@ -48,25 +52,53 @@ const RANGES: [(&str, u64, u64); 7] = [
 ];
 const PATTERNS: [(&str, &str); 6] = [
     ("TrainingJobName", "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"),
-    ("RoleArn", r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"),
+    (
+        "RoleArn",
+        r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+",
+    ),
     ("InputDataConfig.*.ChannelName", r"[A-Za-z0-9\.\-_]+"),
-    ("InputDataConfig.*.DataSource.S3DataSource.S3Uri", "(https|s3)://([^/]+)/?(.*)"),
-    ("OutputDataConfig.S3OutputPath", "(https|s3)://([^/]+)/?(.*)"),
+    (
+        "InputDataConfig.*.DataSource.S3DataSource.S3Uri",
+        "(https|s3)://([^/]+)/?(.*)",
+    ),
+    (
+        "OutputDataConfig.S3OutputPath",
+        "(https|s3)://([^/]+)/?(.*)",
+    ),
     ("CheckpointConfig.S3Uri", "(https|s3)://([^/]+)/?(.*)"),
 ];
 const ENUMERATIONS: [(&str, &[&str]); 4] = [
-    ("AlgorithmSpecification.TrainingInputMode", &["Pipe", "File", "FastFile"]),
+    (
+        "AlgorithmSpecification.TrainingInputMode",
+        &["Pipe", "File", "FastFile"],
+    ),
     (
         "InputDataConfig.*.DataSource.S3DataSource.S3DataType",
-        &["ManifestFile", "S3Prefix", "AugmentedManifestFile", "Converse"],
+        &[
+            "ManifestFile",
+            "S3Prefix",
+            "AugmentedManifestFile",
+            "Converse",
+        ],
     ),
-    ("InputDataConfig.*.DataSource.S3DataSource.S3DataDistributionType", &["FullyReplicated", "ShardedByS3Key"]),
+    (
+        "InputDataConfig.*.DataSource.S3DataSource.S3DataDistributionType",
+        &["FullyReplicated", "ShardedByS3Key"],
+    ),
     ("InputDataConfig.*.CompressionType", &["None", "Gzip"]),
 ];
-const REQUIRED: [&str; 3] = ["TrainingJobName", "RoleArn", "OutputDataConfig.S3OutputPath"];
+const REQUIRED: [&str; 3] = [
+    "TrainingJobName",
+    "RoleArn",
+    "OutputDataConfig.S3OutputPath",
+];
 
-static COMPILED: LazyLock<Vec<Regex>> =
-    LazyLock::new(|| PATTERNS.iter().map(|(_, pattern)| embedded::pattern(pattern)).collect());
+static COMPILED: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    PATTERNS
+        .iter()
+        .map(|(_, pattern)| embedded::pattern(pattern))
+        .collect()
+});
 
 /// Every value at a path, with the path as the service writes it.
 fn at<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
@@ -77,13 +109,24 @@ fn at<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
             .flat_map(|(written, value)| -> Vec<(String, &Value)> {
                 if segment == "*" {
                     let items = value.as_array().into_iter().flatten().enumerate();
-                    return items.map(|(i, item)| (format!("{written}.{}.member", i + 1), item)).collect();
+                    return items
+                        .map(|(i, item)| (format!("{written}.{}.member", i + 1), item))
+                        .collect();
                 }
                 let mut letters = segment.chars();
                 let first = letters.next().map(|c| c.to_ascii_lowercase());
                 let camel: String = first.into_iter().chain(letters).collect();
-                let name = if written.is_empty() { camel } else { format!("{written}.{camel}") };
-                value.get(segment).filter(|inner| !inner.is_null()).map(|inner| (name, inner)).into_iter().collect()
+                let name = if written.is_empty() {
+                    camel
+                } else {
+                    format!("{written}.{camel}")
+                };
+                value
+                    .get(segment)
+                    .filter(|inner| !inner.is_null())
+                    .map(|inner| (name, inner))
+                    .into_iter()
+                    .collect()
             })
             .collect();
     }
@@ -121,7 +164,11 @@ pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
                 _ => return Err(unreadable(&written)),
             };
             if length > most {
-                return Err(broken(&written, "", &format!("have length less than or equal to {most}")));
+                return Err(broken(
+                    &written,
+                    "",
+                    &format!("have length less than or equal to {most}"),
+                ));
             }
         }
     }
@@ -136,7 +183,11 @@ pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
                 ));
             }
             if number > most {
-                return Err(broken(&written, &number.to_string(), &format!("have value less than or equal to {most}")));
+                return Err(broken(
+                    &written,
+                    &number.to_string(),
+                    &format!("have value less than or equal to {most}"),
+                ));
             }
         }
     }
@@ -165,26 +216,46 @@ pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
 }
 
 fn unreadable(path: &str) -> Refusal {
-    Refusal { code: "SerializationException", message: format!("{path} is of another type") }
+    Refusal {
+        code: "SerializationException",
+        message: format!("{path} is of another type"),
+    }
 }
 
 /// Keys and values of hyperparameters and of the environment.
 fn maps(body: &Value) -> Result<(), Refusal> {
-    for (member, written, key_max, value_max) in
-        [("HyperParameters", "hyperParameters", 256, 2500), ("Environment", "environment", 512, 512)]
-    {
+    for (member, written, key_max, value_max) in [
+        ("HyperParameters", "hyperParameters", 256, 2500),
+        ("Environment", "environment", 512, 512),
+    ] {
         for (key, value) in body[member].as_object().into_iter().flatten() {
             let text = value.as_str().ok_or_else(|| unreadable(written))?;
             let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            let is_variable = key.chars().all(is_name) && !key.starts_with(|c: char| c.is_ascii_digit());
-            if key.is_empty() || key.chars().count() > key_max || member == "Environment" && !is_variable {
-                return Err(broken(written, "", "have keys that satisfy their constraints"));
+            let is_variable =
+                key.chars().all(is_name) && !key.starts_with(|c: char| c.is_ascii_digit());
+            if key.is_empty()
+                || key.chars().count() > key_max
+                || member == "Environment" && !is_variable
+            {
+                return Err(broken(
+                    written,
+                    "",
+                    "have keys that satisfy their constraints",
+                ));
             }
             if text.chars().count() > value_max {
-                return Err(broken(written, "", &format!("have length less than or equal to {value_max}")));
+                return Err(broken(
+                    written,
+                    "",
+                    &format!("have length less than or equal to {value_max}"),
+                ));
             }
             if text.contains('\n') {
-                return Err(broken(written, "", "satisfy regular expression pattern: .*"));
+                return Err(broken(
+                    written,
+                    "",
+                    "satisfy regular expression pattern: .*",
+                ));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What EventBridge would push: a "SageMaker Training Job State Change" for each new status, to an API destination. Lost,
-//! repeated and late on demand.
+//! What EventBridge would push: a "SageMaker Training Job State Change" for each new status, to an
+//! API destination. Lost, repeated and late on demand.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,9 +32,13 @@ pub(crate) enum Way {
     Sns { topic: String, origin: String },
 }
 
-/// Pushes until the program ends; on a thread of its own, since a slow receiver must not slow the region.
+/// Pushes until the program ends; on a thread of its own, since a slow receiver must not slow the
+/// region.
 pub(crate) fn push(region: &Region, destination: &Destination) {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent();
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .build()
+        .new_agent();
     let mut last: HashMap<String, &'static str> = HashMap::new();
     let mut late: Vec<Value> = Vec::new();
     loop {
@@ -44,7 +48,8 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
                 .jobs
                 .iter()
                 .filter(|job| {
-                    last.insert(job.name.clone(), job.secondary_status(now)) != Some(job.secondary_status(now))
+                    last.insert(job.name.clone(), job.secondary_status(now))
+                        != Some(job.secondary_status(now))
                 })
                 .map(|job| event(job, now))
                 .collect();
@@ -66,14 +71,28 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
             out
         });
         let is_quiet = fresh.is_empty();
-        let overdue = if is_quiet { std::mem::take(&mut late) } else { Vec::new() };
+        let overdue = if is_quiet {
+            std::mem::take(&mut late)
+        } else {
+            Vec::new()
+        };
         for event in fresh.iter().chain(&overdue) {
             let request = agent.post(&destination.url);
             let sent = match &destination.way {
-                Way::EventBridge { authorization } => request.header("authorization", authorization).send_json(event),
+                Way::EventBridge { authorization } => request
+                    .header("authorization", authorization)
+                    .send_json(event),
                 Way::Sns { topic, origin } => {
-                    let message = sns::envelope(origin, topic, "Notification", &event.to_string(), region.now());
-                    request.header("x-amz-sns-message-type", "Notification").send_json(message)
+                    let message = sns::envelope(
+                        origin,
+                        topic,
+                        "Notification",
+                        &event.to_string(),
+                        region.now(),
+                    );
+                    request
+                        .header("x-amz-sns-message-type", "Notification")
+                        .send_json(message)
                 }
             };
             if let Err(error) = sent {
@@ -86,7 +105,8 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
     }
 }
 
-/// The envelope and its detail, which is much like Describe's reply, with times as strings of milliseconds.
+/// The envelope and its detail, which is much like Describe's reply, with times as strings of
+/// milliseconds.
 fn event(job: &Job, now: DateTime<Utc>) -> Value {
     let millis = |at: DateTime<Utc>| json!(at.timestamp_millis().to_string());
     let mut detail = json!({
@@ -98,7 +118,13 @@ fn event(job: &Job, now: DateTime<Utc>) -> Value {
         "LastModifiedTime": millis(last_modified(job, now)),
         "Tags": job.tags,
     });
-    for key in ["AlgorithmSpecification", "ResourceConfig", "StoppingCondition", "Environment", "CheckpointConfig"] {
+    for key in [
+        "AlgorithmSpecification",
+        "ResourceConfig",
+        "StoppingCondition",
+        "Environment",
+        "CheckpointConfig",
+    ] {
         if !job.request[key].is_null() {
             detail[key] = job.request[key].clone();
         }
@@ -107,7 +133,10 @@ fn event(job: &Job, now: DateTime<Utc>) -> Value {
     if let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) {
         detail["TrainingStartTime"] = millis(start);
     }
-    #[expect(clippy::disallowed_methods, reason = "an event id is for telling repeats apart, not part of the world")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an event id is for telling repeats apart, not part of the world"
+    )]
     let id = uuid::Uuid::now_v7();
     json!({
         "version": "0", "id": id, "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",

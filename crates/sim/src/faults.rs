@@ -1,5 +1,5 @@
-//! Faults on demand: what the region does wrong, and how often. They are set on the command line and changed while it runs
-//! (`POST /_sim/faults`); the record counts what was done by kind.
+//! Faults on demand: what the region does wrong, and how often. They are set on the command line
+//! and changed while it runs (`POST /_sim/faults`); the record counts what was done by kind.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ pub(crate) struct Faults {
     /// Share of CreateTrainingJob calls that create the job and answer with a 500.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) lost_reply: f64,
-    /// Share of CreateTrainingJob calls under a taken name that are answered with AccessDeniedException, as after a change of
-    /// permissions.
+    /// Share of CreateTrainingJob calls under a taken name that are answered with
+    /// AccessDeniedException, as after a change of permissions.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) deny_again: f64,
     /// Share of calls answered with a 500 and not carried out.
@@ -45,7 +45,8 @@ pub(crate) struct Faults {
     /// Share of calls refused with ExpiredTokenException.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) expired_credentials: f64,
-    /// Share of calls answered with a code, and a status below 500, that nobody has heard of; not carried out.
+    /// Share of calls answered with a code, and a status below 500, that nobody has heard of; not
+    /// carried out.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) unknown_code: f64,
     /// Share of jobs that Describe and List come to know late, and show as they were.
@@ -131,7 +132,10 @@ impl CallFault {
     /// It keeps the call from being carried out.
     pub(crate) fn is_before(self) -> bool {
         use CallFault::{ExpiredCredentials, HangBefore, ResetBefore, ServerError, UnknownCode};
-        matches!(self, ServerError | HangBefore | ResetBefore | ExpiredCredentials | UnknownCode)
+        matches!(
+            self,
+            ServerError | HangBefore | ResetBefore | ExpiredCredentials | UnknownCode
+        )
     }
 
     pub(crate) fn name(self) -> &'static str {

@@ -1,10 +1,14 @@
 //! `bakeoff-sim`: a simulated AWS region on loopback, speaking AWS's wire protocols.
 //!
-//! A pure world (seed and virtual clock in, same history out) behind thin wire layers: SageMaker (awsJson1_1), CloudWatch
-//! (rpc-v2-cbor and awsJson1_0) and S3. It is never a dependency of the product, which reaches it as it reaches AWS.
-//! It is not AWS: what it promises is in the tests, what it leaves out answers with an error.
+//! A pure world (seed and virtual clock in, same history out) behind thin wire layers: SageMaker
+//! (awsJson1_1), CloudWatch (rpc-v2-cbor and awsJson1_0) and S3. It is never a dependency of the
+//! product, which reaches it as it reaches AWS. It is not AWS: what it promises is in the tests,
+//! what it leaves out answers with an error.
 
-#![expect(clippy::indexing_slicing, reason = "only serde_json values are indexed, and those yield null")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "only serde_json values are indexed, and those yield null"
+)]
 
 mod billing;
 mod checkpoints;
@@ -72,7 +76,8 @@ struct Options {
     /// Instances of one type that warm pools may keep; 0 keeps none, as in a new account.
     #[arg(long, default_value_t = 20)]
     pool_quota: u32,
-    /// Seconds from a create to the instances, and again to the data; drawn for each job when absent.
+    /// Seconds from a create to the instances, and again to the data; drawn for each job when
+    /// absent.
     #[arg(long)]
     launch_seconds: Option<f64>,
     /// CreateTrainingJob calls per virtual second; more are throttled.
@@ -90,7 +95,9 @@ struct Options {
 }
 
 fn quota_of(text: &str) -> Result<(String, u32), String> {
-    let pair = text.split_once('=').and_then(|(kind, most)| Some((kind.to_owned(), most.parse().ok()?)));
+    let pair = text
+        .split_once('=')
+        .and_then(|(kind, most)| Some((kind.to_owned(), most.parse().ok()?)));
     pair.ok_or_else(|| format!("`{text}` is not <instance type>=<number>"))
 }
 
@@ -106,7 +113,10 @@ pub(crate) struct Region {
 
 impl Region {
     /// The virtual moment.
-    #[expect(clippy::disallowed_methods, reason = "the region's one look at real time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the region's one look at real time"
+    )]
     pub(crate) fn now(&self) -> DateTime<Utc> {
         match &self.manual {
             Some(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
@@ -116,7 +126,10 @@ impl Region {
 
     /// Steps a manual clock; false when time runs by itself.
     pub(crate) fn advance(&self, by: TimeDelta) -> bool {
-        self.manual.as_ref().map(|moment| *moment.lock().unwrap_or_else(PoisonError::into_inner) += by).is_some()
+        self.manual
+            .as_ref()
+            .map(|moment| *moment.lock().unwrap_or_else(PoisonError::into_inner) += by)
+            .is_some()
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
@@ -126,13 +139,17 @@ impl Region {
 
     /// The file that an S3 object is.
     pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
-        let rest = uri.strip_prefix("s3://").filter(|rest| !rest.contains(".."))?;
+        let rest = uri
+            .strip_prefix("s3://")
+            .filter(|rest| !rest.contains(".."))?;
         Some(self.s3_root.join(rest))
     }
 
     /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
     pub(crate) fn has_object(&self, uri: &str) -> bool {
-        let Some((bucket, prefix)) = uri.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")))
+        let Some((bucket, prefix)) = uri
+            .strip_prefix("s3://")
+            .map(|rest| rest.split_once('/').unwrap_or((rest, "")))
         else {
             return false;
         };
@@ -145,7 +162,10 @@ impl Region {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| "warn".into()))
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG")
+                .unwrap_or_else(|_| "warn".into()),
+        )
         .with_writer(std::io::stderr)
         .init();
     let options = Options::parse();
@@ -159,12 +179,19 @@ async fn main() -> anyhow::Result<()> {
         pool: options.pool_quota,
         by_type: options.quota_of.iter().cloned().collect(),
     };
-    let world = World::new(options.seed, options.faults.clone(), quotas, options.create_per_second)
-        .launching_within(options.launch_seconds);
+    let world = World::new(
+        options.seed,
+        options.faults.clone(),
+        quotas,
+        options.create_per_second,
+    )
+    .launching_within(options.launch_seconds);
     let region = Region {
         world: Arc::new(Mutex::new(world)),
         scale: options.clock.unwrap_or(Timescale::REAL),
-        manual: options.manual_clock.map(|moment| Arc::new(Mutex::new(moment))),
+        manual: options
+            .manual_clock
+            .map(|moment| Arc::new(Mutex::new(moment))),
         s3_root: Arc::new(options.s3_root.clone()),
     };
     let api = TcpListener::bind(options.listen).await?;
@@ -186,8 +213,13 @@ async fn main() -> anyhow::Result<()> {
     if let Some(url) = options.events_to {
         let own = region.clone();
         let way = match options.events_topic {
-            Some(topic) => Way::Sns { topic, origin: format!("http://{}", api.local_addr()?) },
-            None => Way::EventBridge { authorization: options.events_authorization.unwrap_or_default() },
+            Some(topic) => Way::Sns {
+                topic,
+                origin: format!("http://{}", api.local_addr()?),
+            },
+            None => Way::EventBridge {
+                authorization: options.events_authorization.unwrap_or_default(),
+            },
         };
         std::thread::spawn(move || events::push(&own, &Destination { url, way }));
     }
@@ -201,7 +233,9 @@ async fn main() -> anyhow::Result<()> {
 
 async fn stop_asked() {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return;
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}

@@ -1,5 +1,6 @@
-//! What CloudWatch knows of a job: the script's log lines matched by its metric definitions, and its hosts' utilisation,
-//! as one-minute points. GPU and CPU percentages are sums over devices, as SageMaker publishes them.
+//! What CloudWatch knows of a job: the script's log lines matched by its metric definitions, and
+//! its hosts' utilisation, as one-minute points. GPU and CPU percentages are sums over devices, as
+//! SageMaker publishes them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
@@ -24,10 +25,17 @@ pub(crate) struct Request {
     pub(crate) end: DateTime<Utc>,
 }
 
-/// Points of a series, oldest first. Counts the request on the job it names: CloudWatch bills by metric requested.
-pub(crate) fn series(world: &mut World, request: &Request, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, f64)> {
+/// Points of a series, oldest first. Counts the request on the job it names: CloudWatch bills by
+/// metric requested.
+pub(crate) fn series(
+    world: &mut World,
+    request: &Request,
+    now: DateTime<Utc>,
+) -> Vec<(DateTime<Utc>, f64)> {
     let job_name = job_of(&request.value);
-    let Some(job) = world.job(&job_name) else { return Vec::new() };
+    let Some(job) = world.job(&job_name) else {
+        return Vec::new();
+    };
     let regex = definition(job, &request.metric);
     let period = TimeDelta::seconds(request.period_seconds.max(60));
     let visible = now - TimeDelta::seconds(DELAY_SECONDS);
@@ -52,11 +60,20 @@ pub(crate) fn job_of(value: &str) -> String {
 pub(crate) fn published(job: &Job, now: DateTime<Utc>) -> Value {
     let lines = log(job, now - TimeDelta::seconds(DELAY_SECONDS));
     let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
-    let names = definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str());
+    let names = definitions
+        .into_iter()
+        .flatten()
+        .filter_map(|definition| definition["Name"].as_str());
     let of = |name: &str| {
         let regex = definition(job, name)?;
-        let values: Vec<f64> = lines.iter().filter_map(|(_, line)| matched(&regex, line)).collect();
-        Some((name.to_owned(), json!({ "points": values.len(), "sum": values.iter().sum::<f64>() })))
+        let values: Vec<f64> = lines
+            .iter()
+            .filter_map(|(_, line)| matched(&regex, line))
+            .collect();
+        Some((
+            name.to_owned(),
+            json!({ "points": values.len(), "sum": values.iter().sum::<f64>() }),
+        ))
     };
     Value::Object(names.filter_map(of).collect())
 }
@@ -67,7 +84,13 @@ fn floor(at: DateTime<Utc>, period: TimeDelta) -> DateTime<Utc> {
 }
 
 /// The average over the minutes of a period.
-fn bucket(job: &Job, request: &Request, regex: Option<&Regex>, at: DateTime<Utc>, period: TimeDelta) -> Option<f64> {
+fn bucket(
+    job: &Job,
+    request: &Request,
+    regex: Option<&Regex>,
+    at: DateTime<Utc>,
+    period: TimeDelta,
+) -> Option<f64> {
     let minutes = period.num_minutes();
     let value_at = |minute: i64| {
         let moment = at + TimeDelta::minutes(minute);
@@ -77,35 +100,47 @@ fn bucket(job: &Job, request: &Request, regex: Option<&Regex>, at: DateTime<Utc>
         }
     };
     let values: Vec<f64> = (0..minutes).filter_map(value_at).collect();
-    let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
+    let count = u32::try_from(values.len())
+        .ok()
+        .filter(|count| *count > 0)?;
     Some(values.iter().sum::<f64>() / f64::from(count))
 }
 
 fn definition(job: &Job, metric: &str) -> Option<Regex> {
     let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array()?;
-    let found = definitions.iter().find(|definition| definition["Name"] == metric)?;
+    let found = definitions
+        .iter()
+        .find(|definition| definition["Name"] == metric)?;
     Regex::new(found["Regex"].as_str()?).ok()
 }
 
 /// Seconds into the training phase that covers a whole minute, and the work done by its end.
 fn in_training(job: &Job, at: DateTime<Utc>) -> Option<(f64, f64)> {
     let end = at + TimeDelta::minutes(1);
-    let phase =
-        job.timeline.phases.iter().find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
+    let phase = job
+        .timeline
+        .phases
+        .iter()
+        .find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
     let elapsed = (end - phase.start).as_seconds_f64();
     Some((elapsed, phase.work_before + work_in(elapsed)))
 }
 
 fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
     let minute = at.timestamp().unsigned_abs() / 60;
-    StdRng::seed_from_u64(job.seed ^ minute.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt).random_range(-1.0..1.0)
+    StdRng::seed_from_u64(job.seed ^ minute.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt)
+        .random_range(-1.0..1.0)
 }
 
 /// What the training script prints in a minute.
 fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     let training = job.training.as_ref()?;
     let (elapsed, work) = in_training(job, at)?;
-    let warm = if elapsed <= WARM_UP_SECONDS { WARM_UP_SHARE } else { 1.0 };
+    let warm = if elapsed <= WARM_UP_SECONDS {
+        WARM_UP_SHARE
+    } else {
+        1.0
+    };
     let speed = training.tokens_per_second * warm * (1.0 + 0.008 * noise(job, at, 1));
     let tokens = work * training.tokens_per_second;
     let step = (tokens / training.tokens_per_step).floor();
@@ -121,7 +156,12 @@ fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
 fn log(job: &Job, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, String)> {
     let minute = TimeDelta::minutes(1);
     let mut lines = Vec::new();
-    for phase in job.timeline.phases.iter().filter(|phase| phase.status == "Training") {
+    for phase in job
+        .timeline
+        .phases
+        .iter()
+        .filter(|phase| phase.status == "Training")
+    {
         let mut at = floor(phase.start, minute);
         while at + minute <= phase.end.min(now) {
             lines.extend(log_line(job, at).map(|line| (at, line)));
@@ -139,16 +179,23 @@ fn matched(regex: &Regex, line: &str) -> Option<f64> {
 pub(crate) fn last_values(job: &Job, now: DateTime<Utc>) -> Vec<(String, DateTime<Utc>, f64)> {
     let lines = log(job, now);
     let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
-    let names = definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str());
+    let names = definitions
+        .into_iter()
+        .flatten()
+        .filter_map(|definition| definition["Name"].as_str());
     let last = |name: &str| {
         let regex = definition(job, name)?;
-        let (at, value) = lines.iter().rev().find_map(|(at, line)| Some((*at, matched(&regex, line)?)))?;
+        let (at, value) = lines
+            .iter()
+            .rev()
+            .find_map(|(at, line)| Some((*at, matched(&regex, line)?)))?;
         Some((name.to_owned(), at, value))
     };
     names.filter_map(last).collect()
 }
 
-/// One query of BatchGetMetrics: a job's metric by iteration, where the job asked SageMaker to keep it.
+/// One query of BatchGetMetrics: a job's metric by iteration, where the job asked SageMaker to keep
+/// it.
 pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Value {
     let arn = query["ResourceArn"].as_str().unwrap_or_default();
     let name = arn.rsplit('/').next().unwrap_or_default();
@@ -166,7 +213,11 @@ pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Va
     for (at, line) in log(job, now) {
         let step = steps.as_ref().and_then(|steps| matched(steps, &line));
         if let (Some(value), Some(step)) = (matched(&regex, &line), step) {
-            axis.push(if by_step { json!(step.to_string().parse::<i64>().ok()) } else { json!(at.timestamp()) });
+            axis.push(if by_step {
+                json!(step.to_string().parse::<i64>().ok())
+            } else {
+                json!(at.timestamp())
+            });
             values.push(value);
         }
     }
@@ -176,16 +227,25 @@ pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Va
 /// Utilisation of one host, summed over its devices where SageMaker does so.
 fn host(job: &Job, metric: &str, at: DateTime<Utc>) -> Option<f64> {
     let is_running = job.timeline.phases.iter().any(|phase| {
-        matches!(phase.status, "Downloading" | "Training" | "Uploading") && phase.start <= at && at < phase.end
+        matches!(phase.status, "Downloading" | "Training" | "Uploading")
+            && phase.start <= at
+            && at < phase.end
     });
     if !is_running {
         return None;
     }
-    let busy = if in_training(job, at).is_some() { 1.0 } else { 0.03 };
+    let busy = if in_training(job, at).is_some() {
+        1.0
+    } else {
+        0.03
+    };
     let wobble = 1.0 + 0.02 * noise(job, at, 3);
     let gpus = f64::from(job.instance.accelerator_count);
     let cores = f64::from(job.instance.vcpus.unwrap_or(8));
-    let parameters = job.training.as_ref().map_or(1e9, |training| training.parameters);
+    let parameters = job
+        .training
+        .as_ref()
+        .map_or(1e9, |training| training.parameters);
     let memory = (parameters / 1e8).clamp(20.0, 90.0);
     Some(match metric {
         "GPUUtilization" if gpus > 0.0 => 94.0 * gpus * busy * wobble,

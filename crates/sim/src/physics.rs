@@ -1,5 +1,6 @@
-//! How fast a simulated training job runs: the catalog's peak, the model's FLOP per token, and an efficiency that depends
-//! on what the profile chose. The figures are plausible, not measured; the product never sees them.
+//! How fast a simulated training job runs: the catalog's peak, the model's FLOP per token, and an
+//! efficiency that depends on what the profile chose. The figures are plausible, not measured; the
+//! product never sees them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,11 @@ pub(crate) struct Training {
 }
 
 /// `None` when the hyperparameters do not describe a language model: such a job only sleeps.
-pub(crate) fn training(hyper: &BTreeMap<String, String>, instance: &InstanceType, count: u32) -> Option<Training> {
+pub(crate) fn training(
+    hyper: &BTreeMap<String, String>,
+    instance: &InstanceType,
+    count: u32,
+) -> Option<Training> {
     let number = |key: &str| unquoted(hyper.get(key)?).parse::<u32>().ok();
     let shape = ModelShape {
         layers: number("num_hidden_layers")?,
@@ -35,7 +40,8 @@ pub(crate) fn training(hyper: &BTreeMap<String, String>, instance: &InstanceType
     let peak = instance.peak_tflops()? * 1e12;
     let flag = |key: &str| hyper.get(key).map_or("", |value| unquoted(value));
     let tokens_in_flight = micro * f64::from(shape.sequence_length);
-    // More tokens per kernel hide launch and communication; recomputing costs a forward pass; offload waits for PCIe.
+    // More tokens per kernel hide launch and communication; recomputing costs a forward pass;
+    // offload waits for PCIe.
     let mut efficiency = base_efficiency(instance) * tokens_in_flight / (tokens_in_flight + 900.0);
     if flag("gradient_checkpointing") == "true" {
         efficiency *= 0.80;

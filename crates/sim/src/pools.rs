@@ -1,4 +1,5 @@
-//! Warm pools: what a job leaves behind, for how long, and who takes it over. SageMaker developer guide, managed warm pools.
+//! Warm pools: what a job leaves behind, for how long, and who takes it over. SageMaker developer
+//! guide, managed warm pools.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -16,11 +17,16 @@ pub(crate) struct PoolEnd {
 impl Job {
     /// When its pool begins and would end by itself; `None` when it keeps none.
     pub(crate) fn pool_span(&self) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
-        let seconds = self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_i64().filter(|s| *s > 0)?;
+        let seconds = self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+            .as_i64()
+            .filter(|s| *s > 0)?;
         let was_launched = self.timeline.billing_start().is_some();
         let is_kept = match self.timeline.end_status {
             "Completed" | "Stopped" => true,
-            _ => self.timeline.failure_reason.is_some_and(|reason| reason.starts_with("AlgorithmError")),
+            _ => self
+                .timeline
+                .failure_reason
+                .is_some_and(|reason| reason.starts_with("AlgorithmError")),
         };
         if !was_launched || !is_kept || self.is_spot || !self.keeps_pool {
             return None;
@@ -31,31 +37,45 @@ impl Job {
 
     pub(crate) fn has_idle_pool(&self, now: DateTime<Utc>) -> bool {
         self.pool_end.as_ref().is_none_or(|end| now < end.at)
-            && self.pool_span().is_some_and(|(begin, end)| begin <= now && now < end)
+            && self
+                .pool_span()
+                .is_some_and(|(begin, end)| begin <= now && now < end)
     }
 
     /// When the pool was kept, up to a moment.
     pub(crate) fn retained(&self, now: DateTime<Utc>) -> Option<Span> {
         let (begin, end) = self.pool_span()?;
-        let ended = self.pool_end.as_ref().map_or(end, |early| early.at.min(end));
-        Some(Span { from: begin, until: ended.min(now).max(begin) })
+        let ended = self
+            .pool_end
+            .as_ref()
+            .map_or(end, |early| early.at.min(end));
+        Some(Span {
+            from: begin,
+            until: ended.min(now).max(begin),
+        })
     }
 
     /// Its seconds.
     pub(crate) fn retained_seconds(&self, now: DateTime<Utc>) -> i64 {
-        self.retained(now).map_or(0, |span| (span.until - span.from).num_seconds())
+        self.retained(now)
+            .map_or(0, |span| (span.until - span.from).num_seconds())
     }
 
     /// WarmPoolStatus, as Describe and List have it.
     pub(crate) fn pool_status(&self, now: DateTime<Utc>) -> Option<Value> {
-        self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_i64().filter(|seconds| *seconds > 0)?;
+        self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+            .as_i64()
+            .filter(|seconds| *seconds > 0)?;
         if !self.timeline.is_over(now) {
             return Some(json!({ "Status": "InUse" }));
         }
         if self.has_idle_pool(now) {
             return Some(json!({ "Status": "Available" }));
         }
-        let reused_by = self.pool_end.as_ref().and_then(|end| end.reused_by.as_ref());
+        let reused_by = self
+            .pool_end
+            .as_ref()
+            .and_then(|end| end.reused_by.as_ref());
         let mut status = json!({
             "Status": if reused_by.is_some() { "Reused" } else { "Terminated" },
             "ResourceRetainedBillableTimeInSeconds": self.retained_seconds(now),
@@ -69,7 +89,9 @@ impl Job {
     /// What SageMaker compares before a job may use this one's pool.
     pub(crate) fn matches(&self, request: &Value) -> bool {
         let same = |path: &str| self.request.pointer(path) == request.pointer(path);
-        request["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_i64().is_some_and(|seconds| seconds > 0)
+        request["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+            .as_i64()
+            .is_some_and(|seconds| seconds > 0)
             && same("/RoleArn")
             && same("/ResourceConfig/InstanceType")
             && same("/ResourceConfig/InstanceCount")

@@ -1,5 +1,6 @@
-//! The AWS Price List: GetProducts over this region's rate card, with what else the real list is full of: products of other
-//! components, free ones, other regions' places, attributes that say N/A.
+//! The AWS Price List: GetProducts over this region's rate card, with what else the real list is
+//! full of: products of other components, free ones, other regions' places, attributes that say
+//! N/A.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -11,9 +12,16 @@ const REGION: &str = "us-east-1";
 const PAGE_SIZE: usize = 100;
 
 /// One page, as the API has it: products are JSON texts within the JSON.
-pub(crate) fn get_products(card: &RateCard, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+pub(crate) fn get_products(
+    card: &RateCard,
+    body: &Value,
+    now: DateTime<Utc>,
+) -> Result<Value, Refusal> {
     if body["ServiceCode"] != "AmazonSageMaker" {
-        return Err(invalid(format!("this list has no service {}", body["ServiceCode"])));
+        return Err(invalid(format!(
+            "this list has no service {}",
+            body["ServiceCode"]
+        )));
     }
     let filters: Vec<(&str, &str)> = body["Filters"]
         .as_array()
@@ -23,12 +31,22 @@ pub(crate) fn get_products(card: &RateCard, body: &Value, now: DateTime<Utc>) ->
         .collect();
     let matches = |product: &&Value| {
         let product = &product["product"];
-        filters.iter().all(|(field, value)| product["attributes"][*field] == *value || product[*field] == *value)
+        filters.iter().all(|(field, value)| {
+            product["attributes"][*field] == *value || product[*field] == *value
+        })
     };
     let all = products(card, now);
     let found: Vec<&Value> = all.iter().filter(matches).collect();
-    let offset: usize = body["NextToken"].as_str().and_then(|token| token.parse().ok()).unwrap_or(0);
-    let page: Vec<String> = found.iter().skip(offset).take(PAGE_SIZE).map(ToString::to_string).collect();
+    let offset: usize = body["NextToken"]
+        .as_str()
+        .and_then(|token| token.parse().ok())
+        .unwrap_or(0);
+    let page: Vec<String> = found
+        .iter()
+        .skip(offset)
+        .take(PAGE_SIZE)
+        .map(ToString::to_string)
+        .collect();
     let mut answer = json!({ "FormatVersion": "aws_v1", "PriceList": page });
     if offset + PAGE_SIZE < found.len() {
         answer["NextToken"] = json!((offset + PAGE_SIZE).to_string());
@@ -39,7 +57,9 @@ pub(crate) fn get_products(card: &RateCard, body: &Value, now: DateTime<Utc>) ->
 fn products(card: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
     let mut all = Vec::new();
     for kind in card.types() {
-        let Some(rate) = card.at(kind, now) else { continue };
+        let Some(rate) = card.at(kind, now) else {
+            continue;
+        };
         let usd = rate.micro_usd;
         for (component, usage, usd) in [
             ("Training", "Train", usd),
@@ -53,7 +73,13 @@ fn products(card: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
                 "location": "US East (N. Virginia)", "locationType": "AWS Region", "gpu": "N/A", "gpuMemory": "N/A",
                 "usagetype": format!("USE1-{usage}:{kind}"),
             });
-            all.push(item("ML Instance", &attributes, usd, "Hrs", rate.effective_from));
+            all.push(item(
+                "ML Instance",
+                &attributes,
+                usd,
+                "Hrs",
+                rate.effective_from,
+            ));
         }
     }
     let volume = |usage: &str| {
@@ -64,16 +90,35 @@ fn products(card: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
     };
     for usage in ["Train", "Host", "TrainWarmPool"] {
         let since = DateTime::from_timestamp(1_577_836_800, 0).unwrap_or_default();
-        all.push(item("ML Storage", &volume(usage), MICRO_USD_PER_GB_MONTH, "GB-Mo", since));
+        all.push(item(
+            "ML Storage",
+            &volume(usage),
+            MICRO_USD_PER_GB_MONTH,
+            "GB-Mo",
+            since,
+        ));
     }
     all
 }
 
-fn item(family: &str, attributes: &Value, micro_usd: i64, unit: &str, effective_from: DateTime<Utc>) -> Value {
-    let sku: String =
-        attributes["usagetype"].as_str().unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
+fn item(
+    family: &str,
+    attributes: &Value,
+    micro_usd: i64,
+    unit: &str,
+    effective_from: DateTime<Utc>,
+) -> Value {
+    let sku: String = attributes["usagetype"]
+        .as_str()
+        .unwrap_or_default()
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect();
     let sku = sku.to_uppercase();
-    let (term, rate) = (format!("{sku}.JRTCKXETXF"), format!("{sku}.JRTCKXETXF.6YS6EN2CT7"));
+    let (term, rate) = (
+        format!("{sku}.JRTCKXETXF"),
+        format!("{sku}.JRTCKXETXF.6YS6EN2CT7"),
+    );
     let usd = format!("{}.{:06}0000", micro_usd / 1_000_000, micro_usd % 1_000_000);
     json!({
         "serviceCode": "AmazonSageMaker",

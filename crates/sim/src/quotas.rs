@@ -1,4 +1,5 @@
-//! The account's quotas: instances by type and use, as Service Quotas lists them, and calls a second.
+//! The account's quotas: instances by type and use, as Service Quotas lists them, and calls a
+//! second.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,7 +24,10 @@ pub(crate) struct InstanceQuotas {
 
 impl InstanceQuotas {
     pub(crate) fn of(&self, instance_type: &str) -> u32 {
-        self.by_type.get(instance_type).copied().unwrap_or(self.usual)
+        self.by_type
+            .get(instance_type)
+            .copied()
+            .unwrap_or(self.usual)
     }
 
     /// ListServiceQuotas: three of each type, and one that is about something else.
@@ -34,11 +38,21 @@ impl InstanceQuotas {
             let of = self.of(kind);
             all.push((format!("{kind} for training job usage"), of));
             all.push((format!("{kind} for spot training job usage"), of));
-            all.push((format!("{kind} for training warm pool usage"), self.pool.min(of)));
+            all.push((
+                format!("{kind} for training warm pool usage"),
+                self.pool.min(of),
+            ));
             all.push((format!("{kind} for endpoint usage"), 2));
         }
-        let size = body["MaxResults"].as_u64().and_then(|size| usize::try_from(size).ok()).unwrap_or(100).clamp(1, 100);
-        let offset: usize = body["NextToken"].as_str().and_then(|token| token.parse().ok()).unwrap_or(0);
+        let size = body["MaxResults"]
+            .as_u64()
+            .and_then(|size| usize::try_from(size).ok())
+            .unwrap_or(100)
+            .clamp(1, 100);
+        let offset: usize = body["NextToken"]
+            .as_str()
+            .and_then(|token| token.parse().ok())
+            .unwrap_or(0);
         let page: Vec<Value> = all
             .iter()
             .skip(offset)
@@ -53,7 +67,8 @@ impl InstanceQuotas {
     }
 }
 
-/// Calls of one operation: how many, how many were throttled, the most within a second; and its token bucket, if it has one.
+/// Calls of one operation: how many, how many were throttled, the most within a second; and its
+/// token bucket, if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) count: u64,
@@ -73,7 +88,9 @@ impl Calls {
         }
         self.recent.push_back(now);
         self.most_in_a_second = self.most_in_a_second.max(self.recent.len());
-        let Some(per_second) = per_second else { return true };
+        let Some(per_second) = per_second else {
+            return true;
+        };
         let burst = BURST.min(per_second.max(1.0) * 2.0);
         let (tokens, last) = self.bucket.unwrap_or((burst, now));
         let tokens = (tokens + (now - last).as_seconds_f64().max(0.0) * per_second).min(burst);

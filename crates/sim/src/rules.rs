@@ -1,4 +1,5 @@
-//! The real service's rules on CreateTrainingJob, with its error texts where they are known from public reports.
+//! The real service's rules on CreateTrainingJob, with its error texts where they are known from
+//! public reports.
 
 use bakeoff_domain::catalog;
 use chrono::{DateTime, Utc};
@@ -16,11 +17,20 @@ pub(crate) struct Refusal {
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal { code: "ValidationException", message: message.into() }
+    Refusal {
+        code: "ValidationException",
+        message: message.into(),
+    }
 }
 
-/// Everything CreateTrainingJob refuses, in the service's order: shape, cross-field rules, name, quota, inputs.
-pub(crate) fn check_create(region: &Region, world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
+/// Everything CreateTrainingJob refuses, in the service's order: shape, cross-field rules, name,
+/// quota, inputs.
+pub(crate) fn check_create(
+    region: &Region,
+    world: &World,
+    body: &Value,
+    now: DateTime<Utc>,
+) -> Result<(), Refusal> {
     shape(body)?;
     spot_and_pools(body)?;
     let name = body["TrainingJobName"].as_str().unwrap_or_default();
@@ -39,7 +49,12 @@ pub(crate) fn check_create(region: &Region, world: &World, body: &Value, now: Da
 
 /// Type and count of each kind of instance that a request asks for.
 pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
-    let read = |group: &Value| Some((group["InstanceType"].as_str()?.to_owned(), group["InstanceCount"].as_u64()?));
+    let read = |group: &Value| {
+        Some((
+            group["InstanceType"].as_str()?.to_owned(),
+            group["InstanceCount"].as_u64()?,
+        ))
+    };
     let resources = &body["ResourceConfig"];
     match resources["InstanceGroups"].as_array() {
         Some(groups) => groups.iter().filter_map(read).collect(),
@@ -53,10 +68,18 @@ fn shape(body: &Value) -> Result<(), Refusal> {
     let groups = groups(body);
     if let Some(all) = resources["InstanceGroups"].as_array() {
         if resources["InstanceType"].is_string() || resources["InstanceCount"].is_u64() {
-            return Err(invalid("InstanceGroups cannot be combined with InstanceType and InstanceCount"));
+            return Err(invalid(
+                "InstanceGroups cannot be combined with InstanceType and InstanceCount",
+            ));
         }
-        if all.len() != groups.len() || all.iter().any(|group| !group["InstanceGroupName"].is_string()) {
-            return Err(invalid("Each instance group needs InstanceGroupName, InstanceType and InstanceCount"));
+        if all.len() != groups.len()
+            || all
+                .iter()
+                .any(|group| !group["InstanceGroupName"].is_string())
+        {
+            return Err(invalid(
+                "Each instance group needs InstanceGroupName, InstanceType and InstanceCount",
+            ));
         }
     }
     if resources["InstancePreferences"].is_array() {
@@ -69,22 +92,34 @@ fn shape(body: &Value) -> Result<(), Refusal> {
         let Some(instance) = catalog::find(kind) else {
             return Err(invalid(format!(
                 "1 validation error detected: Value '{kind}' at 'resourceConfig.instanceType' failed to satisfy constraint: Member must satisfy enum value set: [{}]",
-                catalog::all().iter().map(|known| known.instance_type.as_str()).collect::<Vec<_>>().join(", ")
+                catalog::all()
+                    .iter()
+                    .map(|known| known.instance_type.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
             )));
         };
         if *count == 0 || *count > 1000 {
             return Err(invalid("InstanceCount must be at least 1"));
         }
-        if instance.nvme_gb == 0 && resources["VolumeSizeInGB"].as_u64().is_none_or(|gb| gb == 0) {
+        if instance.nvme_gb == 0
+            && resources["VolumeSizeInGB"]
+                .as_u64()
+                .is_none_or(|gb| gb == 0)
+        {
             return Err(invalid(format!("VolumeSizeInGB is required for {kind}")));
         }
         if instance.nvme_gb > 0 && resources["VolumeKmsKeyId"].is_string() {
-            return Err(invalid(format!("VolumeKmsKeyId is not supported for {kind}, which has local storage")));
+            return Err(invalid(format!(
+                "VolumeKmsKeyId is not supported for {kind}, which has local storage"
+            )));
         }
     }
     let algorithm = &body["AlgorithmSpecification"];
     if algorithm["TrainingImage"].is_string() == algorithm["AlgorithmName"].is_string() {
-        return Err(invalid("Exactly one of TrainingImage and AlgorithmName must be given"));
+        return Err(invalid(
+            "Exactly one of TrainingImage and AlgorithmName must be given",
+        ));
     }
     Ok(())
 }
@@ -100,23 +135,31 @@ fn spot_and_pools(body: &Value) -> Result<(), Refusal> {
     let runtime = body["StoppingCondition"]["MaxRuntimeInSeconds"].as_u64();
     let wait = body["StoppingCondition"]["MaxWaitTimeInSeconds"].as_u64();
     if runtime.is_some_and(|seconds| seconds == 0 || seconds > 28 * 86_400) {
-        return Err(invalid("MaxRuntimeInSeconds must be between 1 second and 28 days"));
+        return Err(invalid(
+            "MaxRuntimeInSeconds must be between 1 second and 28 days",
+        ));
     }
-    let keep_alive = body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_u64().unwrap_or(0);
+    let keep_alive = body["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+        .as_u64()
+        .unwrap_or(0);
     if keep_alive > 0 && body["ResourceConfig"]["InstanceGroups"].is_array() {
-        return Err(invalid("KeepAlivePeriodInSeconds cannot be combined with heterogeneous clusters"));
+        return Err(invalid(
+            "KeepAlivePeriodInSeconds cannot be combined with heterogeneous clusters",
+        ));
     }
     match (is_spot, wait) {
         (false, Some(_)) => Err(invalid(
             "Invalid MaxWaitTimeInSeconds. It is only supported when EnableManagedSpotTraining is set to true",
         )),
-        (true, None) => Err(invalid("MaxWaitTimeInSeconds is required when EnableManagedSpotTraining is set to true")),
-        (true, Some(wait)) if wait < runtime.unwrap_or(86_400) => {
-            Err(invalid("Invalid MaxWaitTimeInSeconds. It must be equal to or greater than MaxRuntimeInSeconds"))
-        }
-        (true, Some(_)) if keep_alive > 0 => {
-            Err(invalid("KeepAlivePeriodInSeconds cannot be combined with managed spot training"))
-        }
+        (true, None) => Err(invalid(
+            "MaxWaitTimeInSeconds is required when EnableManagedSpotTraining is set to true",
+        )),
+        (true, Some(wait)) if wait < runtime.unwrap_or(86_400) => Err(invalid(
+            "Invalid MaxWaitTimeInSeconds. It must be equal to or greater than MaxRuntimeInSeconds",
+        )),
+        (true, Some(_)) if keep_alive > 0 => Err(invalid(
+            "KeepAlivePeriodInSeconds cannot be combined with managed spot training",
+        )),
         _ => Ok(()),
     }
 }
@@ -129,7 +172,11 @@ fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal>
         let most = world.quotas.of(&kind);
         // The instances of a pool that it takes over are counted already.
         if used.saturating_add(wanted) > most && world.pool_for(body, now).is_none() {
-            let usage = if is_spot { "spot training job" } else { "training job" };
+            let usage = if is_spot {
+                "spot training job"
+            } else {
+                "training job"
+            };
             return Err(Refusal {
                 code: "ResourceLimitExceeded",
                 message: format!(
@@ -143,9 +190,15 @@ fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal>
 
 fn inputs(region: &Region, body: &Value) -> Result<(), Refusal> {
     let channels = body["InputDataConfig"].as_array().into_iter().flatten();
-    for uri in channels.filter_map(|channel| channel["DataSource"]["S3DataSource"]["S3Uri"].as_str()) {
+    for uri in
+        channels.filter_map(|channel| channel["DataSource"]["S3DataSource"]["S3Uri"].as_str())
+    {
         if !region.has_object(uri) {
-            let bucket = uri.trim_start_matches("s3://").split('/').next().unwrap_or_default();
+            let bucket = uri
+                .trim_start_matches("s3://")
+                .split('/')
+                .next()
+                .unwrap_or_default();
             let role = body["RoleArn"].as_str().unwrap_or_default();
             return Err(invalid(format!(
                 "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region (us-east-1), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."

@@ -1,5 +1,6 @@
-//! Amazon SNS, as far as it signs: a topic's messages, the certificate that proves them, and the confirmation of a
-//! subscription. It has no topics of its own and delivers nothing by itself; [`crate::events`] does.
+//! Amazon SNS, as far as it signs: a topic's messages, the certificate that proves them, and the
+//! confirmation of a subscription. It has no topics of its own and delivers nothing by itself;
+//! [`crate::events`] does.
 
 use std::sync::LazyLock;
 
@@ -10,7 +11,8 @@ use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize, SigningKey}
 use serde_json::{Value, json};
 
 /// As SNS names them: after the hash of the certificate, which nobody checks.
-pub(crate) const CERTIFICATE_PATH: &str = "/SimpleNotificationService-51d51d51d51d51d51d51d51d51d51d51.pem";
+pub(crate) const CERTIFICATE_PATH: &str =
+    "/SimpleNotificationService-51d51d51d51d51d51d51d51d51d51d51.pem";
 /// SNS's query API.
 pub(crate) const CONFIRM_PATH: &str = "/";
 /// Real time, as certificates are judged by.
@@ -32,13 +34,25 @@ static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
 });
 
 pub(crate) async fn certificate() -> Response {
-    let pem = SIGNER.as_ref().map(|signer| signer.certificate.clone()).unwrap_or_default();
+    let pem = SIGNER
+        .as_ref()
+        .map(|signer| signer.certificate.clone())
+        .unwrap_or_default();
     ([(header::CONTENT_TYPE, "application/x-pem-file")], pem).into_response()
 }
 
 /// A message of a topic, signed (version 2). `origin` is where this region listens.
-pub(crate) fn envelope(origin: &str, topic: &str, kind: &str, message: &str, now: DateTime<Utc>) -> Value {
-    #[expect(clippy::disallowed_methods, reason = "a message id is for telling repeats apart, not part of the world")]
+pub(crate) fn envelope(
+    origin: &str,
+    topic: &str,
+    kind: &str,
+    message: &str,
+    now: DateTime<Utc>,
+) -> Value {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a message id is for telling repeats apart, not part of the world"
+    )]
     let id = uuid::Uuid::now_v7();
     let timestamp = now.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
     let mut envelope = json!({
@@ -50,11 +64,22 @@ pub(crate) fn envelope(origin: &str, topic: &str, kind: &str, message: &str, now
         let query = format!("Action=ConfirmSubscription&TopicArn={topic}&Token=2336412f37");
         envelope["SubscribeURL"] = json!(format!("{origin}{CONFIRM_PATH}?{query}"));
     }
-    let text: String = ["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
-        .into_iter()
-        .filter_map(|name| Some(format!("{name}\n{}\n", envelope[name].as_str()?)))
-        .collect();
-    let signature = SIGNER.as_ref().and_then(|signer| signer.key.sign(text.as_bytes()).ok()).unwrap_or_default();
+    let text: String = [
+        "Message",
+        "MessageId",
+        "SubscribeURL",
+        "Timestamp",
+        "Token",
+        "TopicArn",
+        "Type",
+    ]
+    .into_iter()
+    .filter_map(|name| Some(format!("{name}\n{}\n", envelope[name].as_str()?)))
+    .collect();
+    let signature = SIGNER
+        .as_ref()
+        .and_then(|signer| signer.key.sign(text.as_bytes()).ok())
+        .unwrap_or_default();
     envelope["Signature"] = json!(base64(&signature));
     envelope
 }

@@ -1,5 +1,6 @@
-//! The life of one job, laid out in advance: from its request and a seed, every phase with its times. A stop cuts it short.
-//! Pure: what a job looks like at a moment is a question to its timeline.
+//! The life of one job, laid out in advance: from its request and a seed, every phase with its
+//! times. A stop cuts it short. Pure: what a job looks like at a moment is a question to its
+//! timeline.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
@@ -58,7 +59,8 @@ pub(crate) struct Spot {
     pub(crate) never_launches: bool,
 }
 
-/// One phase: a SecondaryStatus with its times. Training phases know how much work was done before them.
+/// One phase: a SecondaryStatus with its times. Training phases know how much work was done before
+/// them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Phase {
     pub(crate) status: &'static str,
@@ -85,9 +87,21 @@ struct Drawing {
 }
 
 impl Drawing {
-    fn phase(&mut self, status: &'static str, message: &'static str, duration: f64, work_before: f64) {
+    fn phase(
+        &mut self,
+        status: &'static str,
+        message: &'static str,
+        duration: f64,
+        work_before: f64,
+    ) {
         let end = self.at + whole_seconds(duration);
-        self.phases.push(Phase { status, message, start: self.at, end, work_before });
+        self.phases.push(Phase {
+            status,
+            message,
+            start: self.at,
+            end,
+            work_before,
+        });
         self.at = end;
     }
 
@@ -103,7 +117,11 @@ fn whole_seconds(duration: f64) -> TimeDelta {
 /// Draws the life of a job.
 pub(crate) fn draw(life: &Life) -> Timeline {
     let rng = StdRng::seed_from_u64(life.seed);
-    let mut drawing = Drawing { rng, at: life.created_at, phases: Vec::new() };
+    let mut drawing = Drawing {
+        rng,
+        at: life.created_at,
+        phases: Vec::new(),
+    };
     if life.is_queued {
         let wait = drawing.between(60.0, 600.0);
         drawing.phase("Pending", "Waiting for its turn", wait, 0.0);
@@ -111,7 +129,11 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     if let Some(spot) = life.spot.as_ref().filter(|spot| spot.never_launches) {
         return never_launched(drawing, spot);
     }
-    let launch = if life.is_warm { drawing.between(5.0, 15.0) } else { drawing.between(120.0, 420.0) };
+    let launch = if life.is_warm {
+        drawing.between(5.0, 15.0)
+    } else {
+        drawing.between(120.0, 420.0)
+    };
     let launch = life.launch_seconds.unwrap_or(launch);
     drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
     if life.failure == Some(Failure::Capacity) {
@@ -133,23 +155,48 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     }
     let download = drawing.between(60.0, 200.0);
     let download = life.launch_seconds.unwrap_or(download);
-    drawing.phase("Downloading", "Downloading input data and training image", download, 0.0);
+    drawing.phase(
+        "Downloading",
+        "Downloading input data and training image",
+        download,
+        0.0,
+    );
     if let Some(failure) = life.failure {
         let ran = wall_for(life.work_seconds / 2.0).min(life.max_runtime_seconds);
-        drawing.phase("Training", "Training image download completed. Training in progress.", ran, 0.0);
+        drawing.phase(
+            "Training",
+            "Training image download completed. Training in progress.",
+            ran,
+            0.0,
+        );
         return failed(drawing, failure);
     }
     let (status, secondary) = train(life, &mut drawing);
     let upload = drawing.between(40.0, 120.0);
-    drawing.phase("Uploading", "Uploading generated training model", upload, life.work_seconds);
-    Timeline { phases: drawing.phases, end_status: status, end_secondary: secondary, failure_reason: None }
+    drawing.phase(
+        "Uploading",
+        "Uploading generated training model",
+        upload,
+        life.work_seconds,
+    );
+    Timeline {
+        phases: drawing.phases,
+        end_status: status,
+        end_secondary: secondary,
+        failure_reason: None,
+    }
 }
 
 /// Spot capacity never comes: the wait runs out, and nothing is billed.
 fn never_launched(mut drawing: Drawing, spot: &Spot) -> Timeline {
     let message = "Insufficient capacity error from EC2 while launching instances, retrying!";
     drawing.phase("Starting", message, spot.max_wait_seconds, 0.0);
-    drawing.phase("Stopping", "Stopping the training job", UNLAUNCHED_STOP_SECONDS, 0.0);
+    drawing.phase(
+        "Stopping",
+        "Stopping the training job",
+        UNLAUNCHED_STOP_SECONDS,
+        0.0,
+    );
     Timeline {
         phases: drawing.phases,
         end_status: "Stopped",
@@ -165,7 +212,12 @@ fn failed(drawing: Drawing, failure: Failure) -> Timeline {
             "InternalServerError: We encountered an internal error. Please try again."
         }
     };
-    Timeline { phases: drawing.phases, end_status: "Failed", end_secondary: "Failed", failure_reason: Some(reason) }
+    Timeline {
+        phases: drawing.phases,
+        end_status: "Failed",
+        end_secondary: "Failed",
+        failure_reason: Some(reason),
+    }
 }
 
 /// Training, with interruptions on spot, until the work is done or a limit is reached.
@@ -179,24 +231,45 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
             let draw: f64 = drawing.rng.random_range(f64::EPSILON..1.0);
             -draw.ln() * spot.mean_hours_between_interruptions * 3600.0
         });
-        let wait_left = life
-            .spot
-            .as_ref()
-            .map_or(f64::INFINITY, |spot| spot.max_wait_seconds - (drawing.at - life.created_at).as_seconds_f64());
-        let run = needed.min(allowed).min(interruption).min(wait_left).max(1.0);
-        drawing.phase("Training", "Training image download completed. Training in progress.", run, done);
+        let wait_left = life.spot.as_ref().map_or(f64::INFINITY, |spot| {
+            spot.max_wait_seconds - (drawing.at - life.created_at).as_seconds_f64()
+        });
+        let run = needed
+            .min(allowed)
+            .min(interruption)
+            .min(wait_left)
+            .max(1.0);
+        drawing.phase(
+            "Training",
+            "Training image download completed. Training in progress.",
+            run,
+            done,
+        );
         trained += run;
         if run >= needed {
             return ("Completed", "Completed");
         }
         if run >= allowed || run >= wait_left {
-            drawing.phase("Stopping", "Stopping the training job", STOP_GRACE_SECONDS, done + work_in(run));
-            let why = if run >= allowed { "MaxRuntimeExceeded" } else { "MaxWaitTimeExceeded" };
+            drawing.phase(
+                "Stopping",
+                "Stopping the training job",
+                STOP_GRACE_SECONDS,
+                done + work_in(run),
+            );
+            let why = if run >= allowed {
+                "MaxRuntimeExceeded"
+            } else {
+                "MaxWaitTimeExceeded"
+            };
             return ("Stopped", why);
         }
         let reached = done + work_in(run);
         let saves = life.spot.as_ref().is_some_and(|spot| spot.saves_progress);
-        done = if saves { (reached / CHECKPOINT_SECONDS).floor() * CHECKPOINT_SECONDS } else { 0.0 };
+        done = if saves {
+            (reached / CHECKPOINT_SECONDS).floor() * CHECKPOINT_SECONDS
+        } else {
+            0.0
+        };
         interrupted(drawing, done);
     }
 }
@@ -204,11 +277,21 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
 /// Capacity is taken away and comes back after a while.
 fn interrupted(drawing: &mut Drawing, done: f64) {
     let wait = drawing.between(300.0, 2400.0);
-    drawing.phase("Interrupted", "Interrupted by spot capacity; waiting for capacity", wait, done);
+    drawing.phase(
+        "Interrupted",
+        "Interrupted by spot capacity; waiting for capacity",
+        wait,
+        done,
+    );
     let launch = drawing.between(120.0, 300.0);
     drawing.phase("Starting", "Launching requested ML instances", launch, done);
     let download = drawing.between(60.0, 200.0);
-    drawing.phase("Downloading", "Downloading input data and training image", download, done);
+    drawing.phase(
+        "Downloading",
+        "Downloading input data and training image",
+        download,
+        done,
+    );
 }
 
 /// Work done in a stretch of training, in seconds at full speed.
@@ -218,7 +301,11 @@ pub(crate) fn work_in(elapsed: f64) -> f64 {
 
 fn wall_for(work: f64) -> f64 {
     let at_warm_up = work_in(WARM_UP_SECONDS);
-    if work <= at_warm_up { work / WARM_UP_SHARE } else { WARM_UP_SECONDS + work - at_warm_up }
+    if work <= at_warm_up {
+        work / WARM_UP_SHARE
+    } else {
+        WARM_UP_SECONDS + work - at_warm_up
+    }
 }
 
 impl Timeline {
@@ -235,49 +322,92 @@ impl Timeline {
         self.phases.iter().find(|phase| now < phase.end)
     }
 
-    /// Stops the job: what is under way ends now, then the grace, the upload of what there is, Stopped.
+    /// Stops the job: what is under way ends now, then the grace, the upload of what there is,
+    /// Stopped.
     pub(crate) fn stop(&mut self, now: DateTime<Utc>) {
-        // As it is now, not as it would have ended: a job that was to run into its limit can be stopped before.
-        let is_stopping = self.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now);
+        // As it is now, not as it would have ended: a job that was to run into its limit can be
+        // stopped before.
+        let is_stopping = self
+            .phases
+            .iter()
+            .any(|phase| phase.status == "Stopping" && phase.start <= now);
         if self.is_over(now) || is_stopping {
             return;
         }
-        let was_launched = self.phases.iter().any(|phase| phase.status == "Downloading" && phase.start <= now);
+        let was_launched = self
+            .phases
+            .iter()
+            .any(|phase| phase.status == "Downloading" && phase.start <= now);
         self.phases.retain(|phase| phase.start <= now);
         if let Some(last) = self.phases.last_mut() {
             last.end = now.max(last.start);
         }
         let mut push = |status, message, start, duration| {
             let end = start + whole_seconds(duration);
-            self.phases.push(Phase { status, message, start, end, work_before: 0.0 });
+            self.phases.push(Phase {
+                status,
+                message,
+                start,
+                end,
+                work_before: 0.0,
+            });
             end
         };
-        let grace = if was_launched { STOP_GRACE_SECONDS } else { UNLAUNCHED_STOP_SECONDS };
+        let grace = if was_launched {
+            STOP_GRACE_SECONDS
+        } else {
+            UNLAUNCHED_STOP_SECONDS
+        };
         let stopped = push("Stopping", "Stopping the training job", now, grace);
         if was_launched {
-            push("Uploading", "Uploading generated training model", stopped, 45.0);
+            push(
+                "Uploading",
+                "Uploading generated training model",
+                stopped,
+                45.0,
+            );
         }
         (self.end_status, self.end_secondary, self.failure_reason) = ("Stopped", "Stopped", None);
     }
 
     /// TrainingStartTime: the instances are there.
     pub(crate) fn billing_start(&self) -> Option<DateTime<Utc>> {
-        self.phases.iter().find(|phase| phase.status == "Downloading").map(|phase| phase.start)
+        self.phases
+            .iter()
+            .find(|phase| phase.status == "Downloading")
+            .map(|phase| phase.start)
     }
 
-    /// When instances were up, until a moment: downloading, training, stopping, uploading, but not waiting.
+    /// When instances were up, until a moment: downloading, training, stopping, uploading, but not
+    /// waiting.
     pub(crate) fn billed_spans(&self, now: DateTime<Utc>) -> Vec<Span> {
-        let Some(begin) = self.billing_start() else { return Vec::new() };
-        let is_billed = |phase: &&Phase| {
-            matches!(phase.status, "Downloading" | "Training" | "Stopping" | "Uploading") && phase.start >= begin
+        let Some(begin) = self.billing_start() else {
+            return Vec::new();
         };
-        let span = |phase: &Phase| Span { from: phase.start, until: phase.end.min(now) };
-        self.phases.iter().filter(is_billed).map(span).filter(|span| span.from < span.until).collect()
+        let is_billed = |phase: &&Phase| {
+            matches!(
+                phase.status,
+                "Downloading" | "Training" | "Stopping" | "Uploading"
+            ) && phase.start >= begin
+        };
+        let span = |phase: &Phase| Span {
+            from: phase.start,
+            until: phase.end.min(now),
+        };
+        self.phases
+            .iter()
+            .filter(is_billed)
+            .map(span)
+            .filter(|span| span.from < span.until)
+            .collect()
     }
 
     /// Their seconds.
     pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
-        self.billed_spans(now).iter().map(|span| (span.until - span.from).num_seconds()).sum()
+        self.billed_spans(now)
+            .iter()
+            .map(|span| (span.until - span.from).num_seconds())
+            .sum()
     }
 }
 
@@ -318,17 +448,31 @@ mod tests {
             saves_progress: true,
             never_launches: false,
         };
-        let timeline = draw(&Life { max_runtime_seconds: 400_000.0, ..life(Some(spot)) });
+        let timeline = draw(&Life {
+            max_runtime_seconds: 400_000.0,
+            ..life(Some(spot))
+        });
         assert_eq!(timeline.end_secondary, "Completed");
-        assert!(timeline.phases.iter().any(|phase| phase.status == "Interrupted"));
+        assert!(
+            timeline
+                .phases
+                .iter()
+                .any(|phase| phase.status == "Interrupted")
+        );
         let end = timeline.end().unwrap();
         assert!(timeline.training_seconds(end) > draw(&life(None)).training_seconds(end));
     }
 
     #[test]
     fn limits_stop_a_job_with_their_own_status() {
-        let capped = draw(&Life { max_runtime_seconds: 600.0, ..life(None) });
-        assert_eq!((capped.end_status, capped.end_secondary), ("Stopped", "MaxRuntimeExceeded"));
+        let capped = draw(&Life {
+            max_runtime_seconds: 600.0,
+            ..life(None)
+        });
+        assert_eq!(
+            (capped.end_status, capped.end_secondary),
+            ("Stopped", "MaxRuntimeExceeded")
+        );
         let spot = Spot {
             max_wait_seconds: 2000.0,
             mean_hours_between_interruptions: 1000.0,
@@ -348,21 +492,33 @@ mod tests {
         };
         let timeline = draw(&life(Some(spot)));
         let end = timeline.end().unwrap();
-        assert_eq!((timeline.end_status, timeline.end_secondary), ("Stopped", "MaxWaitTimeExceeded"));
-        assert_eq!((timeline.billing_start(), timeline.training_seconds(end)), (None, 0));
+        assert_eq!(
+            (timeline.end_status, timeline.end_secondary),
+            ("Stopped", "MaxWaitTimeExceeded")
+        );
+        assert_eq!(
+            (timeline.billing_start(), timeline.training_seconds(end)),
+            (None, 0)
+        );
         assert_eq!(end, life(None).created_at + TimeDelta::seconds(7205));
     }
 
     #[test]
     fn what_waits_in_a_queue_is_not_billed_for_it() {
-        let timeline = draw(&Life { is_queued: true, ..life(None) });
+        let timeline = draw(&Life {
+            is_queued: true,
+            ..life(None)
+        });
         assert_eq!(timeline.phases.first().unwrap().status, "Pending");
         assert!(timeline.billing_start().unwrap() > timeline.phases.first().unwrap().end);
     }
 
     #[test]
     fn a_job_that_would_end_at_its_limit_obeys_a_stop_before_it() {
-        let mut timeline = draw(&Life { max_runtime_seconds: 30_000.0, ..life(None) });
+        let mut timeline = draw(&Life {
+            max_runtime_seconds: 30_000.0,
+            ..life(None)
+        });
         assert_eq!(timeline.end_secondary, "MaxRuntimeExceeded");
         let now = timeline.billing_start().unwrap() + TimeDelta::hours(1);
         timeline.stop(now);
@@ -376,7 +532,10 @@ mod tests {
         let mut timeline = draw(&life(None));
         let now = life(None).created_at + TimeDelta::seconds(30);
         timeline.stop(now);
-        assert_eq!((timeline.end_status, timeline.billing_start()), ("Stopped", None));
+        assert_eq!(
+            (timeline.end_status, timeline.billing_start()),
+            ("Stopped", None)
+        );
         assert!(timeline.end().unwrap() < now + TimeDelta::seconds(10));
     }
 }

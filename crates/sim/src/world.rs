@@ -1,4 +1,5 @@
-//! The world: every job that was created, with its timeline. It keeps the record that the product is judged by.
+//! The world: every job that was created, with its timeline. It keeps the record that the product
+//! is judged by.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -77,7 +78,13 @@ impl Job {
         match self.timeline.phase_at(now) {
             None => self.timeline.end_status,
             Some(phase) if phase.status == "Stopping" => "Stopping",
-            Some(_) if self.timeline.phases.iter().any(|phase| phase.status == "Stopping" && phase.start <= now) => {
+            Some(_)
+                if self
+                    .timeline
+                    .phases
+                    .iter()
+                    .any(|phase| phase.status == "Stopping" && phase.start <= now) =>
+            {
                 "Stopping"
             }
             Some(_) => "InProgress",
@@ -85,7 +92,9 @@ impl Job {
     }
 
     pub(crate) fn secondary_status(&self, now: DateTime<Utc>) -> &'static str {
-        self.timeline.phase_at(now).map_or(self.timeline.end_secondary, |phase| phase.status)
+        self.timeline
+            .phase_at(now)
+            .map_or(self.timeline.end_secondary, |phase| phase.status)
     }
 
     /// BillableTimeInSeconds: with spot, the training time less the saving.
@@ -94,24 +103,39 @@ impl Job {
     }
 
     fn billed_of(&self, trained: i64) -> i64 {
-        if self.is_spot { trained * (100 - self.saving_percent) / 100 } else { trained }
+        if self.is_spot {
+            trained * (100 - self.saving_percent) / 100
+        } else {
+            trained
+        }
     }
 
-    /// TrainingTimeInSeconds and BillableTimeInSeconds as Describe has them by now, of a job that was launched and is over.
+    /// TrainingTimeInSeconds and BillableTimeInSeconds as Describe has them by now, of a job that
+    /// was launched and is over.
     pub(crate) fn told_seconds(&self, now: DateTime<Utc>) -> Option<(i64, i64)> {
         let since = now - self.timeline.end().filter(|end| *end <= now)?;
         if since < self.early_bill.absent_for {
             return None;
         }
         let trained = self.timeline.training_seconds(now);
-        let told = if since < self.early_bill.low_for { trained * 9 / 10 } else { trained };
+        let told = if since < self.early_bill.low_for {
+            trained * 9 / 10
+        } else {
+            trained
+        };
         Some((told, self.billed_of(told)))
     }
 
     /// Micro-dollars for its volumes over some time: local NVMe replaces them.
     fn volumes(&self, spans: &[Span]) -> i64 {
-        let gb = self.request["ResourceConfig"]["VolumeSizeInGB"].as_i64().unwrap_or(0);
-        if self.instance.nvme_gb > 0 { 0 } else { billing::volumes(gb, i64::from(self.count), spans) }
+        let gb = self.request["ResourceConfig"]["VolumeSizeInGB"]
+            .as_i64()
+            .unwrap_or(0);
+        if self.instance.nvme_gb > 0 {
+            0
+        } else {
+            billing::volumes(gb, i64::from(self.count), spans)
+        }
     }
 }
 
@@ -143,7 +167,12 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, faults: Faults, quotas: InstanceQuotas, create_per_second: Option<f64>) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        faults: Faults,
+        quotas: InstanceQuotas,
+        create_per_second: Option<f64>,
+    ) -> Self {
         Self {
             seed,
             faults,
@@ -166,7 +195,10 @@ impl World {
 
     /// Every job launches and downloads within the same time.
     pub(crate) fn launching_within(self, seconds: Option<f64>) -> Self {
-        Self { launch_seconds: seconds, ..self }
+        Self {
+            launch_seconds: seconds,
+            ..self
+        }
     }
 
     /// Whether a fault of some probability happens now; counts it if so.
@@ -181,7 +213,12 @@ impl World {
     /// Counts a call and says whether it is throttled.
     pub(crate) fn throttles(&mut self, operation: &str, now: DateTime<Utc>) -> bool {
         let quota = quotas::per_second(operation, self.create_per_second);
-        if !self.calls.entry(operation.to_owned()).or_default().allow(quota, now) {
+        if !self
+            .calls
+            .entry(operation.to_owned())
+            .or_default()
+            .allow(quota, now)
+        {
             return true;
         }
         let throttles = self.happens(self.faults.throttle, "throttle");
@@ -218,18 +255,26 @@ impl World {
     }
 
     fn index_of(&self, name: &str) -> Option<usize> {
-        self.by_name.get(&(self.account.clone(), name.to_owned())).copied()
+        self.by_name
+            .get(&(self.account.clone(), name.to_owned()))
+            .copied()
     }
 
-    /// Instances of a type that count against a quota: jobs that are not over, and on demand idle warm pools too.
+    /// Instances of a type that count against a quota: jobs that are not over, and on demand idle
+    /// warm pools too.
     pub(crate) fn in_use(&self, instance_type: &str, is_spot: bool, now: DateTime<Utc>) -> u32 {
         let is_there = |job: &&Job| {
             let is_busy = !job.timeline.is_over(now) || job.has_idle_pool(now);
             job.account == self.account && job.is_spot == is_spot && is_busy
         };
         let of_type = |job: &Job| -> u32 {
-            let groups = [(job.instance, job.count)].into_iter().chain(job.helpers.iter().copied());
-            groups.filter(|(kind, _)| kind.instance_type == instance_type).map(|(_, count)| count).sum()
+            let groups = [(job.instance, job.count)]
+                .into_iter()
+                .chain(job.helpers.iter().copied());
+            groups
+                .filter(|(kind, _)| kind.instance_type == instance_type)
+                .map(|(_, count)| count)
+                .sum()
         };
         self.jobs.iter().filter(is_there).map(of_type).sum()
     }
@@ -237,33 +282,39 @@ impl World {
     /// The idle pool that a request would take over.
     pub(crate) fn pool_for(&self, request: &Value, now: DateTime<Utc>) -> Option<usize> {
         let is_own = |job: &Job| job.account == self.account;
-        self.jobs.iter().position(|job| is_own(job) && job.has_idle_pool(now) && job.matches(request))
+        self.jobs
+            .iter()
+            .position(|job| is_own(job) && job.has_idle_pool(now) && job.matches(request))
     }
 
     /// Forgets a job: its name is free again.
     pub(crate) fn delete(&mut self, name: &str) {
-        self.by_name.remove(&(self.account.clone(), name.to_owned()));
+        self.by_name
+            .remove(&(self.account.clone(), name.to_owned()));
     }
 
     /// Creates a job whose request has passed the rules; its life is drawn here and now.
     pub(crate) fn create(&mut self, request: Value, now: DateTime<Utc>) -> Option<&Job> {
         let name = request["TrainingJobName"].as_str()?.to_owned();
         let groups = rules::groups(&request);
-        let mut groups =
-            groups.iter().filter_map(|(kind, count)| Some((catalog::find(kind)?, u32::try_from(*count).ok()?)));
+        let mut groups = groups
+            .iter()
+            .filter_map(|(kind, count)| Some((catalog::find(kind)?, u32::try_from(*count).ok()?)));
         let (instance, count) = groups.next()?;
         let helpers: Vec<(&'static InstanceType, u32)> = groups.collect();
         let hyper = strings(&request["HyperParameters"]);
         let training = physics::training(&hyper, instance, count);
-        let is_spot = request["EnableManagedSpotTraining"].as_bool().unwrap_or(false);
+        let is_spot = request["EnableManagedSpotTraining"]
+            .as_bool()
+            .unwrap_or(false);
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
         let pool = self.pool_for(&request, now);
         let life = Life {
             created_at: now,
-            work_seconds: training
-                .as_ref()
-                .map_or(SLEEP_SECONDS, |t| t.steps * t.tokens_per_step / t.tokens_per_second),
+            work_seconds: training.as_ref().map_or(SLEEP_SECONDS, |t| {
+                t.steps * t.tokens_per_step / t.tokens_per_second
+            }),
             max_runtime_seconds: real(max_runtime(&request)),
             spot: is_spot.then(|| self.spot(&request, mean_hours)),
             failure: self.failure(is_spot, &mut StdRng::seed_from_u64(seed ^ 0x5eed)),
@@ -273,7 +324,10 @@ impl World {
             seed,
         };
         if let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) {
-            left.pool_end = Some(PoolEnd { at: now, reused_by: Some(name.clone()) });
+            left.pool_end = Some(PoolEnd {
+                at: now,
+                reused_by: Some(name.clone()),
+            });
         }
         let is_dropped = self.happens(self.faults.silent_drop, "silent_drop");
         let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
@@ -285,7 +339,10 @@ impl World {
             request["CheckpointConfig"] = Value::Null;
         }
         let job = Job {
-            arn: format!("arn:aws:sagemaker:us-east-1:{}:training-job/{name}", self.account),
+            arn: format!(
+                "arn:aws:sagemaker:us-east-1:{}:training-job/{name}",
+                self.account
+            ),
             account: self.account.clone(),
             name: name.clone(),
             created_at: now,
@@ -309,7 +366,8 @@ impl World {
             stop_asked_at: None,
             request,
         };
-        self.by_name.insert((self.account.clone(), name), self.jobs.len());
+        self.by_name
+            .insert((self.account.clone(), name), self.jobs.len());
         self.jobs.push(job);
         self.jobs.last()
     }
@@ -327,7 +385,10 @@ impl World {
     /// How far Describe and List are behind.
     fn lags(&mut self) -> (TimeDelta, TimeDelta) {
         if self.happens(self.faults.lag, "lag") {
-            (self.up_to(self.faults.lag_seconds), self.up_to(self.faults.lag_seconds))
+            (
+                self.up_to(self.faults.lag_seconds),
+                self.up_to(self.faults.lag_seconds),
+            )
         } else {
             (TimeDelta::zero(), TimeDelta::zero())
         }
@@ -369,8 +430,14 @@ impl World {
         Some(failure)
     }
 
-    /// Job names are random, lives must not be: the seed is what the job is, and how many like it came before.
-    fn seed_for(&mut self, instance: &InstanceType, is_spot: bool, hyper: &BTreeMap<String, String>) -> u64 {
+    /// Job names are random, lives must not be: the seed is what the job is, and how many like it
+    /// came before.
+    fn seed_for(
+        &mut self,
+        instance: &InstanceType,
+        is_spot: bool,
+        hyper: &BTreeMap<String, String>,
+    ) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.seed, &instance.instance_type, is_spot, hyper).hash(&mut hasher);
         let kind = hasher.finish();
@@ -380,13 +447,24 @@ impl World {
         hasher.finish()
     }
 
-    /// The region's own record: one entry per job, billed by its own arithmetic; and calls by operation.
+    /// The region's own record: one entry per job, billed by its own arithmetic; and calls by
+    /// operation.
     pub(crate) fn record(&self, now: DateTime<Utc>) -> Value {
-        let jobs: Vec<Value> = self.jobs.iter().map(|job| self.record_of(job, now)).collect();
+        let jobs: Vec<Value> = self
+            .jobs
+            .iter()
+            .map(|job| self.record_of(job, now))
+            .collect();
         let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
-            self.calls.iter().map(|(operation, calls)| (operation, figure(calls))).collect()
+            self.calls
+                .iter()
+                .map(|(operation, calls)| (operation, figure(calls)))
+                .collect()
         };
-        let most = self.calls.get("ListTrainingJobs").map_or(0, |calls| calls.most_in_a_second);
+        let most = self
+            .calls
+            .get("ListTrainingJobs")
+            .map_or(0, |calls| calls.most_in_a_second);
         json!({
             "now": now,
             "jobs": jobs,
@@ -402,8 +480,15 @@ impl World {
         let billable = job.billable_seconds(now);
         let pool: Vec<Span> = job.retained(now).into_iter().collect();
         let bill = |spans: &[Span], percent: i64| -> Option<i64> {
-            let groups = [(job.instance, job.count)].into_iter().chain(job.helpers.iter().copied());
-            groups.map(|(kind, count)| self.rates.bill(&kind.instance_type, i64::from(count), spans, percent)).sum()
+            let groups = [(job.instance, job.count)]
+                .into_iter()
+                .chain(job.helpers.iter().copied());
+            groups
+                .map(|(kind, count)| {
+                    self.rates
+                        .bill(&kind.instance_type, i64::from(count), spans, percent)
+                })
+                .sum()
         };
         json!({
             "name": job.name,
@@ -441,22 +526,35 @@ fn real(seconds: u64) -> f64 {
 }
 
 fn max_runtime(request: &Value) -> u64 {
-    request["StoppingCondition"]["MaxRuntimeInSeconds"].as_u64().unwrap_or(86_400)
+    request["StoppingCondition"]["MaxRuntimeInSeconds"]
+        .as_u64()
+        .unwrap_or(86_400)
 }
 
 fn strings(value: &Value) -> BTreeMap<String, String> {
     let entries = value.as_object().into_iter().flatten();
-    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+    entries
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 pub(crate) fn tags(value: &Value) -> BTreeMap<String, String> {
     let pairs = value.as_array().into_iter().flatten();
-    pairs.filter_map(|tag| Some((tag["Key"].as_str()?.to_owned(), tag["Value"].as_str()?.to_owned()))).collect()
+    pairs
+        .filter_map(|tag| {
+            Some((
+                tag["Key"].as_str()?.to_owned(),
+                tag["Value"].as_str()?.to_owned(),
+            ))
+        })
+        .collect()
 }
 
 static SPOT: LazyLock<BTreeMap<String, (i64, f64)>> = LazyLock::new(|| {
     let rows: Vec<(String, i64, f64)> = embedded::csv("spot.csv", include_str!("../data/spot.csv"));
-    rows.into_iter().map(|(family, saving, interruptions)| (family, (saving, interruptions))).collect()
+    rows.into_iter()
+        .map(|(family, saving, interruptions)| (family, (saving, interruptions)))
+        .collect()
 });
 
 fn spot_facts(family: &str) -> (i64, f64) {

@@ -1,5 +1,6 @@
-//! What metrics cost: writing them, reading them, keeping them, beside a bare server on the same tables and the same Postgres,
-//! in alternated rounds. Ratios of medians; the absolute figures are of this machine at that moment.
+//! What metrics cost: writing them, reading them, keeping them, beside a bare server on the same
+//! tables and the same Postgres, in alternated rounds. Ratios of medians; the absolute figures are
+//! of this machine at that moment.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,23 @@ const HISTORY_POINTS: i64 = 100_000;
 /// 2026-11-10: in the past on the domain clock of the bench.
 const EPOCH: i64 = 1_794_268_800;
 
-/// In the order in which they are measured: storage first, on empty tables, where only what the service has written is.
-pub(super) const PARTS: [&str; 5] = ["storage", "ingest", "history_100k", "get_trial", "comparison_100_of_10k"];
+/// In the order in which they are measured: storage first, on empty tables, where only what the
+/// service has written is.
+pub(super) const PARTS: [&str; 5] = [
+    "storage",
+    "ingest",
+    "history_100k",
+    "get_trial",
+    "comparison_100_of_10k",
+];
 
 pub(super) fn measure(parts: &[&str]) -> Result<Value, String> {
-    let setting = Setting { factor: 600, push: false, metrics_interval_seconds: 0, region: vec![] };
+    let setting = Setting {
+        factor: 600,
+        push: false,
+        metrics_interval_seconds: 0,
+        region: vec![],
+    };
     let mut rig = Rig::set(&setting)?;
     rig.start_bare()?;
     let mut figures = json!({});
@@ -46,13 +59,18 @@ pub(super) fn measure(parts: &[&str]) -> Result<Value, String> {
     Ok(figures)
 }
 
-/// Ten thousand that have ended, with their metrics read and settled: what is measured is reading alone.
+/// Ten thousand that have ended, with their metrics read and settled: what is measured is reading
+/// alone.
 fn make_trials(rig: &Rig) -> Result<(), String> {
     rig.submit(TRIALS, HOUR_OF_TOKENS / 10, 7200)?;
-    rig.wait(Duration::from_mins(20), "the experiments have not ended", |rig| {
-        let list = rig.get("/v1/experiments?state=running&page_size=1")?;
-        Ok(list["items"].as_array().is_some_and(Vec::is_empty))
-    })?;
+    rig.wait(
+        Duration::from_mins(20),
+        "the experiments have not ended",
+        |rig| {
+            let list = rig.get("/v1/experiments?state=running&page_size=1")?;
+            Ok(list["items"].as_array().is_some_and(Vec::is_empty))
+        },
+    )?;
     std::thread::sleep(Duration::from_secs(10));
     Ok(())
 }
@@ -66,7 +84,10 @@ fn median(values: &[f64]) -> f64 {
 fn quantile(values: &[f64], share: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get((sorted.len() * share / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    sorted
+        .get((sorted.len() * share / 100).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -82,7 +103,12 @@ fn batch(number: i64) -> String {
         let step = number * LINES_OF_BATCH + line;
         let _ = write!(body, "{{\"timestamp\":{}.25,\"step\":{step}", EPOCH + step);
         for metric in 0..10 {
-            let _ = write!(body, ",\"m{metric}\":{}.{:03}", metric + 1, (step * 7919 + metric) % 1000);
+            let _ = write!(
+                body,
+                ",\"m{metric}\":{}.{:03}",
+                metric + 1,
+                (step * 7919 + metric) % 1000
+            );
         }
         body.push_str("}\n");
     }
@@ -105,7 +131,9 @@ struct Written {
 
 fn ingest(rig: &Rig) -> Result<Value, String> {
     let mut written = [Way::Ours, Way::Bare, Way::Copy].map(|way| (way, Written::default()));
-    let runs: Vec<String> = (0..CONNECTIONS).map(|_| rig.new_run()).collect::<Result<_, _>>()?;
+    let runs: Vec<String> = (0..CONNECTIONS)
+        .map(|_| rig.new_run())
+        .collect::<Result<_, _>>()?;
     for round in 0..=ROUNDS {
         for (way, figures) in &mut written {
             let way = *way;
@@ -123,19 +151,31 @@ fn ingest(rig: &Rig) -> Result<Value, String> {
                                     rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop)
                                 }
                                 // Series that are nobody's: the same table, other keys.
-                                Way::Bare => rig.post_bare(&format!("/points/{}", 1_000_000 + connection * 10), body),
-                                Way::Copy => rig.post_bare(&format!("/copy/{}", 2_000_000 + connection * 10), body),
+                                Way::Bare => rig.post_bare(
+                                    &format!("/points/{}", 1_000_000 + connection * 10),
+                                    body,
+                                ),
+                                Way::Copy => rig.post_bare(
+                                    &format!("/copy/{}", 2_000_000 + connection * 10),
+                                    body,
+                                ),
                             })
                         })
                     })
                     .collect();
-                senders.into_iter().try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
+                senders
+                    .into_iter()
+                    .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
             })?;
             let points = real(CONNECTIONS) * real(bodies.len()) * 1000.0;
             // The first round makes connections and series: not counted.
             if round > 0 {
-                figures.points_per_second.push(points / begun.elapsed().as_secs_f64());
-                figures.cpu_seconds_per_million.push((rig.cpu_of(way == Way::Ours) - cpu) / points * 1e6);
+                figures
+                    .points_per_second
+                    .push(points / begun.elapsed().as_secs_f64());
+                figures
+                    .cpu_seconds_per_million
+                    .push((rig.cpu_of(way == Way::Ours) - cpu) / points * 1e6);
             }
         }
     }
@@ -177,7 +217,10 @@ fn history(rig: &Rig) -> Result<Value, String> {
             timed(|| rig.bytes_bare(&format!("/history/{series}")))?,
         ];
         if round > 0 {
-            times.iter_mut().zip(asked).for_each(|(times, asked)| times.push(asked));
+            times
+                .iter_mut()
+                .zip(asked)
+                .for_each(|(times, asked)| times.push(asked));
         }
     }
     let [parquet, json, bare] = times.map(|times| median(&times));
@@ -195,22 +238,30 @@ fn timed<T>(act: impl FnOnce() -> Result<T, String>) -> Result<f64, String> {
 
 /// Room that a million points take: as they were written, and compacted.
 fn storage(rig: &Rig) -> Result<Value, String> {
-    let bodies: Vec<String> = (0..1000 / i64::try_from(CONNECTIONS).unwrap_or(1)).map(batch).collect();
+    let bodies: Vec<String> = (0..1000 / i64::try_from(CONNECTIONS).unwrap_or(1))
+        .map(batch)
+        .collect();
     std::thread::scope(|scope| {
         let send = || {
             let run = rig.new_run()?;
-            bodies.iter().try_for_each(|body| rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop))
+            bodies
+                .iter()
+                .try_for_each(|body| rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop))
         };
         let senders: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(send)).collect();
-        senders.into_iter().try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
     })?;
     let live = rig.get_bare("/size")?;
     let of = |sizes: &Value, key: &str| sizes[key].as_f64().unwrap_or(f64::NAN);
     let live_mb = (of(&live, "samples") + of(&live, "rollups")) / of(&live, "live");
     rig.end_runs()?;
-    rig.wait(Duration::from_mins(3), "the runs are not compacted", |rig| {
-        Ok(rig.get_bare("/size")?["live"].as_f64() == Some(0.0))
-    })?;
+    rig.wait(
+        Duration::from_mins(3),
+        "the runs are not compacted",
+        |rig| Ok(rig.get_bare("/size")?["live"].as_f64() == Some(0.0)),
+    )?;
     let packed = rig.get_bare("/size")?;
     let packed_mb = (of(&packed, "chunks") + of(&packed, "rollups")) / of(&packed, "packed");
     Ok(json!({
@@ -220,7 +271,9 @@ fn storage(rig: &Rig) -> Result<Value, String> {
 
 /// The digits of a typed id as a UUID, which the bare server knows it by.
 fn bare_id(id: &str) -> String {
-    id.rsplit_once('_').map_or(id, |(_, digits)| digits).to_owned()
+    id.rsplit_once('_')
+        .map_or(id, |(_, digits)| digits)
+        .to_owned()
 }
 
 fn get_trial(rig: &Rig) -> Result<Value, String> {
@@ -230,7 +283,13 @@ fn get_trial(rig: &Rig) -> Result<Value, String> {
         let (rate, own) = load(&ids, |id| rig.bytes(&format!("/v1/trials/{id}")).map(drop))?;
         ours.push(rate);
         latencies.extend(own);
-        bare.push(load(&ids, |id| rig.bytes_bare(&format!("/trials/{}", bare_id(id))).map(drop))?.0);
+        bare.push(
+            load(&ids, |id| {
+                rig.bytes_bare(&format!("/trials/{}", bare_id(id)))
+                    .map(drop)
+            })?
+            .0,
+        );
     }
     Ok(json!({
         "requests_per_second": median(&ours).round(), "bare_requests_per_second": median(&bare).round(),
@@ -240,7 +299,10 @@ fn get_trial(rig: &Rig) -> Result<Value, String> {
 }
 
 /// Requests a second over all connections, and each one's milliseconds.
-fn load(ids: &[String], ask: impl Fn(&str) -> Result<(), String> + Sync) -> Result<(f64, Vec<f64>), String> {
+fn load(
+    ids: &[String],
+    ask: impl Fn(&str) -> Result<(), String> + Sync,
+) -> Result<(f64, Vec<f64>), String> {
     let begun = Instant::now();
     let ask = &ask;
     let latencies = std::thread::scope(|scope| {
@@ -250,7 +312,9 @@ fn load(ids: &[String], ask: impl Fn(&str) -> Result<(), String> + Sync) -> Resu
                     let mut own = Vec::new();
                     let mut index = connection;
                     while begun.elapsed() < READ_FOR {
-                        let Some(id) = ids.get(index * 7919 % ids.len()) else { break };
+                        let Some(id) = ids.get(index * 7919 % ids.len()) else {
+                            break;
+                        };
                         own.push(timed(|| ask(id))?);
                         index += CONNECTIONS;
                     }
@@ -264,15 +328,20 @@ fn load(ids: &[String], ask: impl Fn(&str) -> Result<(), String> + Sync) -> Resu
         }
         Ok::<_, String>(all)
     })?;
-    Ok((real(latencies.len()) / begun.elapsed().as_secs_f64(), latencies))
+    Ok((
+        real(latencies.len()) / begun.elapsed().as_secs_f64(),
+        latencies,
+    ))
 }
 
 /// A table of a hundred trials where there are ten thousand.
 fn comparison(rig: &Rig) -> Result<Value, String> {
     let experiment = rig.new_experiment(100, HOUR_OF_TOKENS / 10)?;
-    rig.wait(Duration::from_mins(5), "the hundred trials have not ended", |rig| {
-        Ok(!rig.get(&format!("/v1/experiments/{experiment}"))?["ended_at"].is_null())
-    })?;
+    rig.wait(
+        Duration::from_mins(5),
+        "the hundred trials have not ended",
+        |rig| Ok(!rig.get(&format!("/v1/experiments/{experiment}"))?["ended_at"].is_null()),
+    )?;
     std::thread::sleep(Duration::from_secs(10));
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..60 {

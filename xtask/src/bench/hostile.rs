@@ -1,5 +1,6 @@
-//! How long a health check takes while clients are hostile: half-open connections, bodies of unknown fields, huge regular
-//! expressions, and exports of a million points. Whoever cannot be answered within a tenth of a second is taken for dead.
+//! How long a health check takes while clients are hostile: half-open connections, bodies of
+//! unknown fields, huge regular expressions, and exports of a million points. Whoever cannot be
+//! answered within a tenth of a second is taken for dead.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -33,14 +34,22 @@ struct Attack<'a> {
     once: Box<dyn Fn(usize) + Sync + 'a>,
 }
 
-/// Latencies of the health check at rest and under each attack; the series that is exported has so many points.
+/// Latencies of the health check at rest and under each attack; the series that is exported has so
+/// many points.
 pub(super) fn measure(points: i64) -> Result<Value, String> {
-    let rig = Rig::set(&Setting { factor: 1, push: false, metrics_interval_seconds: 0, region: vec![] })?;
+    let rig = Rig::set(&Setting {
+        factor: 1,
+        push: false,
+        metrics_interval_seconds: 0,
+        region: vec![],
+    })?;
     let viewer = rig.new_key("viewer")?;
     let run = long_run(&rig, points)?;
     let mut figures = json!({ "at_rest": probed(&rig, &AtomicU64::new(0))? });
     figures["half_open"] = half_open(&rig)?;
-    let fields: Map<String, Value> = (0..UNKNOWN_FIELDS).map(|n| (format!("unknown_{n:05}"), json!(0))).collect();
+    let fields: Map<String, Value> = (0..UNKNOWN_FIELDS)
+        .map(|n| (format!("unknown_{n:05}"), json!(0)))
+        .collect();
     let fields = Value::Object(fields).to_string();
     let metrics: Vec<Value> = (0..REGEXES)
         .map(|n| json!({"name": format!("m{n}"), "regex": format!(r"((\w{{50}}){{8}})x{n}"), "meaning": "other"}))
@@ -48,8 +57,13 @@ pub(super) fn measure(points: i64) -> Result<Value, String> {
     let regexes = json!({"name": "x", "model": {}, "metrics": metrics}).to_string();
     let formats = ["csv", "ndjson", "parquet"];
     let export = |client: usize| {
-        let format = formats.get(client % formats.len()).copied().unwrap_or("csv");
-        drop(rig.bytes(&format!("/v1/runs/{run}/metrics?metric=loss&format={format}")));
+        let format = formats
+            .get(client % formats.len())
+            .copied()
+            .unwrap_or("csv");
+        drop(rig.bytes(&format!(
+            "/v1/runs/{run}/metrics?metric=loss&format={format}"
+        )));
     };
     let attacks = [
         Attack {
@@ -62,7 +76,11 @@ pub(super) fn measure(points: i64) -> Result<Value, String> {
             clients: VIEWERS,
             once: Box::new(|_| rig.post_as(&viewer, "/v1/lint?kind=workload", &regexes)),
         },
-        Attack { name: "exports", clients: EXPORTS, once: Box::new(export) },
+        Attack {
+            name: "exports",
+            clients: EXPORTS,
+            once: Box::new(export),
+        },
     ];
     for attack in &attacks {
         figures[attack.name] = under(&rig, attack)?;
@@ -83,7 +101,10 @@ fn long_run(rig: &Rig, points: i64) -> Result<String, String> {
                 1.0 / (1.0 + to_real(step))
             )
         });
-        rig.post(&format!("/v1/runs/{run}/metrics"), &lines.collect::<String>())?;
+        rig.post(
+            &format!("/v1/runs/{run}/metrics"),
+            &lines.collect::<String>(),
+        )?;
     }
     Ok(run)
 }
@@ -96,14 +117,21 @@ fn to_real(count: i64) -> f64 {
 /// Heads that never end, opened again when the server has closed them.
 fn half_open(rig: &Rig) -> Result<Value, String> {
     let mut files = getrlimit(Resource::Nofile);
-    files = Rlimit { current: files.maximum, maximum: files.maximum };
+    files = Rlimit {
+        current: files.maximum,
+        maximum: files.maximum,
+    };
     setrlimit(Resource::Nofile, files).map_err(|error| format!("more files: {error}"))?;
     let open = || -> Result<TcpStream, String> {
         let mut stream = TcpStream::connect(rig.address()).map_err(|error| error.to_string())?;
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-A: ").map_err(|error| error.to_string())?;
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-A: ")
+            .map_err(|error| error.to_string())?;
         Ok(stream)
     };
-    let streams = (0..HALF_OPEN).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
+    let streams = (0..HALF_OPEN)
+        .map(|_| open())
+        .collect::<Result<Vec<_>, _>>()?;
     let count = AtomicU64::new(u64::try_from(streams.len()).unwrap_or(0));
     let figures = probed(rig, &count);
     drop(streams);
@@ -139,8 +167,16 @@ fn probed(rig: &Rig, attacks: &AtomicU64) -> Result<Value, String> {
         std::thread::sleep(Duration::from_millis(10));
     }
     latencies.sort_by(f64::total_cmp);
-    let at = |percent: usize| latencies.get((latencies.len() * percent / 100).min(latencies.len() - 1)).copied();
-    let (p50, p99, most) = (at(50).unwrap_or(0.0), at(99).unwrap_or(0.0), at(100).unwrap_or(0.0));
+    let at = |percent: usize| {
+        latencies
+            .get((latencies.len() * percent / 100).min(latencies.len() - 1))
+            .copied()
+    };
+    let (p50, p99, most) = (
+        at(50).unwrap_or(0.0),
+        at(99).unwrap_or(0.0),
+        at(100).unwrap_or(0.0),
+    );
     Ok(json!({
         "livez_p50_ms": round(p50), "livez_p99_ms": round(p99), "livez_max_ms": round(most), "probes": latencies.len(),
         "attacks": attacks.load(Ordering::Relaxed), "passed": most < LIVEZ_MS_MAX,
@@ -148,7 +184,10 @@ fn probed(rig: &Rig, attacks: &AtomicU64) -> Result<Value, String> {
 }
 
 pub(super) fn show(figures: &Value) {
-    println!("\n{:<24} {:>10} {:>10} {:>10} {:>9}", "GET /livez, ms", "p50", "p99", "max", "attacks");
+    println!(
+        "\n{:<24} {:>10} {:>10} {:>10} {:>9}",
+        "GET /livez, ms", "p50", "p99", "max", "attacks"
+    );
     for (name, of) in figures.as_object().into_iter().flatten() {
         let number = |key: &str| of[key].as_f64().unwrap_or(f64::NAN);
         println!(

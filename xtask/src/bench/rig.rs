@@ -1,4 +1,5 @@
-//! What a figure is measured on: release builds of region and service, a Postgres of their own, and a client.
+//! What a figure is measured on: release builds of region and service, a Postgres of their own, and
+//! a client.
 
 use std::fs;
 use std::path::Path;
@@ -43,35 +44,85 @@ impl Rig {
         let folder = scratch.0.clone();
         fs::create_dir_all(folder.join("s3/bench/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/bench/train/part-0"), "x").map_err(|error| error.to_string())?;
-        let cluster = Cluster::start(&Config { data_dir: folder.join("data"), durable: false });
+        let cluster = Cluster::start(&Config {
+            data_dir: folder.join("data"),
+            durable: false,
+        });
         let cluster = cluster.map_err(|error| error.to_string())?;
         let database = cluster.url("postgres");
         host(&["migrate"], &database)?;
-        let key = host(&["keys", "create", "--project", "bench", "--role", "admin"], &database)?;
+        let key = host(
+            &["keys", "create", "--project", "bench", "--role", "admin"],
+            &database,
+        )?;
         let events = host(&["keys", "events"], &database)?;
-        let clock = format!("2026-11-20T00:00:00Z,{},{}", rfc3339(now_seconds()), setting.factor);
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let clock = format!(
+            "2026-11-20T00:00:00Z,{},{}",
+            rfc3339(now_seconds()),
+            setting.factor
+        );
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = port.map_err(|error| error.to_string())?.to_string();
         let mut region = start_region(&folder, setting, &clock, &address, &events)?;
-        let addresses: Value = ready(&folder.join("region.json"), &mut region, &folder.join("region.log"))
-            .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()))?;
+        let addresses: Value = ready(
+            &folder.join("region.json"),
+            &mut region,
+            &folder.join("region.log"),
+        )
+        .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()))?;
         let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
-        let mut service = start_service(&folder, setting, (&clock, &address, &database), (&text("api"), &text("s3")))?;
-        let url = ready(&folder.join("service.url"), &mut service, &folder.join("service.log"))?;
-        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_mins(1))).build().new_agent();
-        Ok(Self { cluster, region, region_url: text("api"), service, url, key, agent, bare: None, scratch })
+        let mut service = start_service(
+            &folder,
+            setting,
+            (&clock, &address, &database),
+            (&text("api"), &text("s3")),
+        )?;
+        let url = ready(
+            &folder.join("service.url"),
+            &mut service,
+            &folder.join("service.log"),
+        )?;
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_mins(1)))
+            .build()
+            .new_agent();
+        Ok(Self {
+            cluster,
+            region,
+            region_url: text("api"),
+            service,
+            url,
+            key,
+            agent,
+            bare: None,
+            scratch,
+        })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let url = format!("{}{path}", self.url);
-        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
-        let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
-        answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+        let request = self
+            .agent
+            .get(&url)
+            .header("authorization", &format!("Bearer {}", self.key));
+        let mut answer = request
+            .call()
+            .map_err(|error| format!("GET {url}: {error}"))?;
+        answer
+            .body_mut()
+            .with_config()
+            .limit(256 << 20)
+            .read_json()
+            .map_err(|error| format!("GET {url}: {error}"))
     }
 
     /// A key of another role.
     pub(super) fn new_key(&self, role: &str) -> Result<String, String> {
-        host(&["keys", "create", "--project", "bench", "--role", role], &self.cluster.url("postgres"))
+        host(
+            &["keys", "create", "--project", "bench", "--role", role],
+            &self.cluster.url("postgres"),
+        )
     }
 
     /// Host and port of the service.
@@ -81,14 +132,27 @@ impl Rig {
 
     /// Whether the service lives, on a connection of its own.
     pub(super) fn livez(&self) -> Result<(), String> {
-        let request = self.agent.get(format!("{}/livez", self.url)).header("connection", "close");
-        request.call().map(drop).map_err(|error| format!("GET /livez: {error}"))
+        let request = self
+            .agent
+            .get(format!("{}/livez", self.url))
+            .header("connection", "close");
+        request
+            .call()
+            .map(drop)
+            .map_err(|error| format!("GET /livez: {error}"))
     }
 
     /// Sends something and does not mind the answer.
     pub(super) fn post_as(&self, key: &str, path: &str, body: &str) {
-        let request = self.agent.post(format!("{}{path}", self.url)).header("authorization", &format!("Bearer {key}"));
-        drop(request.send(body).map(|mut answer| answer.body_mut().read_to_vec()));
+        let request = self
+            .agent
+            .post(format!("{}{path}", self.url))
+            .header("authorization", &format!("Bearer {key}"));
+        drop(
+            request
+                .send(body)
+                .map(|mut answer| answer.body_mut().read_to_vec()),
+        );
     }
 
     /// Starts the bare server beside the service, on its database.
@@ -113,32 +177,69 @@ impl Rig {
 
     pub(super) fn post(&self, path: &str, body: &str) -> Result<Value, String> {
         let url = format!("{}{path}", self.url);
-        let request = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key));
+        let request = self
+            .agent
+            .post(&url)
+            .header("authorization", &format!("Bearer {}", self.key));
         let request = request.config().http_status_as_error(false).build();
-        let mut answer = request.send(body).map_err(|error| format!("POST {url}: {error}"))?;
+        let mut answer = request
+            .send(body)
+            .map_err(|error| format!("POST {url}: {error}"))?;
         let is_refused = !answer.status().is_success();
-        let value: Value = answer.body_mut().read_json().map_err(|error| format!("POST {url}: {error}"))?;
-        if is_refused { Err(format!("POST {url}: {value}")) } else { Ok(value) }
+        let value: Value = answer
+            .body_mut()
+            .read_json()
+            .map_err(|error| format!("POST {url}: {error}"))?;
+        if is_refused {
+            Err(format!("POST {url}: {value}"))
+        } else {
+            Ok(value)
+        }
     }
 
     pub(super) fn post_bare(&self, path: &str, body: &str) -> Result<(), String> {
         let url = format!("{}{path}", self.bare_url());
-        let answer = self.agent.post(&url).send(body).and_then(|mut answer| answer.body_mut().read_to_vec());
-        answer.map(drop).map_err(|error| format!("POST {url}: {error}"))
+        let answer = self
+            .agent
+            .post(&url)
+            .send(body)
+            .and_then(|mut answer| answer.body_mut().read_to_vec());
+        answer
+            .map(drop)
+            .map_err(|error| format!("POST {url}: {error}"))
     }
 
     /// A body, read whole.
     pub(super) fn bytes(&self, path: &str) -> Result<Vec<u8>, String> {
         let url = format!("{}{path}", self.url);
-        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
-        let mut answer = request.call().map_err(|error| format!("GET {url}: {error}"))?;
-        answer.body_mut().with_config().limit(256 << 20).read_to_vec().map_err(|error| format!("GET {url}: {error}"))
+        let request = self
+            .agent
+            .get(&url)
+            .header("authorization", &format!("Bearer {}", self.key));
+        let mut answer = request
+            .call()
+            .map_err(|error| format!("GET {url}: {error}"))?;
+        answer
+            .body_mut()
+            .with_config()
+            .limit(256 << 20)
+            .read_to_vec()
+            .map_err(|error| format!("GET {url}: {error}"))
     }
 
     pub(super) fn bytes_bare(&self, path: &str) -> Result<Vec<u8>, String> {
         let url = format!("{}{path}", self.bare_url());
-        let mut answer = self.agent.get(&url).call().map_err(|error| format!("GET {url}: {error}"))?;
-        answer.body_mut().with_config().limit(256 << 20).read_to_vec().map_err(|error| format!("GET {url}: {error}"))
+        let mut answer = self
+            .agent
+            .get(&url)
+            .call()
+            .map_err(|error| format!("GET {url}: {error}"))?;
+        answer
+            .body_mut()
+            .with_config()
+            .limit(256 << 20)
+            .read_to_vec()
+            .map_err(|error| format!("GET {url}: {error}"))
     }
 
     pub(super) fn get_bare(&self, path: &str) -> Result<Value, String> {
@@ -149,7 +250,10 @@ impl Rig {
     pub(super) fn new_run(&self) -> Result<String, String> {
         let spec = json!({"name": "bench", "hardware": "none", "accelerator_count": 1});
         let run = self.post("/v1/runs", &spec.to_string())?;
-        run["id"].as_str().map(str::to_owned).ok_or_else(|| run.to_string())
+        run["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| run.to_string())
     }
 
     pub(super) fn end_runs(&self) -> Result<(), String> {
@@ -169,7 +273,10 @@ impl Rig {
             if ids.len() >= count {
                 break;
             }
-            let path = format!("/v1/experiments/{}/trials", experiment["id"].as_str().unwrap_or_default());
+            let path = format!(
+                "/v1/experiments/{}/trials",
+                experiment["id"].as_str().unwrap_or_default()
+            );
             let trials = self.get(&path)?;
             let trials = trials["items"].as_array().into_iter().flatten();
             ids.extend(trials.filter_map(|trial| Some(trial["id"].as_str()?.to_owned())));
@@ -179,8 +286,14 @@ impl Rig {
 
     /// One experiment of so many trials; its id.
     pub(super) fn new_experiment(&self, trials: u32, tokens: u64) -> Result<String, String> {
-        let created = self.post("/v1/experiments", &spec(999_999, trials, tokens, 7200).to_string())?;
-        created["id"].as_str().map(str::to_owned).ok_or_else(|| created.to_string())
+        let created = self.post(
+            "/v1/experiments",
+            &spec(999_999, trials, tokens, 7200).to_string(),
+        )?;
+        created["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| created.to_string())
     }
 
     /// CPU seconds of a server (ours, or the bare one) and of Postgres together.
@@ -193,8 +306,11 @@ impl Rig {
         // Its children, and those that have ended and been waited for.
         let children = fs::read_dir("/proc").into_iter().flatten().flatten();
         let children = children.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let own =
-            children.filter(|pid| stat(*pid).get(1).is_some_and(|parent| (parent - f64::from(postmaster)).abs() < 0.5));
+        let own = children.filter(|pid| {
+            stat(*pid)
+                .get(1)
+                .is_some_and(|parent| (parent - f64::from(postmaster)).abs() < 0.5)
+        });
         let postgres: f64 = own.map(cpu).sum::<f64>() + cpu(postmaster) + ended_cpu(postmaster);
         cpu(server) + postgres
     }
@@ -202,22 +318,43 @@ impl Rig {
     /// The region's own record.
     pub(super) fn record(&self) -> Result<Value, String> {
         let url = format!("{}/_sim/record", self.region_url);
-        let mut answer = self.agent.get(&url).call().map_err(|error| format!("GET {url}: {error}"))?;
-        answer.body_mut().with_config().limit(256 << 20).read_json().map_err(|error| format!("GET {url}: {error}"))
+        let mut answer = self
+            .agent
+            .get(&url)
+            .call()
+            .map_err(|error| format!("GET {url}: {error}"))?;
+        answer
+            .body_mut()
+            .with_config()
+            .limit(256 << 20)
+            .read_json()
+            .map_err(|error| format!("GET {url}: {error}"))
     }
 
     /// Submits so many trials; returns their ids.
-    pub(super) fn submit(&self, trials: u32, tokens: u64, runtime_seconds: u32) -> Result<Vec<String>, String> {
+    pub(super) fn submit(
+        &self,
+        trials: u32,
+        tokens: u64,
+        runtime_seconds: u32,
+    ) -> Result<Vec<String>, String> {
         let mut ids = Vec::new();
         for number in 0..trials.div_ceil(TRIALS_OF_EXPERIMENT) {
             let own = TRIALS_OF_EXPERIMENT.min(trials - number * TRIALS_OF_EXPERIMENT);
             let url = format!("{}/v1/experiments", self.url);
-            let request = self.agent.post(&url).header("authorization", &format!("Bearer {}", self.key));
+            let request = self
+                .agent
+                .post(&url)
+                .header("authorization", &format!("Bearer {}", self.key));
             let mut answer = request
                 .send_json(spec(number, own, tokens, runtime_seconds))
                 .map_err(|error| format!("POST {url}: {error}"))?;
-            let created: Value =
-                answer.body_mut().with_config().limit(64 << 20).read_json().map_err(|error| error.to_string())?;
+            let created: Value = answer
+                .body_mut()
+                .with_config()
+                .limit(64 << 20)
+                .read_json()
+                .map_err(|error| error.to_string())?;
             let trials = created["trials"].as_array().into_iter().flatten();
             ids.extend(trials.filter_map(|trial| Some(trial["id"].as_str()?.to_owned())));
         }
@@ -227,11 +364,20 @@ impl Rig {
     /// Trials in a state, from the service's own metrics.
     pub(super) fn trials_in(&self, state: &str) -> Result<u64, String> {
         let url = format!("{}/metrics", self.url);
-        let request = self.agent.get(&url).header("authorization", &format!("Bearer {}", self.key));
-        let text = request.call().and_then(|mut answer| answer.body_mut().read_to_string());
+        let request = self
+            .agent
+            .get(&url)
+            .header("authorization", &format!("Bearer {}", self.key));
+        let text = request
+            .call()
+            .and_then(|mut answer| answer.body_mut().read_to_string());
         let text = text.map_err(|error| format!("GET {url}: {error}"))?;
-        let line = text.lines().find(|line| line.starts_with(&format!("bakeoff_trials{{state=\"{state}\"}}")));
-        Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0))
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("bakeoff_trials{{state=\"{state}\"}}")));
+        Ok(line
+            .and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or(0))
     }
 
     /// CPU seconds that the service has used.
@@ -240,9 +386,12 @@ impl Rig {
     }
 
     pub(super) fn rss_mb(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.service.id())).unwrap_or_default();
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.service.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+        line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok())
+            .unwrap_or(0.0)
+            / 1024.0
     }
 
     /// Waits for something to be true.
@@ -278,31 +427,53 @@ impl Rig {
 /// Fields of /proc/<pid>/stat after the name: state is 0 (and no number), the parent is 1.
 fn stat(pid: u32) -> Vec<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    fields.map(|field| field.parse().unwrap_or(f64::NAN)).collect()
+    let fields = text
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace();
+    fields
+        .map(|field| field.parse().unwrap_or(f64::NAN))
+        .collect()
 }
 
 /// User and system time of a process, seconds; clock ticks are 100 a second on Linux.
 fn cpu(pid: u32) -> f64 {
     let fields = stat(pid);
-    [11, 12].iter().filter_map(|index| fields.get(*index)).sum::<f64>() / 100.0
+    [11, 12]
+        .iter()
+        .filter_map(|index| fields.get(*index))
+        .sum::<f64>()
+        / 100.0
 }
 
 /// The same of its children that have ended.
 fn ended_cpu(pid: u32) -> f64 {
     let fields = stat(pid);
-    [13, 14].iter().filter_map(|index| fields.get(*index)).sum::<f64>() / 100.0
+    [13, 14]
+        .iter()
+        .filter_map(|index| fields.get(*index))
+        .sum::<f64>()
+        / 100.0
 }
 
 /// Builds a bench target for release; where it is.
 fn bench_program(name: &str) -> Result<String, String> {
     let output = crate::process::cargo()
-        .args(["build", "--release", "--workspace", "--bench", name, "--message-format=json"])
+        .args([
+            "build",
+            "--release",
+            "--workspace",
+            "--bench",
+            name,
+            "--message-format=json",
+        ])
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages
         .filter(|message| message["target"]["name"] == name)
         .find_map(|message| Some(message["executable"].as_str()?.to_owned()));
@@ -311,7 +482,10 @@ fn bench_program(name: &str) -> Result<String, String> {
 
 fn host(arguments: &[&str], database: &str) -> Result<String, String> {
     let mut command = Command::new(release("bakeoff"));
-    command.args(arguments).env("DATABASE_URL", database).env("BAKEOFF_SECRET_KEY", SECRET_KEY);
+    command
+        .args(arguments)
+        .env("DATABASE_URL", database)
+        .env("BAKEOFF_SECRET_KEY", SECRET_KEY);
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -323,15 +497,30 @@ fn log(path: &Path) -> Result<fs::File, String> {
     fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn start_region(folder: &Path, setting: &Setting, clock: &str, address: &str, events: &str) -> Result<Child, String> {
+fn start_region(
+    folder: &Path,
+    setting: &Setting,
+    clock: &str,
+    address: &str,
+    events: &str,
+) -> Result<Child, String> {
     let mut command = Command::new(release("bakeoff-sim"));
-    command.arg("--s3-root").arg(folder.join("s3")).arg("--ready-file").arg(folder.join("region.json"));
-    command.args(["--clock", clock, "--quota", "1000000"]).args(&setting.region);
+    command
+        .arg("--s3-root")
+        .arg(folder.join("s3"))
+        .arg("--ready-file")
+        .arg(folder.join("region.json"));
+    command
+        .args(["--clock", clock, "--quota", "1000000"])
+        .args(&setting.region);
     if setting.push {
         command.args(["--events-to", &format!("http://{address}/v1/aws-events")]);
         command.env("BAKEOFF_SIM_EVENTS_AUTHORIZATION", events);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&folder.join("region.log"))?);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log(&folder.join("region.log"))?);
     command.spawn().map_err(|error| error.to_string())
 }
 
@@ -344,7 +533,10 @@ fn start_service(
     let mut command = Command::new(release("bakeoff"));
     command
         .args(["serve", "--listen", address])
-        .args(["--metrics-interval-seconds", &setting.metrics_interval_seconds.to_string()])
+        .args([
+            "--metrics-interval-seconds",
+            &setting.metrics_interval_seconds.to_string(),
+        ])
         .arg("--ready-file")
         .arg(folder.join("service.url"))
         .env("DATABASE_URL", database)
@@ -355,7 +547,10 @@ fn start_service(
         command.arg("--aws-push");
     }
     let log = log(&folder.join("service.log"))?;
-    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(|error| error.to_string())?).stderr(log);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(|error| error.to_string())?)
+        .stderr(log);
     command.spawn().map_err(|error| error.to_string())
 }
 

@@ -1,4 +1,5 @@
-//! The client of a seed: it submits, looks at budgets, cancels, and reads what it is told, all pages of it. Also what it submits.
+//! The client of a seed: it submits, looks at budgets, cancels, and reads what it is told, all
+//! pages of it. Also what it submits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 
-/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer longer.
+/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer
+/// longer.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// Between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
@@ -74,7 +76,11 @@ impl Client {
                 None => specs(),
             },
             has_project_budget: false,
-            price: if plan.is_quiet { Price::ToChange } else { Price::Stays },
+            price: if plan.is_quiet {
+                Price::ToChange
+            } else {
+                Price::Stays
+            },
             overdrawn: 0,
         }
     }
@@ -86,11 +92,21 @@ impl Client {
         {
             self.price = Price::Changed(from);
         }
-        let Price::Changed(from) = self.price else { return };
+        let Price::Changed(from) = self.price else {
+            return;
+        };
         // AWS's list has no price before it is in force.
         let is_in_force = stage.real(from) < DateTime::<Utc>::from(SystemTime::now());
-        let Some(url) = stage.urls().into_iter().next().filter(|_| is_in_force) else { return };
-        if post(&format!("{url}/v1/prices/refresh"), &stage.api_key, &json!({})).is_ok() {
+        let Some(url) = stage.urls().into_iter().next().filter(|_| is_in_force) else {
+            return;
+        };
+        if post(
+            &format!("{url}/v1/prices/refresh"),
+            &stage.api_key,
+            &json!({}),
+        )
+        .is_ok()
+        {
             self.price = Price::Stays;
         }
     }
@@ -106,7 +122,12 @@ impl Client {
     /// Asks again for what was asked for and not accepted.
     fn cancel_again(&mut self, stage: &Stage) {
         let is_accepted = |id: &String| self.cancels.iter().any(|cancel| cancel.experiment == *id);
-        let open: Vec<String> = self.asked.keys().filter(|id| !is_accepted(id)).cloned().collect();
+        let open: Vec<String> = self
+            .asked
+            .keys()
+            .filter(|id| !is_accepted(id))
+            .cloned()
+            .collect();
         for id in open {
             self.cancel_one(stage, id);
         }
@@ -115,18 +136,30 @@ impl Client {
     /// One try at everything that is not done yet; a key makes a repeated submission count once.
     pub(super) fn work(&mut self, stage: &Stage) {
         self.cancel_again(stage);
-        let Some(url) = stage.urls().into_iter().next() else { return };
+        let Some(url) = stage.urls().into_iter().next() else {
+            return;
+        };
         if !self.has_project_budget && self.set_budgets(&url, &stage.api_key).is_err() {
             return;
         }
         self.pending.retain(|Pending { name, spec, .. }| {
-            let Ok(answer) = send(agent().post(format!("{url}/v1/experiments")), &stage.api_key, Some(name), spec)
-            else {
+            let Ok(answer) = send(
+                agent().post(format!("{url}/v1/experiments")),
+                &stage.api_key,
+                Some(name),
+                spec,
+            ) else {
                 return true;
             };
-            let Some(id) = answer["id"].as_str() else { return true };
+            let Some(id) = answer["id"].as_str() else {
+                return true;
+            };
             let budget_usd = spec["budget_usd"].as_f64().unwrap_or(0.0);
-            self.accepted.push(Accepted { id: id.to_owned(), name, budget_usd });
+            self.accepted.push(Accepted {
+                id: id.to_owned(),
+                name,
+                budget_usd,
+            });
             false
         });
         self.look_at_budgets(&url, &stage.api_key);
@@ -135,15 +168,27 @@ impl Client {
     /// What the plans say decides on the budgets, so that they bind whatever an hour costs by now.
     fn set_budgets(&mut self, url: &str, key: &str) -> Result<(), String> {
         let mut all = 0.0;
-        for Pending { name, spec, budget_share } in &mut self.pending {
+        for Pending {
+            name,
+            spec,
+            budget_share,
+        } in &mut self.pending
+        {
             let plan = post(&format!("{url}/v1/plans"), key, spec)?;
-            let worst = plan["worst_case_usd"].as_f64().ok_or_else(|| format!("{name} cannot be planned: {plan}"))?;
+            let worst = plan["worst_case_usd"]
+                .as_f64()
+                .ok_or_else(|| format!("{name} cannot be planned: {plan}"))?;
             let budget = (worst * *budget_share).ceil();
             spec["budget_usd"] = json!(budget);
             all += budget;
         }
         let budget = json!({ "budget_usd": (all * PROJECT_SHARE).ceil() });
-        send(agent().put(format!("{url}/v1/projects/current/budget")), key, None, &budget)?;
+        send(
+            agent().put(format!("{url}/v1/projects/current/budget")),
+            key,
+            None,
+            &budget,
+        )?;
         self.has_project_budget = true;
         Ok(())
     }
@@ -153,28 +198,50 @@ impl Client {
             let sum = |key: &str| one[key].as_f64().unwrap_or(0.0);
             sum("reserved_usd") + sum("settled_usd") > sum("budget_usd") + 1e-6
         };
-        let Ok(experiments) = pages(&format!("{url}/v1/experiments"), key) else { return };
-        let Ok(project) = get(&format!("{url}/v1/projects/current"), key) else { return };
+        let Ok(experiments) = pages(&format!("{url}/v1/experiments"), key) else {
+            return;
+        };
+        let Ok(project) = get(&format!("{url}/v1/projects/current"), key) else {
+            return;
+        };
         for one in experiments.iter().chain([&project]) {
             self.overdrawn += u32::from(is_over(one));
         }
     }
 
     pub(super) fn cancel(&mut self, stage: &Stage, nth: usize) {
-        let id = self.accepted.get(nth % self.accepted.len().max(1)).map(|one| one.id.clone());
+        let id = self
+            .accepted
+            .get(nth % self.accepted.len().max(1))
+            .map(|one| one.id.clone());
         if let Some(id) = id {
             self.cancel_one(stage, id);
         }
     }
 
-    /// Cancels the experiment that would go on for hours, once its job runs: whether a stop arrives is seen on it.
+    /// Cancels the experiment that would go on for hours, once its job runs: whether a stop arrives
+    /// is seen on it.
     pub(super) fn cancel_long_one(&mut self, stage: &Stage) {
-        let Some(long) = self.accepted.iter().find(|one| one.name == LONG).map(|one| one.id.clone()) else { return };
+        let Some(long) = self
+            .accepted
+            .iter()
+            .find(|one| one.name == LONG)
+            .map(|one| one.id.clone())
+        else {
+            return;
+        };
         if self.cancels.iter().any(|cancel| cancel.experiment == long) {
             return;
         }
-        let Some(url) = stage.urls().into_iter().next() else { return };
-        let Ok(trials) = pages(&format!("{url}/v1/experiments/{long}/trials"), &stage.api_key) else { return };
+        let Some(url) = stage.urls().into_iter().next() else {
+            return;
+        };
+        let Ok(trials) = pages(
+            &format!("{url}/v1/experiments/{long}/trials"),
+            &stage.api_key,
+        ) else {
+            return;
+        };
         if trials.iter().any(|trial| trial["state"] == "running") {
             self.cancel_one(stage, long);
         }
@@ -182,10 +249,15 @@ impl Client {
 
     fn cancel_one(&mut self, stage: &Stage, id: String) {
         let asked_at = *self.asked.entry(id.clone()).or_insert_with(SystemTime::now);
-        let Some(url) = stage.urls().into_iter().next() else { return };
+        let Some(url) = stage.urls().into_iter().next() else {
+            return;
+        };
         let path = format!("{url}/v1/experiments/{id}/cancel");
         if post(&path, &stage.api_key, &json!({})).is_ok() {
-            self.cancels.push(Cancel { experiment: id, asked_at });
+            self.cancels.push(Cancel {
+                experiment: id,
+                asked_at,
+            });
         }
     }
 }
@@ -193,9 +265,18 @@ impl Client {
 /// Other people's requests, as fast as a few dashboards ask. Returns how many were answered.
 pub(super) fn load(urls: &[String], key: &str, is_over: &AtomicBool) -> u64 {
     let answered = AtomicU64::new(0);
-    let paths = ["experiments", "experiments?page_size=1", "spending", "prices", "aws-usage", "instance-types"];
-    let all: Vec<String> =
-        urls.iter().flat_map(|url| paths.iter().map(move |path| format!("{url}/v1/{path}"))).collect();
+    let paths = [
+        "experiments",
+        "experiments?page_size=1",
+        "spending",
+        "prices",
+        "aws-usage",
+        "instance-types",
+    ];
+    let all: Vec<String> = urls
+        .iter()
+        .flat_map(|url| paths.iter().map(move |path| format!("{url}/v1/{path}")))
+        .collect();
     for url in all.iter().cycle() {
         if is_over.load(Ordering::SeqCst) {
             break;
@@ -216,7 +297,9 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
         "ResourceConfig": {"InstanceType": "ml.p4de.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
     });
-    let request = agent().post(region_url).header("x-amz-target", "SageMaker.CreateTrainingJob");
+    let request = agent()
+        .post(region_url)
+        .header("x-amz-target", "SageMaker.CreateTrainingJob");
     send(request, "", None, &body)
 }
 
@@ -224,7 +307,8 @@ pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
     found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
 }
 
-/// `None` is a 404, and nothing else is: a database that is away just now says nothing of what is in it.
+/// `None` is a 404, and nothing else is: a database that is away just now says nothing of what is
+/// in it.
 pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
     let mut request = agent().get(url);
     if !key.is_empty() {
@@ -235,7 +319,8 @@ pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
         answer => answer.map_err(|error| format!("GET {url}: {error}"))?,
     };
     let body = answer.body_mut().with_config().limit(64 << 20).read_json();
-    body.map(Some).map_err(|error| format!("GET {url}: {error}"))
+    body.map(Some)
+        .map_err(|error| format!("GET {url}: {error}"))
 }
 
 /// Items of all pages.
@@ -273,13 +358,21 @@ fn send(
     if let Some(once) = once {
         request = request.header("idempotency-key", once);
     }
-    let mut answer = request.send_json(body).map_err(|error| format!("{what}: {error}"))?;
-    let text = answer.body_mut().read_to_string().map_err(|error| format!("{what}: {error}"))?;
+    let mut answer = request
+        .send_json(body)
+        .map_err(|error| format!("{what}: {error}"))?;
+    let text = answer
+        .body_mut()
+        .read_to_string()
+        .map_err(|error| format!("{what}: {error}"))?;
     Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
 fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).build().new_agent()
+    ureq::Agent::config_builder()
+        .timeout_global(Some(ANSWER_MAX))
+        .build()
+        .new_agent()
 }
 
 const POOLED: &str = "pooled";
@@ -293,7 +386,8 @@ const LONG_TYPE: &str = "ml.p5.48xlarge";
 /// What an hour of it costs once its price has changed, millionths of a dollar.
 const LONG_TYPE_MICRO_USD: i64 = 70_000_000;
 
-/// The same for hours, without pools: those would last for a moment. The long one would go on for weeks, which are minutes here.
+/// The same for hours, without pools: those would last for a moment. The long one would go on for
+/// weeks, which are minutes here.
 fn quiet_specs() -> Vec<Pending> {
     let mut all = specs();
     for Pending { spec, .. } in all.iter_mut().filter(|one| one.name == LONG) {
@@ -317,7 +411,8 @@ fn quiet_specs() -> Vec<Pending> {
     all
 }
 
-/// A small model on a type whose volumes are billed, by months that differ: the others have local disks.
+/// A small model on a type whose volumes are billed, by months that differ: the others have local
+/// disks.
 fn with_volumes(spec: &mut Value) {
     spec["workload"]["model"] = json!({"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "intermediate": 3072,
                                        "vocabulary": 50_304, "sequence_length": 1024});
@@ -341,8 +436,8 @@ fn short_specs() -> Vec<Pending> {
     all
 }
 
-/// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget can hold at once, and one that
-/// goes on until it is cancelled.
+/// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
+/// can hold at once, and one that goes on until it is cancelled.
 fn specs() -> Vec<Pending> {
     let workload = json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
@@ -365,14 +460,22 @@ fn specs() -> Vec<Pending> {
         }),
     };
     let candidate = |name: &str, kind: &str, repeats: u32| json!({"name": name, "instance_type": kind, "profile": profile, "repeats": repeats});
-    let mut pooled = spec(POOLED, 1.2, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    let mut pooled = spec(
+        POOLED,
+        1.2,
+        json!([candidate("p4de", "ml.p4de.24xlarge", 3)]),
+    );
     pooled.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
     let mut spot = spec(SPOT, 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
     spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);
     spot.spec["max_wait_seconds"] = json!(10_800);
     spot.spec["checkpoint"] = json!({"s3_uri": "s3://storm/checkpoints"});
     // 1.6 worst cases of three: one at a time fits, whoever is first.
-    let tight = spec(TIGHT, 1.6 / 3.0, json!([candidate("p4de", "ml.p4de.24xlarge", 3)]));
+    let tight = spec(
+        TIGHT,
+        1.6 / 3.0,
+        json!([candidate("p4de", "ml.p4de.24xlarge", 3)]),
+    );
     let mut long = spec(LONG, 1.2, json!([candidate("p5", LONG_TYPE, 1)]));
     long.spec["workload"]["trial_tokens"] = json!(1_500_000_000_u64);
     long.spec["max_runtime_seconds"] = json!(43_200);

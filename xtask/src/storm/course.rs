@@ -14,8 +14,8 @@ use super::stage::{Database, LEASE_SECONDS, Stage};
 use super::twin::{self, Kind, Twin};
 use super::verdict::{self, Verdict};
 
-/// After the storm something has to change while this many listings are served. It is the service's own pace: on a machine that
-/// is slow, listings are as slow as what follows from them.
+/// After the storm something has to change while this many listings are served. It is the service's
+/// own pace: on a machine that is slow, listings are as slow as what follows from them.
 const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
 /// And nothing more comes once so many have shown nothing new.
 const LISTINGS_AT_REST: i64 = 2;
@@ -41,10 +41,18 @@ pub(super) struct Ground {
 /// `played` tells how often this seed has been played before.
 pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, String> {
     let mut plan = Plan::draw(seed, ground.is_one_frozen);
-    let again = if played == 0 { String::new() } else { format!("_{played}") };
+    let again = if played == 0 {
+        String::new()
+    } else {
+        format!("_{played}")
+    };
     let folder = ground.folder.join(format!("seed-{seed}{again}"));
     let url = (ground.cluster_url)(&format!("storm_{seed}{again}"));
-    let database = Database { url, port: ground.cluster_port, psql: ground.psql.clone() };
+    let database = Database {
+        url,
+        port: ground.cluster_port,
+        psql: ground.psql.clone(),
+    };
     let mut stage = Stage::set(folder.clone(), &plan, database, seed)?;
     let mut client = Client::new(&plan);
     let mut twin = plan.twin.map(Twin::new);
@@ -63,15 +71,22 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
         return Err("the copy never met its original".to_owned());
     }
     verdict.faults.insert("http_load".to_owned(), answered);
-    verdict.faults.insert("cancel".to_owned(), client.cancels.len().try_into().unwrap_or_default());
+    verdict.faults.insert(
+        "cancel".to_owned(),
+        client.cancels.len().try_into().unwrap_or_default(),
+    );
     verdict.refused_reservations = stage.count_in_logs(REFUSED);
     verdict.is_late |= !is_over;
     if is_deaf {
         verdict.unstopped += 1;
         verdict.wrong += 1;
-        verdict.notes.push("after its clock was set back, a replica listed no jobs any more".to_owned());
+        verdict
+            .notes
+            .push("after its clock was set back, a replica listed no jobs any more".to_owned());
     }
-    verdict.faults.insert("clock_set_back".to_owned(), stage.count_in_logs(SET_BACK));
+    verdict
+        .faults
+        .insert("clock_set_back".to_owned(), stage.count_in_logs(SET_BACK));
     stage.strike();
     if verdict.holds() {
         drop(std::fs::remove_dir_all(folder));
@@ -88,16 +103,25 @@ const LISTINGS_AFTER_A_STEP_BACK: i64 = 4;
 
 /// False when the only replica, whose clock was set back, lists no jobs any more.
 fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
-    let Some(pid) = stage.set_back_pid().filter(|_| stage.count_in_logs(SET_BACK) > 0) else { return Ok(true) };
+    let Some(pid) = stage
+        .set_back_pid()
+        .filter(|_| stage.count_in_logs(SET_BACK) > 0)
+    else {
+        return Ok(true);
+    };
     let listings = |stage: &Stage| -> Result<i64, String> {
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-        Ok(record["calls"]["ListTrainingJobs"].as_i64().unwrap_or_default())
+        Ok(record["calls"]["ListTrainingJobs"]
+            .as_i64()
+            .unwrap_or_default())
     };
     let (begun, before) = (Instant::now(), listings(stage)?);
     while begun.elapsed() < DEAF_MAX {
         stage.tend(Duration::from_millis(100))?;
         // Another process says nothing of that one.
-        if stage.set_back_pid() != Some(pid) || listings(stage)? >= before + LISTINGS_AFTER_A_STEP_BACK {
+        if stage.set_back_pid() != Some(pid)
+            || listings(stage)? >= before + LISTINGS_AFTER_A_STEP_BACK
+        {
             return Ok(true);
         }
         std::thread::sleep(TICK);
@@ -132,13 +156,19 @@ impl Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let (urls, key, over) = (stage.all_urls(), stage.api_key.clone(), is_over.clone());
         let thread = std::thread::spawn(move || client::load(&urls, &key, &over));
-        Self { is_over, thread: Some(thread) }
+        Self {
+            is_over,
+            thread: Some(thread),
+        }
     }
 
     /// Returns how many requests were answered.
     fn stop(mut self) -> u64 {
         self.is_over.store(true, Ordering::SeqCst);
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        self.thread
+            .take()
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or_default()
     }
 }
 
@@ -176,7 +206,9 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
         if stage.tend(freeze)? && plan.cancels_what_freezes {
             client.cancel(stage, plan.dice.random_range(0..4));
         }
-        while let Some((_, blow)) = blows.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed()) {
+        while let Some((_, blow)) =
+            blows.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed())
+        {
             let victim = plan.dice.random_range(0..plan.replicas);
             match blow {
                 Blow::Kill => stage.kill_replica(victim, 0),
@@ -208,8 +240,13 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     Ok(())
 }
 
-/// Waits until every experiment has ended and the region is quiet; false when nothing comes of waiting.
-fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -> Result<bool, String> {
+/// Waits until every experiment has ended and the region is quiet; false when nothing comes of
+/// waiting.
+fn settle(
+    stage: &mut Stage,
+    client: &mut Client,
+    mut twin: Option<&mut Twin>,
+) -> Result<bool, String> {
     let mut progress = Progress::new();
     while progress.goes_on() {
         stage.tend(Duration::from_millis(100))?;
@@ -224,10 +261,16 @@ fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -
             client.cancel_long_one(stage);
         }
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-        let Some(url) = stage.urls().into_iter().next() else { continue };
-        let Ok(items) = pages(&format!("{url}/v1/experiments"), &stage.api_key) else { continue };
-        let is_over = items.len() == client.accepted.len() && items.iter().all(|one| !one["ended_at"].is_null());
-        let is_told = twin.as_ref().is_none_or(|twin| twin.is_played) && client.has_followed_prices();
+        let Some(url) = stage.urls().into_iter().next() else {
+            continue;
+        };
+        let Ok(items) = pages(&format!("{url}/v1/experiments"), &stage.api_key) else {
+            continue;
+        };
+        let is_over = items.len() == client.accepted.len()
+            && items.iter().all(|one| !one["ended_at"].is_null());
+        let is_told =
+            twin.as_ref().is_none_or(|twin| twin.is_played) && client.has_followed_prices();
         progress.look(&items, &record);
         // What was found at last is settled a little later.
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
@@ -238,7 +281,8 @@ fn settle(stage: &mut Stage, client: &mut Client, mut twin: Option<&mut Twin>) -
     Ok(false)
 }
 
-/// What has become of a seed since the last look. Seconds alone say nothing: machines are slow and shared.
+/// What has become of a seed since the last look. Seconds alone say nothing: machines are slow and
+/// shared.
 struct Progress {
     begun: Instant,
     /// Statuses and sums, on both sides.
@@ -253,16 +297,37 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         let now = Instant::now();
-        Self { begun: now, state: Value::Null, listings_at_change: 0, calls: Value::Null, called_at: now, listings: 0 }
+        Self {
+            begun: now,
+            state: Value::Null,
+            listings_at_change: 0,
+            calls: Value::Null,
+            called_at: now,
+            listings: 0,
+        }
     }
 
     fn look(&mut self, experiments: &[Value], record: &Value) {
         let of = |all: &[Value], keys: &[&str]| -> Vec<Value> {
-            all.iter().map(|one| keys.iter().map(|key| one[*key].clone()).collect()).collect()
+            all.iter()
+                .map(|one| keys.iter().map(|key| one[*key].clone()).collect())
+                .collect()
         };
-        let jobs = record["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let jobs = record["jobs"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let state = json!([
-            of(experiments, &["state", "ended_at", "paused_reason", "reserved_usd", "settled_usd"]),
+            of(
+                experiments,
+                &[
+                    "state",
+                    "ended_at",
+                    "paused_reason",
+                    "reserved_usd",
+                    "settled_usd"
+                ]
+            ),
             of(jobs, &["status", "ended_at", "idle_pool"]),
         ]);
         self.listings = record["calls"]["ListTrainingJobs"].as_i64().unwrap_or(0);
@@ -288,7 +353,10 @@ impl Progress {
 /// A person reads the reason and acts; here they only resume.
 fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
     for experiment in experiments.iter().filter(|one| one["ended_at"].is_null()) {
-        let base = format!("{url}/v1/experiments/{}", experiment["id"].as_str().unwrap_or_default());
+        let base = format!(
+            "{url}/v1/experiments/{}",
+            experiment["id"].as_str().unwrap_or_default()
+        );
         let trials = pages(&format!("{base}/trials"), &stage.api_key).unwrap_or_default();
         let is_parked = trials.iter().any(|trial| trial["state"] == "parked");
         if is_parked || !experiment["paused_reason"].is_null() {
@@ -299,6 +367,10 @@ fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
 
 /// No job runs and no pool waits.
 fn is_quiet(record: &Value) -> bool {
-    let jobs = record["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    jobs.iter().all(|job| !job["ended_at"].is_null() && job["idle_pool"] == false)
+    let jobs = record["jobs"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    jobs.iter()
+        .all(|job| !job["ended_at"].is_null() && job["idle_pool"] == false)
 }

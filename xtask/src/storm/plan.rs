@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::twin::Kind;
 
-/// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two transactions.
+/// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two
+/// transactions.
 const BETWEEN: [&str; 16] = [
     "claimed",
     "before_plan",
@@ -27,9 +28,17 @@ const BETWEEN: [&str; 16] = [
     "after_metrics",
 ];
 
-/// The same within a transaction: rows are locked there. What a claim holds is there more often: others have to take it over.
-const WITHIN: [&str; 7] =
-    ["in_admission", "in_plan", "in_plan", "in_settlement", "in_settlement", "in_listing", "in_metrics"];
+/// The same within a transaction: rows are locked there. What a claim holds is there more often:
+/// others have to take it over.
+const WITHIN: [&str; 7] = [
+    "in_admission",
+    "in_plan",
+    "in_plan",
+    "in_settlement",
+    "in_settlement",
+    "in_listing",
+    "in_metrics",
+];
 
 /// Everything that is drawn, as it is counted.
 pub(super) const FAULTS: [&str; 51] = [
@@ -97,13 +106,26 @@ pub(super) struct Pace {
 }
 
 /// Minutes of jobs in seconds.
-pub(super) const USUAL: Pace = Pace { factor: 300, origin: "2026-11-20T00:00:00Z", poll_seconds: 600 };
+pub(super) const USUAL: Pace = Pace {
+    factor: 300,
+    origin: "2026-11-20T00:00:00Z",
+    poll_seconds: 600,
+};
 /// Hours of jobs in seconds, little else, the end of a month, and a price that changes.
-const QUIET: Pace = Pace { factor: 2400, origin: "2026-11-30T20:00:00Z", poll_seconds: 3600 };
+const QUIET: Pace = Pace {
+    factor: 2400,
+    origin: "2026-11-30T20:00:00Z",
+    poll_seconds: 3600,
+};
 /// One seed of so many is quiet.
 const QUIET_EVERY: u64 = 10;
-/// With a second database: what tells the two apart is renewed every minute, which has to be long for a process.
-const FENCED: Pace = Pace { factor: 20, origin: "2026-11-20T00:00:00Z", poll_seconds: 40 };
+/// With a second database: what tells the two apart is renewed every minute, which has to be long
+/// for a process.
+const FENCED: Pace = Pace {
+    factor: 20,
+    origin: "2026-11-20T00:00:00Z",
+    poll_seconds: 40,
+};
 /// One seed of so many has one: a copy and a backup in turns.
 const FENCED_EVERY: u64 = 20;
 
@@ -133,7 +155,8 @@ pub(super) enum Blow {
 pub(super) struct Plan {
     pub(super) replicas: usize,
     pub(super) pace: Pace,
-    /// Little goes wrong, and time runs fast: what comes every few hours, at the end of a month, and with a new price.
+    /// Little goes wrong, and time runs fast: what comes every few hours, at the end of a month,
+    /// and with a new price.
     pub(super) is_quiet: bool,
     /// What becomes of a second database of the installation.
     pub(super) twin: Option<Kind>,
@@ -165,7 +188,13 @@ impl Plan {
         let is_fenced = is_fenced(seed) && !is_one_frozen;
         let is_calm = is_quiet || is_fenced;
         let calmer = if is_calm { 0.2 } else { 1.0 };
-        let mut share = |most: f64| if dice.random_bool(0.6) { dice.random_range(0.0..most) * calmer } else { 0.0 };
+        let mut share = |most: f64| {
+            if dice.random_bool(0.6) {
+                dice.random_range(0.0..most) * calmer
+            } else {
+                0.0
+            }
+        };
         let mut region = json!({
             "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
             "hang_after": share(0.05), "reset_before": share(0.05), "reset_after": share(0.05), "truncate": share(0.05),
@@ -177,8 +206,9 @@ impl Plan {
             "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
             "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
         });
-        let mut blows: Vec<(u64, Blow)> =
-            (0..if is_calm { 2 } else { dice.random_range(2..8) }).map(|_| blow(&mut dice)).collect();
+        let mut blows: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
+            .map(|_| blow(&mut dice))
+            .collect();
         let mut replicas = dice.random_range(1..=3);
         if is_one_frozen {
             replicas = 3;
@@ -187,14 +217,21 @@ impl Plan {
             blows.push((dice.random_range(500..STORM_MILLIS), Blow::FreezeForGood));
         }
         blows.sort_unstable_by_key(|(at, _)| *at);
-        let mut armed: Vec<String> = (0..dice.random_range(1..6)).map(|_| arm(&mut dice)).collect();
+        let mut armed: Vec<String> = (0..dice.random_range(1..6))
+            .map(|_| arm(&mut dice))
+            .collect();
         if is_fenced {
-            // What a cancel reached is seen in one database, and a clock that is off is a stranger's.
-            blows.retain(|(_, blow)| matches!(blow, Blow::Kill | Blow::Freeze | Blow::CutConnections));
+            // What a cancel reached is seen in one database, and a clock that is off is a
+            // stranger's.
+            blows.retain(|(_, blow)| {
+                matches!(blow, Blow::Kill | Blow::Freeze | Blow::CutConnections)
+            });
             armed.clear();
         }
         // Whose clock is off by more than a bill is waited for takes what it is told.
-        let is_clock_off = blows.iter().any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
+        let is_clock_off = blows
+            .iter()
+            .any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
             || armed.iter().any(|one| one.starts_with("set-back"));
         if is_clock_off && let Some(region) = region.as_object_mut() {
             region.retain(|fault, _| !fault.starts_with("billing_"));
@@ -207,7 +244,11 @@ impl Plan {
                 (false, false) => USUAL,
             },
             is_quiet,
-            twin: is_fenced.then_some(if (seed / FENCED_EVERY).is_multiple_of(2) { Kind::Copy } else { Kind::Backup }),
+            twin: is_fenced.then_some(if (seed / FENCED_EVERY).is_multiple_of(2) {
+                Kind::Copy
+            } else {
+                Kind::Backup
+            }),
             push: dice.random_bool(0.5),
             region,
             blows,

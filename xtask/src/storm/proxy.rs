@@ -1,4 +1,5 @@
-//! A TCP proxy in front of Postgres, so that a seed's connections can be cut or silenced without touching its neighbours'.
+//! A TCP proxy in front of Postgres, so that a seed's connections can be cut or silenced without
+//! touching its neighbours'.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -33,29 +34,45 @@ impl Proxy {
         let open = Arc::new(Mutex::new(Vec::new()));
         let is_over = Arc::new(AtomicBool::new(false));
         let (count, silent) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (kept, over, counted, hushed) = (open.clone(), is_over.clone(), count.clone(), silent.clone());
+        let (kept, over, counted, hushed) =
+            (open.clone(), is_over.clone(), count.clone(), silent.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
                 // Postgres is away: so is the client, at once.
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
+                    continue;
+                };
                 let number = counted.fetch_add(1, Ordering::SeqCst);
                 drop(pass(&kept, (client, server), (number, &hushed)));
             }
         });
-        Ok(Self { port, open, is_over, count, silent })
+        Ok(Self {
+            port,
+            open,
+            is_over,
+            count,
+            silent,
+        })
     }
 
-    /// Nothing comes through the connections of this moment any more, and they stay open: a firewall that forgot them.
+    /// Nothing comes through the connections of this moment any more, and they stay open: a
+    /// firewall that forgot them.
     pub(super) fn silence(&self) {
-        self.silent.store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.silent
+            .store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Cuts every connection.
     pub(super) fn cut(&self) {
-        for stream in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for stream in self
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             drop(stream.shutdown(Shutdown::Both));
         }
     }
@@ -69,24 +86,37 @@ fn pass(
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let pairs = [(client.try_clone()?, server.try_clone()?), (server.try_clone()?, client.try_clone()?)];
+    let pairs = [
+        (client.try_clone()?, server.try_clone()?),
+        (server.try_clone()?, client.try_clone()?),
+    ];
     let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
     open.extend([client, server]);
     for (from, to) in pairs {
         let silent = silent.clone();
-        thread::Builder::new().stack_size(64 * 1024).spawn(move || drop(copy(from, to, (number, &silent))))?;
+        thread::Builder::new()
+            .stack_size(64 * 1024)
+            .spawn(move || drop(copy(from, to, (number, &silent))))?;
     }
     Ok(())
 }
 
 /// What is read while the connection is silent is lost, and nobody is told, not even of an end.
-fn copy(mut from: TcpStream, mut to: TcpStream, (number, silent): (u64, &AtomicU64)) -> io::Result<()> {
+fn copy(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    (number, silent): (u64, &AtomicU64),
+) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let count = from.read(&mut buffer)?;
         let is_silent = number < silent.load(Ordering::SeqCst);
         if count == 0 {
-            return if is_silent { Ok(()) } else { to.shutdown(Shutdown::Both) };
+            return if is_silent {
+                Ok(())
+            } else {
+                to.shutdown(Shutdown::Both)
+            };
         }
         if !is_silent {
             to.write_all(buffer.get(..count).unwrap_or_default())?;

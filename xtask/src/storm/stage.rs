@@ -1,4 +1,5 @@
-//! The processes of one seed: a region, replicas of the service, a proxy to their database. Nothing of it can reach AWS.
+//! The processes of one seed: a region, replicas of the service, a proxy to their database. Nothing
+//! of it can reach AWS.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,15 +48,28 @@ pub(super) struct Database {
 impl Database {
     /// Another database of the same cluster.
     fn beside(&self, name: &str) -> Self {
-        let url = self.url.rsplit_once('/').map_or_else(String::new, |(head, _)| format!("{head}/{name}"));
-        Self { url, port: self.port, psql: self.psql.clone() }
+        let url = self
+            .url
+            .rsplit_once('/')
+            .map_or_else(String::new, |(head, _)| format!("{head}/{name}"));
+        Self {
+            url,
+            port: self.port,
+            psql: self.psql.clone(),
+        }
     }
 
     pub(super) fn execute(&self, sql: &str) -> Result<(), String> {
         let psql = self.psql.as_ref().ok_or("there is no psql")?;
-        let done = Command::new(psql).args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url]).output();
+        let done = Command::new(psql)
+            .args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url])
+            .output();
         let done = done.map_err(|error| error.to_string())?;
-        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
+        if done.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&done.stderr).into_owned())
+        }
     }
 }
 
@@ -137,7 +151,10 @@ pub(super) struct Stage {
 
 fn free_port() -> Result<u16, String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+    Ok(listener
+        .local_addr()
+        .map_err(|error| error.to_string())?
+        .port())
 }
 
 /// Runs a command of the host's until it succeeds: Postgres may just be dead.
@@ -156,30 +173,58 @@ fn output(command: &mut Command) -> Result<String, String> {
 
 impl Stage {
     /// `database_url` is a function of the port, so that replicas go through the proxy.
-    pub(super) fn set(folder: PathBuf, plan: &Plan, direct: Database, seed: u64) -> Result<Self, String> {
+    pub(super) fn set(
+        folder: PathBuf,
+        plan: &Plan,
+        direct: Database,
+        seed: u64,
+    ) -> Result<Self, String> {
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
-        output(Command::new(program("bakeoff")).args(["migrate", "--create"]).env("DATABASE_URL", &direct.url))?;
+        output(
+            Command::new(program("bakeoff"))
+                .args(["migrate", "--create"])
+                .env("DATABASE_URL", &direct.url),
+        )?;
         let api_key = output(
             Command::new(program("bakeoff"))
                 .args(["keys", "create", "--project", "storm", "--role", "admin"])
                 .env("DATABASE_URL", &direct.url),
         )?;
-        let events =
-            output(Command::new(program("bakeoff")).args(["keys", "events"]).env("BAKEOFF_SECRET_KEY", SECRET_KEY))?;
+        let events = output(
+            Command::new(program("bakeoff"))
+                .args(["keys", "events"])
+                .env("BAKEOFF_SECRET_KEY", SECRET_KEY),
+        )?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
-        let ports: Vec<u16> = (0..plan.replicas).map(|_| free_port()).collect::<Result<_, _>>()?;
+        let ports: Vec<u16> = (0..plan.replicas)
+            .map(|_| free_port())
+            .collect::<Result<_, _>>()?;
         let real_origin = crate::stack::now_seconds();
-        let mut region = start_region(&folder, plan, &events, ports.first().copied().unwrap_or(0), real_origin, seed)?;
-        let addresses = match ready(&folder.join("region.json"), &mut region, &folder.join("region.log")) {
+        let mut region = start_region(
+            &folder,
+            plan,
+            &events,
+            ports.first().copied().unwrap_or(0),
+            real_origin,
+            seed,
+        )?;
+        let addresses = match ready(
+            &folder.join("region.json"),
+            &mut region,
+            &folder.join("region.log"),
+        ) {
             Ok(text) => text,
             Err(error) => {
                 kill(&mut region);
                 return Err(error);
             }
         };
-        let addresses: Value = serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
-        let database = direct.url.replace(&format!(":{}/", direct.port), &format!(":{}/", proxy.port));
+        let addresses: Value =
+            serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
+        let database = direct
+            .url
+            .replace(&format!(":{}/", direct.port), &format!(":{}/", proxy.port));
         let replica = |port| Replica {
             child: None,
             port,
@@ -218,8 +263,8 @@ impl Stage {
         })
     }
 
-    /// Starts what is due to start, continues what is due to go on, and notices who died or froze. True when somebody froze
-    /// at a named point.
+    /// Starts what is due to start, continues what is due to go on, and notices who died or froze.
+    /// True when somebody froze at a named point.
     pub(super) fn tend(&mut self, freeze: Duration) -> Result<bool, String> {
         if self.foreign_until.is_some_and(|at| at <= Instant::now()) {
             self.use_account(ACCOUNT)?;
@@ -228,7 +273,10 @@ impl Stage {
         self.follow_upgrade();
         let mut froze = false;
         for index in 0..self.replicas.len() {
-            let due = self.replicas.get(index).is_some_and(|one| one.restart_at.is_some_and(|at| at <= Instant::now()));
+            let due = self
+                .replicas
+                .get(index)
+                .is_some_and(|one| one.restart_at.is_some_and(|at| at <= Instant::now()));
             if due {
                 let child = self.start(index)?;
                 if let Some(replica) = self.replicas.get_mut(index) {
@@ -245,18 +293,39 @@ impl Stage {
         let now = SystemTime::now();
         let last_words = self.last_words(index);
         let has_lost = self.replicas.iter().any(|replica| replica.is_lost);
-        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return false };
-        let Some(child) = &mut replica.child else { return false };
+        let Some(replica) = self
+            .replicas
+            .get_mut(index)
+            .filter(|replica| !replica.is_lost)
+        else {
+            return false;
+        };
+        let Some(child) = &mut replica.child else {
+            return false;
+        };
         let pid = child.id();
         if let Ok(Some(status)) = child.try_wait() {
-            // One that ends by itself, because its credentials are of another account, holds nothing.
+            // One that ends by itself, because its credentials are of another account, holds
+            // nothing.
             if status.code().is_none() {
-                self.deaths.push(Death { pid, at: now, end: End::Killed });
-                *self.blows.entry(kind_of("kill", replica.armed.as_deref())).or_default() += 1;
-            } else if self.upgraded.as_mut().is_none_or(|upgraded| !upgraded.has_refused(pid)) {
+                self.deaths.push(Death {
+                    pid,
+                    at: now,
+                    end: End::Killed,
+                });
+                *self
+                    .blows
+                    .entry(kind_of("kill", replica.armed.as_deref()))
+                    .or_default() += 1;
+            } else if self
+                .upgraded
+                .as_mut()
+                .is_none_or(|upgraded| !upgraded.has_refused(pid))
+            {
                 self.ended += 1;
             }
-            (replica.child, replica.restart_at) = (None, Some(Instant::now() + Duration::from_millis(300)));
+            (replica.child, replica.restart_at) =
+                (None, Some(Instant::now() + Duration::from_millis(300)));
             return false;
         }
         match replica.continue_at {
@@ -272,9 +341,17 @@ impl Stage {
                     return self.lose_replica(index);
                 }
                 replica.continue_at = Some(Instant::now() + freeze);
-                self.freezes.push(Freeze { pid, from: last_words, to: now + freeze });
+                self.freezes.push(Freeze {
+                    pid,
+                    from: last_words,
+                    to: now + freeze,
+                });
                 if kind == "freeze_in_transaction" {
-                    self.deaths.push(Death { pid, at: last_words, end: End::Frozen });
+                    self.deaths.push(Death {
+                        pid,
+                        at: last_words,
+                        end: End::Frozen,
+                    });
                 }
                 true
             }
@@ -283,8 +360,15 @@ impl Stage {
     }
 
     fn start(&mut self, index: usize) -> Result<Child, String> {
-        let Some(replica) = self.replicas.get(index) else { return Err("there is no such replica".to_owned()) };
-        let mut command = self.serve(&index.to_string(), replica.port, replica.clock_shift, &self.database)?;
+        let Some(replica) = self.replicas.get(index) else {
+            return Err("there is no such replica".to_owned());
+        };
+        let mut command = self.serve(
+            &index.to_string(),
+            replica.port,
+            replica.clock_shift,
+            &self.database,
+        )?;
         if self.push {
             command.arg("--aws-push");
         }
@@ -300,8 +384,17 @@ impl Stage {
     }
 
     /// A replica, ready to be started.
-    fn serve(&self, name: &str, port: u16, clock_shift: i64, database: &str) -> Result<Command, String> {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_of(name));
+    fn serve(
+        &self,
+        name: &str,
+        port: u16,
+        clock_shift: i64,
+        database: &str,
+    ) -> Result<Command, String> {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_of(name));
         let log = log.map_err(|error| error.to_string())?;
         let origin = rfc3339(self.real_origin + clock_shift / i64::from(self.pace.factor));
         let mut command = Command::new(program("bakeoff"));
@@ -309,13 +402,21 @@ impl Stage {
             .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
             .args(["--poll-seconds", &self.pace.poll_seconds.to_string()])
             .args(["--lease-seconds", &LEASE_SECONDS.to_string()])
-            .args(["--aws-timeout-seconds", "1.5", "--database-connections", "14"])
+            .args([
+                "--aws-timeout-seconds",
+                "1.5",
+                "--database-connections",
+                "14",
+            ])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)
             .stderr(log)
             .env("DATABASE_URL", database)
             .env("BAKEOFF_SECRET_KEY", SECRET_KEY)
-            .env("BAKEOFF_CLOCK", format!("{},{origin},{}", self.pace.origin, self.pace.factor));
+            .env(
+                "BAKEOFF_CLOCK",
+                format!("{},{origin},{}", self.pace.origin, self.pace.factor),
+            );
         if self.is_fenced {
             command.args(["--fence", FENCE]);
         }
@@ -339,10 +440,15 @@ impl Stage {
         let admin = self.direct.beside("postgres");
         admin.execute(&format!("DROP DATABASE IF EXISTS {name}{COPY}"))?;
         admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))?;
-        let end = format!("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE datname = '{name}'");
-        let copied =
-            admin.execute(&end).and_then(|()| admin.execute(&format!("CREATE DATABASE {name}{COPY} TEMPLATE {name}")));
-        while let Err(error) = admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")) {
+        let end = format!(
+            "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE datname = '{name}'"
+        );
+        let copied = admin
+            .execute(&end)
+            .and_then(|()| admin.execute(&format!("CREATE DATABASE {name}{COPY} TEMPLATE {name}")));
+        while let Err(error) =
+            admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+        {
             eprintln!("{name} takes no connections yet: {error}");
             std::thread::sleep(Duration::from_millis(500));
         }
@@ -352,7 +458,8 @@ impl Stage {
     /// Starts a replica on the copy, and says where it listens.
     pub(super) fn start_on_copy(&mut self) -> Result<(Child, String), String> {
         let port = free_port()?;
-        let child = spawn(&mut self.serve("copy", port, 0, &format!("{}{COPY}", self.direct.url))?)?;
+        let child =
+            spawn(&mut self.serve("copy", port, 0, &format!("{}{COPY}", self.direct.url))?)?;
         *self.blows.entry("database_copy").or_default() += 1;
         Ok((child, format!("http://127.0.0.1:{port}")))
     }
@@ -378,11 +485,25 @@ impl Stage {
 
     /// `kill -9`, and a start soon after; with a clock that is off, if asked.
     pub(super) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
-        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return };
+        let Some(replica) = self
+            .replicas
+            .get_mut(index)
+            .filter(|replica| !replica.is_lost)
+        else {
+            return;
+        };
         if let Some(mut child) = replica.child.take() {
-            self.deaths.push(Death { pid: child.id(), at: SystemTime::now(), end: End::Killed });
+            self.deaths.push(Death {
+                pid: child.id(),
+                at: SystemTime::now(),
+                end: End::Killed,
+            });
             kill(&mut child);
-            let kind = if clock_shift == 0 { "kill" } else { "clock_jump" };
+            let kind = if clock_shift == 0 {
+                "kill"
+            } else {
+                "clock_jump"
+            };
             *self.blows.entry(kind).or_default() += 1;
         }
         replica.continue_at = None;
@@ -392,23 +513,36 @@ impl Stage {
 
     /// SIGSTOP, to be continued later.
     pub(super) fn freeze_replica(&mut self, index: usize, freeze: Duration) {
-        let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { return };
+        let Some(replica) = self
+            .replicas
+            .get_mut(index)
+            .filter(|replica| !replica.is_lost)
+        else {
+            return;
+        };
         if let Some(child) = &replica.child {
             signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
             replica.continue_at = Some(Instant::now() + freeze);
             let now = SystemTime::now();
-            self.freezes.push(Freeze { pid: child.id(), from: now, to: now + freeze });
+            self.freezes.push(Freeze {
+                pid: child.id(),
+                from: now,
+                to: now + freeze,
+            });
             *self.blows.entry("freeze").or_default() += 1;
         }
     }
 
-    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections. False when it was not there.
+    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections.
+    /// False when it was not there.
     pub(super) fn lose_replica(&mut self, index: usize) -> bool {
         if self.replicas.iter().any(|replica| replica.is_lost) {
             return true;
         }
         let last_words = self.last_words(index);
-        let Some(replica) = self.replicas.get_mut(index) else { return false };
+        let Some(replica) = self.replicas.get_mut(index) else {
+            return false;
+        };
         if let Some(child) = &mut replica.child {
             // One that is starting, or refuses to, holds nothing.
             let is_there = matches!(child.try_wait(), Ok(None));
@@ -419,11 +553,21 @@ impl Stage {
             }
             signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
             (replica.is_lost, replica.continue_at) = (true, None);
-            let at = if was_stopped { last_words } else { SystemTime::now() };
-            self.deaths.push(Death { pid: child.id(), at, end: End::Frozen });
+            let at = if was_stopped {
+                last_words
+            } else {
+                SystemTime::now()
+            };
+            self.deaths.push(Death {
+                pid: child.id(),
+                at,
+                end: End::Frozen,
+            });
             *self.blows.entry("freeze_for_good").or_default() += 1;
         }
-        self.replicas.get(index).is_some_and(|replica| replica.is_lost)
+        self.replicas
+            .get(index)
+            .is_some_and(|replica| replica.is_lost)
     }
 
     pub(super) fn silence_connections(&mut self) {
@@ -449,10 +593,16 @@ impl Stage {
     }
 
     /// AWS changes the price of a type, half an hour from now.
-    pub(super) fn change_price(&mut self, instance_type: &str, micro_usd: i64) -> Result<DateTime<Utc>, String> {
+    pub(super) fn change_price(
+        &mut self,
+        instance_type: &str,
+        micro_usd: i64,
+    ) -> Result<DateTime<Utc>, String> {
         let record = get(&format!("{}/_sim/record", self.region_url), "")?;
-        let now: DateTime<Utc> =
-            record["now"].as_str().and_then(|at| at.parse().ok()).ok_or("the region has no time")?;
+        let now: DateTime<Utc> = record["now"]
+            .as_str()
+            .and_then(|at| at.parse().ok())
+            .ok_or("the region has no time")?;
         let from = now + TimeDelta::minutes(30);
         let new = json!({ "instance_type": instance_type, "micro_usd": micro_usd, "effective_from": from });
         post(&format!("{}/_sim/prices", self.region_url), "", &new)?;
@@ -461,7 +611,12 @@ impl Stage {
     }
 
     fn use_account(&self, account: &str) -> Result<(), String> {
-        post(&format!("{}/_sim/account", self.region_url), "", &json!({ "account": account })).map(drop)
+        post(
+            &format!("{}/_sim/account", self.region_url),
+            "",
+            &json!({ "account": account }),
+        )
+        .map(drop)
     }
 
     pub(super) fn cut_connections(&mut self) {
@@ -469,44 +624,76 @@ impl Stage {
         self.proxy.cut();
     }
 
-    /// Spans in which nobody could do anything: connections were silent, credentials another account's, or no replica may run.
+    /// Spans in which nobody could do anything: connections were silent, credentials another
+    /// account's, or no replica may run.
     pub(super) fn hindrances(&self) -> impl Iterator<Item = (SystemTime, SystemTime)> {
         let silences = self.silences.iter().map(|from| (*from, *from + SILENT_MAX));
-        let foreign = self.foreign_from.iter().map(|from| (*from, *from + 2 * FOREIGN_FOR));
+        let foreign = self
+            .foreign_from
+            .iter()
+            .map(|from| (*from, *from + 2 * FOREIGN_FOR));
         silences.chain(foreign).chain(self.upgrades.iter().copied())
     }
 
     /// The only replica, if its clock is set back.
     pub(super) fn set_back_pid(&self) -> Option<u32> {
-        let [replica] = self.replicas.as_slice() else { return None };
-        let is_set_back = replica.armed.as_ref().is_some_and(|armed| armed.starts_with("set-back"));
-        replica.child.as_ref().filter(|_| is_set_back && !replica.is_lost).map(Child::id)
+        let [replica] = self.replicas.as_slice() else {
+            return None;
+        };
+        let is_set_back = replica
+            .armed
+            .as_ref()
+            .is_some_and(|armed| armed.starts_with("set-back"));
+        replica
+            .child
+            .as_ref()
+            .filter(|_| is_set_back && !replica.is_lost)
+            .map(Child::id)
     }
 
-    /// How often a replica's work may have been broken off midway: by what was done to it, or to everybody's database.
+    /// How often a replica's work may have been broken off midway: by what was done to it, or to
+    /// everybody's database.
     pub(super) fn disturbances(&self, outages: u64) -> u64 {
         let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
-        let cuts = self.blows.get("cut_connections").copied().unwrap_or_default();
+        let cuts = self
+            .blows
+            .get("cut_connections")
+            .copied()
+            .unwrap_or_default();
         let of_all = outages + cuts + count(self.silences.len()) + count(self.foreign_from.len());
-        let restores = self.blows.get("restored_backup").copied().unwrap_or_default();
+        let restores = self
+            .blows
+            .get("restored_backup")
+            .copied()
+            .unwrap_or_default();
         count(self.deaths.len())
             + count(self.freezes.len())
             + self.ended
             + (of_all + restores) * count(self.replicas.len())
     }
 
-    /// No more faults are armed, clocks and credentials are right again, everybody goes on but who is lost.
+    /// No more faults are armed, clocks and credentials are right again, everybody goes on but who
+    /// is lost.
     pub(super) fn calm(&mut self) -> Result<(), String> {
         self.armed.clear();
         self.foreign_until = None;
         self.use_account(ACCOUNT)?;
         for index in 0..self.replicas.len() {
-            let Some(replica) = self.replicas.get_mut(index).filter(|replica| !replica.is_lost) else { continue };
+            let Some(replica) = self
+                .replicas
+                .get_mut(index)
+                .filter(|replica| !replica.is_lost)
+            else {
+                continue;
+            };
             if let Some(child) = &replica.child {
                 signal(i32::try_from(child.id()).unwrap_or_default(), Signal::CONT);
             }
             replica.continue_at = None;
-            let is_set_back = replica.armed.as_ref().is_some_and(|armed| armed.starts_with("set-back"));
+            let is_set_back = replica
+                .armed
+                .as_ref()
+                .is_some_and(|armed| armed.starts_with("set-back"));
             if replica.clock_shift != 0 || is_set_back {
                 self.kill_replica(index, 0);
             }
@@ -516,23 +703,38 @@ impl Stage {
 
     /// Lines of the replicas' logs that contain a text.
     pub(super) fn count_in_logs(&self, text: &str) -> u64 {
-        let names = (0..self.replicas.len()).map(|index| index.to_string()).chain(["copy".to_owned()]);
+        let names = (0..self.replicas.len())
+            .map(|index| index.to_string())
+            .chain(["copy".to_owned()]);
         let logs = names.map(|name| self.log_of(&name));
         let lines = logs.filter_map(|log| fs::read(log).ok());
-        let count = |log: Vec<u8>| String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count();
-        lines.map(|log| u64::try_from(count(log)).unwrap_or_default()).sum()
+        let count = |log: Vec<u8>| {
+            String::from_utf8_lossy(&log)
+                .lines()
+                .filter(|line| line.contains(text))
+                .count()
+        };
+        lines
+            .map(|log| u64::try_from(count(log)).unwrap_or_default())
+            .sum()
     }
 
     /// Where replicas listen, whether they answer or not.
     pub(super) fn all_urls(&self) -> Vec<String> {
-        self.replicas.iter().map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
+        self.replicas
+            .iter()
+            .map(|replica| format!("http://127.0.0.1:{}", replica.port))
+            .collect()
     }
 
     /// Where the service answers, if anywhere.
     pub(super) fn urls(&self) -> Vec<String> {
-        let up = |replica: &&Replica| replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost;
+        let up = |replica: &&Replica| {
+            replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost
+        };
         let up = self.replicas.iter().filter(up);
-        up.map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
+        up.map(|replica| format!("http://127.0.0.1:{}", replica.port))
+            .collect()
     }
 
     /// Ends everything: the last part of a seed.
@@ -567,13 +769,31 @@ fn start_region(
         .arg(folder.join("s3"))
         .arg("--ready-file")
         .arg(folder.join("region.json"))
-        .args(["--seed", &seed.to_string(), "--quota", "4", "--create-per-second", "2"])
-        .args(["--clock", &format!("{},{},{}", plan.pace.origin, rfc3339(real_origin), plan.pace.factor)])
+        .args([
+            "--seed",
+            &seed.to_string(),
+            "--quota",
+            "4",
+            "--create-per-second",
+            "2",
+        ])
+        .args([
+            "--clock",
+            &format!(
+                "{},{},{}",
+                plan.pace.origin,
+                rfc3339(real_origin),
+                plan.pace.factor
+            ),
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
     if plan.push {
-        command.args(["--events-to", &format!("http://127.0.0.1:{port}/v1/aws-events")]);
+        command.args([
+            "--events-to",
+            &format!("http://127.0.0.1:{port}/v1/aws-events"),
+        ]);
         command.env("BAKEOFF_SIM_EVENTS_AUTHORIZATION", events);
     }
     for (fault, share) in plan.region.as_object().into_iter().flatten() {
@@ -594,5 +814,6 @@ fn kind_of(what: &str, armed: Option<&str>) -> &'static str {
 
 fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }

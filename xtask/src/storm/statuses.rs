@@ -1,4 +1,5 @@
-//! The order in which people are told of a job's statuses: it goes forwards, however late and in whatever order events arrive.
+//! The order in which people are told of a job's statuses: it goes forwards, however late and in
+//! whatever order events arrive.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,13 @@ fn stage_of(status: &str) -> Option<u8> {
 impl Told {
     /// An event `<candidate> on_demand: <status>` of a trial.
     pub(super) fn hear(&mut self, event: &Value) {
-        let (trial, message) = (event["trial_id"].as_str(), event["message"].as_str().unwrap_or_default());
-        let status = message.split_once(" on_demand: ").and_then(|(_, status)| stage_of(status));
+        let (trial, message) = (
+            event["trial_id"].as_str(),
+            event["message"].as_str().unwrap_or_default(),
+        );
+        let status = message
+            .split_once(" on_demand: ")
+            .and_then(|(_, status)| stage_of(status));
         if let (Some(trial), Some(status)) = (trial, status)
             && event["kind"] == "trial.status"
         {
@@ -32,11 +38,21 @@ impl Told {
         }
     }
 
-    /// Trials that went backwards more often than they began anew, with how far they were told to be.
+    /// Trials that went backwards more often than they began anew, with how far they were told to
+    /// be.
     pub(super) fn backwards(&self, attempts: &BTreeMap<String, usize>) -> Vec<String> {
-        let goes_back = |told: &[u8]| told.windows(2).filter(|pair| matches!(pair, [one, next] if next < one)).count();
+        let goes_back = |told: &[u8]| {
+            told.windows(2)
+                .filter(|pair| matches!(pair, [one, next] if next < one))
+                .count()
+        };
         let begun = |trial: &String| attempts.get(trial).copied().unwrap_or_default();
-        let wrong = self.0.iter().filter(|(trial, told)| goes_back(told) > begun(trial).saturating_sub(1));
-        wrong.map(|(trial, told)| format!("{trial} was told to be at {told:?} of its way")).collect()
+        let wrong = self
+            .0
+            .iter()
+            .filter(|(trial, told)| goes_back(told) > begun(trial).saturating_sub(1));
+        wrong
+            .map(|(trial, told)| format!("{trial} was told to be at {told:?} of its way"))
+            .collect()
     }
 }

@@ -1,5 +1,6 @@
-//! A second database of the installation, as a person makes one: a copy that is started beside its original, or a backup that is
-//! restored when the original is lost. It is in the seed's own cluster, and an object in S3 tells the two apart.
+//! A second database of the installation, as a person makes one: a copy that is started beside its
+//! original, or a backup that is restored when the original is lost. It is in the seed's own
+//! cluster, and an object in S3 tells the two apart.
 
 use std::process::Child;
 use std::time::{Duration, SystemTime};
@@ -11,7 +12,8 @@ use super::stage::Stage;
 
 /// Where the fence is: two databases of one installation are told apart by it.
 pub(super) const FENCE: &str = "s3://storm/fence.json";
-/// The original is lost this long after its backup at the earliest, and once it has created a job that the backup does not know.
+/// The original is lost this long after its backup at the earliest, and once it has created a job
+/// that the backup does not know.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 /// What a copy says that has met its original.
 pub(super) const MET: &str = "another database holds this installation's fence";
@@ -37,11 +39,16 @@ pub(super) struct Twin {
 
 impl Twin {
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, made_at: None, service: None, is_played: false }
+        Self {
+            kind,
+            made_at: None,
+            service: None,
+            is_played: false,
+        }
     }
 
-    /// One step of the story, if it is time for one. It begins when everything was submitted: jobs have been created, and more are to
-    /// come.
+    /// One step of the story, if it is time for one. It begins when everything was submitted: jobs
+    /// have been created, and more are to come.
     pub(super) fn follow(&mut self, stage: &mut Stage) -> Result<(), String> {
         let Some(made_at) = self.made_at else {
             if stage.copy_database().is_ok() {
@@ -77,15 +84,24 @@ impl Twin {
 fn cancel_all(url: &str, key: &str) -> Result<(), String> {
     for experiment in pages(&format!("{url}/v1/experiments"), key)? {
         let id = experiment["id"].as_str().unwrap_or_default();
-        post(&format!("{url}/v1/experiments/{id}/cancel"), key, &json!({}))?;
+        post(
+            &format!("{url}/v1/experiments/{id}/cancel"),
+            key,
+            &json!({}),
+        )?;
     }
     Ok(())
 }
 
 fn has_created_since(stage: &Stage, since: SystemTime) -> Result<bool, String> {
     let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-    let jobs = record["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut created = jobs.iter().filter_map(|job| Some(stage.real(job["created_at"].as_str()?.parse().ok()?)));
+    let jobs = record["jobs"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let mut created = jobs
+        .iter()
+        .filter_map(|job| Some(stage.real(job["created_at"].as_str()?.parse().ok()?)));
     Ok(created.any(|at| at > chrono::DateTime::<chrono::Utc>::from(since)))
 }
 

@@ -1,5 +1,5 @@
-//! The verdict on a seed, read from the region's own record: what it ran, for whom, and what it bills. The service is asked
-//! only what it believes, to be held against that.
+//! The verdict on a seed, read from the region's own record: what it ran, for whom, and what it
+//! bills. The service is asked only what it believes, to be held against that.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -21,14 +21,17 @@ const PAGE: u32 = 25;
 /// A replica that is started again is there after this long.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
-/// A create may be under way when credentials change: the region asks for the account when it answers, AWS when a call is signed.
+/// A create may be under way when credentials change: the region asks for the account when it
+/// answers, AWS when a call is signed.
 const FOREIGN_UNSEEN: TimeDelta = TimeDelta::seconds(2);
 
-/// A pool that runs out after so many listings have shown it waiting is left alone; after fewer, the service was late. Two of
-/// them are enough to end it, and nine fit into the time that it is kept.
+/// A pool that runs out after so many listings have shown it waiting is left alone; after fewer,
+/// the service was late. Two of them are enough to end it, and nine fit into the time that it is
+/// kept.
 const POOL_LISTINGS_MAX: u64 = 6;
 
-/// Seconds after which others have to have taken over, on any machine; what is usual is asserted of all seeds together.
+/// Seconds after which others have to have taken over, on any machine; what is usual is asserted of
+/// all seeds together.
 const RECOVERY_MAX: f64 = 20.0;
 
 /// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
@@ -57,7 +60,8 @@ pub(super) struct Verdict {
     pub(super) duplicates: u32,
     /// Accepted experiments and trials that did not come to an end.
     pub(super) lost: u32,
-    /// Jobs that run on, or that no row stands for, or that are not billed as the region bills them.
+    /// Jobs that run on, or that no row stands for, or that are not billed as the region bills
+    /// them.
     pub(super) orphans: u32,
     pub(super) over_budget: u32,
     /// Of the orphans and pools, those that no patience mends: without a row, or left to run out.
@@ -66,9 +70,11 @@ pub(super) struct Verdict {
     pub(super) pools_leaked: u32,
     /// Jobs that a cancel did not reach in time.
     pub(super) unstopped: u32,
-    /// Trials whose points are not those that CloudWatch has, and jobs whose metrics are not booked as read.
+    /// Trials whose points are not those that CloudWatch has, and jobs whose metrics are not booked
+    /// as read.
     pub(super) metrics_wrong: u32,
-    /// Other people's jobs that were stopped, jobs of ours in other people's account, and replicas under a newer schema than theirs.
+    /// Other people's jobs that were stopped, jobs of ours in other people's account, and replicas
+    /// under a newer schema than theirs.
     pub(super) trespasses: u32,
     /// Panics of the service.
     pub(super) panics: u32,
@@ -83,7 +89,8 @@ pub(super) struct Verdict {
     pub(super) pools_reused: u64,
     pub(super) strays: u64,
     pub(super) faults: BTreeMap<String, u64>,
-    /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was there.
+    /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was
+    /// there.
     pub(super) recoveries: Vec<f64>,
     /// The same from when somebody froze within a transaction, or for good, and others took over.
     pub(super) thaws: Vec<f64>,
@@ -97,7 +104,8 @@ pub(super) struct Verdict {
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
-            && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong == 0
+            && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong
+                == 0
     }
 
     /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
@@ -140,13 +148,26 @@ pub(super) fn judge(
 ) -> Result<Verdict, String> {
     let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
     let all = record["jobs"].as_array().cloned().unwrap_or_default();
-    let is_strangers = |job: &Value| job["name"].as_str().is_some_and(|name| name.starts_with(STRANGERS));
+    let is_strangers = |job: &Value| {
+        job["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with(STRANGERS))
+    };
     let (strangers, jobs): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_strangers);
-    // Between the look at whose credentials these are and the create they may change: those jobs nobody can find again.
-    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) = jobs.into_iter().partition(|job| job["account"] == ACCOUNT);
-    let mut verdict = Verdict { over_budget: client.overdrawn, trespasses: stage.unnoticed, ..Verdict::default() };
+    // Between the look at whose credentials these are and the create they may change: those jobs
+    // nobody can find again.
+    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) =
+        jobs.into_iter().partition(|job| job["account"] == ACCOUNT);
+    let mut verdict = Verdict {
+        over_budget: client.overdrawn,
+        trespasses: stage.unnoticed,
+        ..Verdict::default()
+    };
     if stage.unnoticed > 0 {
-        verdict.notes.push(format!("{} replicas went on under a newer schema", stage.unnoticed));
+        verdict.notes.push(format!(
+            "{} replicas went on under a newer schema",
+            stage.unnoticed
+        ));
     }
     verdict.jobs = jobs.len().try_into().unwrap_or(0);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
@@ -165,7 +186,9 @@ pub(super) fn judge(
     verdict.attempts = booked.len().try_into().unwrap_or(0);
     if !is_over {
         verdict.lost += 1;
-        verdict.notes.push("not everything ended in time".to_owned());
+        verdict
+            .notes
+            .push("not everything ended in time".to_owned());
     }
     count_duplicates(&jobs, &mut verdict);
     count_orphans(&jobs, &booked, plan.is_quiet, &mut verdict);
@@ -184,9 +207,9 @@ pub(super) fn judge(
         verdict.panics = panics.try_into().unwrap_or(u32::MAX);
         verdict.notes.push(format!("{panics} panics in the logs"));
     }
-    // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may change back between a read and the
-    // look at whose they are.
-    // What was read before a backup was restored is booked nowhere.
+    // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may
+    // change back between a read and the look at whose they are. What was read before a backup was
+    // restored is booked nowhere.
     let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
     if is_over && !plan.is_quiet && is_told_all {
         count_points((stage, &url), &jobs, &mut verdict)?;
@@ -201,42 +224,74 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
-fn count_recoveries(stage: &Stage, ground: &Ground, takeovers: &[(DateTime<Utc>, u32)], verdict: &mut Verdict) {
+fn count_recoveries(
+    stage: &Stage,
+    ground: &Ground,
+    takeovers: &[(DateTime<Utc>, u32)],
+    verdict: &mut Verdict,
+) {
     for takeover in takeovers {
-        let Some((end, seconds)) = recovery(stage, ground, takeover) else { continue };
+        let Some((end, seconds)) = recovery(stage, ground, takeover) else {
+            continue;
+        };
         if seconds > RECOVERY_MAX {
             verdict.lost += 1;
             verdict.is_late = true;
-            verdict.notes.push(format!("what process {} held was taken over after {seconds:.1} s", takeover.1));
+            verdict.notes.push(format!(
+                "what process {} held was taken over after {seconds:.1} s",
+                takeover.1
+            ));
         }
-        let of = if end == End::Killed { &mut verdict.recoveries } else { &mut verdict.thaws };
+        let of = if end == End::Killed {
+            &mut verdict.recoveries
+        } else {
+            &mut verdict.thaws
+        };
         of.push(seconds);
     }
 }
 
-/// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no chance: Postgres was away, or
-/// another replica was killed or stopped meanwhile.
-fn recovery(stage: &Stage, ground: &Ground, (at, pid): &(DateTime<Utc>, u32)) -> Option<(End, f64)> {
+/// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no
+/// chance: Postgres was away, or another replica was killed or stopped meanwhile.
+fn recovery(
+    stage: &Stage,
+    ground: &Ground,
+    (at, pid): &(DateTime<Utc>, u32),
+) -> Option<(End, f64)> {
     let taken = stage.real(*at);
     // Before its death it can have lost a lease by a call that took too long: that is no recovery.
-    let own = stage.deaths.iter().filter(|death| death.pid == *pid && DateTime::<Utc>::from(death.at) <= taken);
+    let own = stage
+        .deaths
+        .iter()
+        .filter(|death| death.pid == *pid && DateTime::<Utc>::from(death.at) <= taken);
     let death = own.max_by_key(|death| death.at)?;
     // Alone, whoever froze takes over from itself once it goes on.
     if death.end == End::Frozen && stage.replicas.len() == 1 {
         return None;
     }
-    // Once it has gone on it is one of the living: what it loses later is no takeover of what it held then.
-    let own_freeze = stage.freezes.iter().find(|freeze| freeze.pid == *pid && freeze.from == death.at);
+    // Once it has gone on it is one of the living: what it loses later is no takeover of what it
+    // held then.
+    let own_freeze = stage
+        .freezes
+        .iter()
+        .find(|freeze| freeze.pid == *pid && freeze.from == death.at);
     if own_freeze.is_some_and(|freeze| taken > DateTime::<Utc>::from(freeze.to) + RESTART) {
         return None;
     }
     let died = DateTime::<Utc>::from(death.at);
-    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
-    let overlaps =
-        |from: SystemTime, to: SystemTime| DateTime::<Utc>::from(from) < taken && died < DateTime::<Utc>::from(to);
+    let outages = ground
+        .outages
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let overlaps = |from: SystemTime, to: SystemTime| {
+        DateTime::<Utc>::from(from) < taken && died < DateTime::<Utc>::from(to)
+    };
     let was_disturbed = outages.iter().any(|(from, to)| overlaps(*from, *to))
         || stage.hindrances().any(|(from, to)| overlaps(from, to))
-        || stage.freezes.iter().any(|freeze| freeze.pid != *pid && overlaps(freeze.from, freeze.to));
+        || stage
+            .freezes
+            .iter()
+            .any(|freeze| freeze.pid != *pid && overlaps(freeze.from, freeze.to));
     let others = stage.deaths.iter().any(|other| {
         let when = DateTime::<Utc>::from(other.at);
         other.pid != *pid && died - RESTART < when && when < taken
@@ -253,21 +308,38 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
     let mut believed = Believed::default();
     let (mut made, mut told) = (BTreeMap::new(), Told::default());
     for trial in pages(&format!("{base}/trials"), key)? {
-        let is_open =
-            ["queued", "submitting", "parked", "running", "stopping"].iter().any(|state| trial["state"] == *state);
+        let is_open = ["queued", "submitting", "parked", "running", "stopping"]
+            .iter()
+            .any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
-        let attempts = trial["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let attempts = trial["attempts"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         made.insert(text(&trial["id"]), attempts.len());
         for attempt in attempts {
-            let booked = Booked { experiment, ..Booked::default() };
+            let booked = Booked {
+                experiment,
+                ..Booked::default()
+            };
             believed.attempts.insert(text(&attempt["id"]), booked);
         }
     }
     for entry in pages(&format!("{base}/ledger?page_size={PAGE}"), key)? {
         let is_paid = entry["kind"] == "settled" || entry["kind"] == "adjusted";
-        let Some(booked) = believed.attempts.get_mut(&text(&entry["attempt_id"])).filter(|_| is_paid) else { continue };
+        let Some(booked) = believed
+            .attempts
+            .get_mut(&text(&entry["attempt_id"]))
+            .filter(|_| is_paid)
+        else {
+            continue;
+        };
         let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
-        booked.entries.push(format!("{} {}", text(&entry["recorded_at"]), entry_in_words(&entry)));
+        booked.entries.push(format!(
+            "{} {}",
+            text(&entry["recorded_at"]),
+            entry_in_words(&entry)
+        ));
         match entry["component"].as_str() {
             Some("training" | "warm_pool" | "stray" | "storage") => booked.usd += usd,
             Some("cloudwatch") => booked.metrics_usd += usd,
@@ -291,8 +363,22 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
 }
 
 fn entry_in_words(entry: &Value) -> String {
-    let of = |key: &str| entry[key].as_str().map_or_else(|| entry[key].to_string(), str::to_owned);
-    ["kind", "component", "usd", "quantity", "estimated", "used_from", "used_until"].map(of).join(" ")
+    let of = |key: &str| {
+        entry[key]
+            .as_str()
+            .map_or_else(|| entry[key].to_string(), str::to_owned)
+    };
+    [
+        "kind",
+        "component",
+        "usd",
+        "quantity",
+        "estimated",
+        "used_from",
+        "used_until",
+    ]
+    .map(of)
+    .join(" ")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]
@@ -306,20 +392,34 @@ fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {
     for job in jobs {
         *of_attempt.entry(text(&job["attempt"])).or_default() += 1;
         let end = job["ended_at"].as_str().unwrap_or("9999").to_owned();
-        of_trial.entry(text(&job["trial"])).or_default().push((text(&job["created_at"]), end));
+        of_trial
+            .entry(text(&job["trial"]))
+            .or_default()
+            .push((text(&job["created_at"]), end));
     }
-    verdict.duplicates += u32::try_from(of_attempt.values().filter(|count| **count > 1).count()).unwrap_or(u32::MAX);
+    verdict.duplicates +=
+        u32::try_from(of_attempt.values().filter(|count| **count > 1).count()).unwrap_or(u32::MAX);
     for (trial, mut lives) in of_trial {
         lives.sort();
-        let overlaps = lives.windows(2).filter(|pair| matches!(pair, [first, second] if second.0 < first.1)).count();
+        let overlaps = lives
+            .windows(2)
+            .filter(|pair| matches!(pair, [first, second] if second.0 < first.1))
+            .count();
         if overlaps > 0 {
-            verdict.notes.push(format!("{trial} had two jobs at a time: {lives:?}"));
+            verdict
+                .notes
+                .push(format!("{trial} had two jobs at a time: {lives:?}"));
         }
         verdict.duplicates += u32::try_from(overlaps).unwrap_or(u32::MAX);
     }
 }
 
-fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, is_quiet: bool, verdict: &mut Verdict) {
+fn count_orphans(
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    is_quiet: bool,
+    verdict: &mut Verdict,
+) {
     let tolerance = if is_quiet { CENT } else { ROUNDING };
     for job in jobs {
         let known = booked.get(&text(&job["attempt"]));
@@ -345,8 +445,8 @@ fn count_orphans(jobs: &[Value], booked: &BTreeMap<String, Booked>, is_quiet: bo
     }
 }
 
-/// When all is over nothing is reserved any more, neither for an experiment nor for the project, and what is spent is what the
-/// ledger says.
+/// When all is over nothing is reserved any more, neither for an experiment nor for the project,
+/// and what is spent is what the ledger says.
 fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String> {
     let experiments = pages(&format!("{url}/v1/experiments"), key)?;
     let project = get(&format!("{url}/v1/projects/current"), key)?;
@@ -354,44 +454,76 @@ fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String>
     let mut all = 0;
     for experiment in &experiments {
         let id = text(&experiment["id"]);
-        let ledger = pages(&format!("{url}/v1/experiments/{id}/ledger?page_size={PAGE}"), key)?;
+        let ledger = pages(
+            &format!("{url}/v1/experiments/{id}/ledger?page_size={PAGE}"),
+            key,
+        )?;
         let is_paid = |entry: &&Value| entry["kind"] == "settled" || entry["kind"] == "adjusted";
-        let paid: i64 = ledger.iter().filter(is_paid).map(|entry| usd(entry, "usd")).sum();
-        let (held, spent) = (usd(experiment, "reserved_usd"), usd(experiment, "settled_usd"));
+        let paid: i64 = ledger
+            .iter()
+            .filter(is_paid)
+            .map(|entry| usd(entry, "usd"))
+            .sum();
+        let (held, spent) = (
+            usd(experiment, "reserved_usd"),
+            usd(experiment, "settled_usd"),
+        );
         all += spent;
         if held != 0 || (spent - paid).abs() > ROUNDING {
             verdict.lost += 1;
             verdict.wrong += 1;
-            verdict.notes.push(format!("{id} is over: {held} are reserved, {spent} spent, {paid} in its ledger"));
+            verdict.notes.push(format!(
+                "{id} is over: {held} are reserved, {spent} spent, {paid} in its ledger"
+            ));
         }
     }
     let (held, spent) = (usd(&project, "reserved_usd"), usd(&project, "settled_usd"));
     if held != 0 || (spent - all).abs() > ROUNDING {
         verdict.lost += 1;
         verdict.wrong += 1;
-        verdict.notes.push(format!("the project has {held} reserved and {spent} spent, its experiments {all}"));
+        verdict.notes.push(format!(
+            "the project has {held} reserved and {spent} spent, its experiments {all}"
+        ));
     }
     Ok(())
 }
 
 /// All that a job costs, millionths of a dollar: itself, its pool, the volumes of both.
 fn billed(job: &Value) -> i64 {
-    let parts = ["micro_usd", "pool_micro_usd", "storage_micro_usd", "pool_storage_micro_usd"];
+    let parts = [
+        "micro_usd",
+        "pool_micro_usd",
+        "storage_micro_usd",
+        "pool_storage_micro_usd",
+    ];
     parts.iter().filter_map(|part| job[*part].as_i64()).sum()
 }
 
-fn count_money(jobs: &[Value], booked: &BTreeMap<String, Booked>, accepted: &[Accepted], verdict: &mut Verdict) {
+fn count_money(
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    accepted: &[Accepted],
+    verdict: &mut Verdict,
+) {
     for (index, experiment) in accepted.iter().enumerate() {
-        let is_own = |job: &&Value| booked.get(&text(&job["attempt"])).is_some_and(|own| own.experiment == index);
+        let is_own = |job: &&Value| {
+            booked
+                .get(&text(&job["attempt"]))
+                .is_some_and(|own| own.experiment == index)
+        };
         let spent: i64 = jobs.iter().filter(is_own).map(billed).sum();
         if spent > micro(experiment.budget_usd) {
             verdict.over_budget += 1;
-            verdict.notes.push(format!("{} spent {spent} of {}", experiment.id, experiment.budget_usd));
+            verdict.notes.push(format!(
+                "{} spent {spent} of {}",
+                experiment.id, experiment.budget_usd
+            ));
         }
     }
 }
 
-/// Every job that was there when its experiment was cancelled, or came later, was asked to stop, unless it was over first.
+/// Every job that was there when its experiment was cancelled, or came later, was asked to stop,
+/// unless it was over first.
 fn count_cancels(
     (stage, ground): (&Stage, &Ground),
     jobs: &[Value],
@@ -400,22 +532,43 @@ fn count_cancels(
     verdict: &mut Verdict,
 ) {
     let moment = |value: &Value| text(value).parse().ok().map(|at| stage.real(at));
-    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let spans =
-        stage.hindrances().chain(outages).map(|(from, to)| (DateTime::<Utc>::from(from), DateTime::<Utc>::from(to)));
+    let outages = ground
+        .outages
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let spans = stage
+        .hindrances()
+        .chain(outages)
+        .map(|(from, to)| (DateTime::<Utc>::from(from), DateTime::<Utc>::from(to)));
     let hindrances: Vec<(DateTime<Utc>, DateTime<Utc>)> = spans.collect();
     for cancel in &client.cancels {
         let asked_for = DateTime::<Utc>::from(cancel.asked_at);
-        // While nobody can reach the database, or none may run, nobody can be asked to stop anything.
-        let hindered = hindrances.iter().filter(|(from, to)| *from < asked_for + CANCEL_MAX && *to > asked_for);
+        // While nobody can reach the database, or none may run, nobody can be asked to stop
+        // anything.
+        let hindered = hindrances
+            .iter()
+            .filter(|(from, to)| *from < asked_for + CANCEL_MAX && *to > asked_for);
         let free_from = hindered.map(|(_, to)| *to).max().unwrap_or(asked_for);
-        let Some(index) = client.accepted.iter().position(|one| one.id == cancel.experiment) else { continue };
-        for job in
-            jobs.iter().filter(|job| booked.get(&text(&job["attempt"])).is_some_and(|own| own.experiment == index))
-        {
-            let Some(since) = moment(&job["created_at"]).map(|at: DateTime<Utc>| at.max(asked_for)) else { continue };
-            let is_over =
-                |limit: DateTime<Utc>| moment(&job["ended_at"]).is_some_and(|end: DateTime<Utc>| end <= limit);
+        let Some(index) = client
+            .accepted
+            .iter()
+            .position(|one| one.id == cancel.experiment)
+        else {
+            continue;
+        };
+        for job in jobs.iter().filter(|job| {
+            booked
+                .get(&text(&job["attempt"]))
+                .is_some_and(|own| own.experiment == index)
+        }) {
+            let Some(since) = moment(&job["created_at"]).map(|at: DateTime<Utc>| at.max(asked_for))
+            else {
+                continue;
+            };
+            let is_over = |limit: DateTime<Utc>| {
+                moment(&job["ended_at"]).is_some_and(|end: DateTime<Utc>| end <= limit)
+            };
             if let Some(asked) = moment(&job["stop_asked_at"]) {
                 let seconds = (asked - since).as_seconds_f64().max(0.0);
                 verdict.cancels.push(seconds);
@@ -429,93 +582,154 @@ fn count_cancels(
             verdict.is_late = true;
             // A stop that never came is not late.
             verdict.wrong += u32::from(job["stop_asked_at"].is_null());
-            verdict.notes.push(format!("{} was cancelled at {asked_for} and not stopped in time: {job}", job["name"]));
+            verdict.notes.push(format!(
+                "{} was cancelled at {asked_for} and not stopped in time: {job}",
+                job["name"]
+            ));
         }
     }
 }
 
-fn count_trespasses(stage: &Stage, strangers: &[Value], elsewhere: &[Value], verdict: &mut Verdict) {
+fn count_trespasses(
+    stage: &Stage,
+    strangers: &[Value],
+    elsewhere: &[Value],
+    verdict: &mut Verdict,
+) {
     let is_stopped = |job: &&Value| !job["stop_asked_at"].is_null();
     for job in strangers.iter().filter(is_stopped) {
         verdict.trespasses += 1;
-        verdict.notes.push(format!("{} is somebody else's, and was stopped", job["name"]));
+        verdict.notes.push(format!(
+            "{} is somebody else's, and was stopped",
+            job["name"]
+        ));
     }
     let is_just_then = |job: &Value| {
-        let created = text(&job["created_at"]).parse().ok().map(|at| stage.real(at));
+        let created = text(&job["created_at"])
+            .parse()
+            .ok()
+            .map(|at| stage.real(at));
         let within = |from: &SystemTime| {
             let from = DateTime::<Utc>::from(*from);
-            created.is_some_and(|at: DateTime<Utc>| at - from < FOREIGN_UNSEEN && from - at < FOREIGN_UNSEEN)
+            created.is_some_and(|at: DateTime<Utc>| {
+                at - from < FOREIGN_UNSEEN && from - at < FOREIGN_UNSEEN
+            })
         };
         stage.foreign_from.iter().any(within)
     };
     for job in elsewhere.iter().filter(|job| !is_just_then(job)) {
         verdict.trespasses += 1;
-        let from: Vec<_> = stage.foreign_from.iter().map(|from| DateTime::<Utc>::from(*from)).collect();
-        verdict
-            .notes
-            .push(format!("{} was made in another account, which there was from {from:?}: {job}", job["name"]));
+        let from: Vec<_> = stage
+            .foreign_from
+            .iter()
+            .map(|from| DateTime::<Utc>::from(*from))
+            .collect();
+        verdict.notes.push(format!(
+            "{} was made in another account, which there was from {from:?}: {job}",
+            job["name"]
+        ));
     }
 }
 
 /// Nobody cancelled them in the original: a copy has stopped them.
-fn count_unasked_stops(jobs: &[Value], booked: &BTreeMap<String, Booked>, client: &Client, verdict: &mut Verdict) {
+fn count_unasked_stops(
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    client: &Client,
+    verdict: &mut Verdict,
+) {
     let is_cancelled = |job: &Value| {
-        let experiment = booked.get(&text(&job["attempt"])).and_then(|own| client.accepted.get(own.experiment));
-        experiment.is_some_and(|one| client.cancels.iter().any(|cancel| cancel.experiment == one.id))
+        let experiment = booked
+            .get(&text(&job["attempt"]))
+            .and_then(|own| client.accepted.get(own.experiment));
+        experiment.is_some_and(|one| {
+            client
+                .cancels
+                .iter()
+                .any(|cancel| cancel.experiment == one.id)
+        })
     };
-    for job in jobs.iter().filter(|job| !job["stop_asked_at"].is_null() && !is_cancelled(job)) {
+    for job in jobs
+        .iter()
+        .filter(|job| !job["stop_asked_at"].is_null() && !is_cancelled(job))
+    {
         verdict.trespasses += 1;
-        verdict.notes.push(format!("{} was stopped, and nobody asked for it: {job}", job["name"]));
+        verdict.notes.push(format!(
+            "{} was stopped, and nobody asked for it: {job}",
+            job["name"]
+        ));
     }
 }
 
 /// The points of each trial are those that CloudWatch has of its jobs: as many, with the same sum.
-fn count_points((stage, url): (&Stage, &str), jobs: &[Value], verdict: &mut Verdict) -> Result<(), String> {
+fn count_points(
+    (stage, url): (&Stage, &str),
+    jobs: &[Value],
+    verdict: &mut Verdict,
+) -> Result<(), String> {
     let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
     for job in jobs {
-        let of = get(&format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])), "")?;
+        let of = get(
+            &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
+            "",
+        )?;
         let sum = published.entry(text(&job["trial"])).or_default();
         sum.0 += of["tps"]["points"].as_u64().unwrap_or_default();
         sum.1 += of["tps"]["sum"].as_f64().unwrap_or_default();
     }
     for (trial, (count, sum)) in published {
-        let path = format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
+        let path =
+            format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
         // None at all is a 404.
         let series = found(&path, &stage.api_key)?.unwrap_or_default();
-        let points = series["points"]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let points = series["points"]["value"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let ours: f64 = points.iter().filter_map(Value::as_f64).sum();
         verdict.points += count;
         if points.len() as u64 != count || (ours - sum).abs() > 1e-6 * sum.abs() {
             verdict.metrics_wrong += 1;
-            verdict
-                .notes
-                .push(format!("{trial} has {} points, and CloudWatch {count} ({ours} and {sum})", points.len()));
+            verdict.notes.push(format!(
+                "{trial} has {} points, and CloudWatch {count} ({ours} and {sum})",
+                points.len()
+            ));
         }
     }
     Ok(())
 }
 
-/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read may have been carried out. That is what the
-/// region did not serve, and one read for each time that somebody died, stood still or was cut off between counting and asking.
+/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read may have
+/// been carried out. That is what the region did not serve, and one read for each time that
+/// somebody died, stood still or was cut off between counting and asking.
 fn count_metrics(
     (stage, ground): (&Stage, &Ground),
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
     verdict: &mut Verdict,
 ) {
-    let outages = ground.outages.lock().unwrap_or_else(PoisonError::into_inner);
+    let outages = ground
+        .outages
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let begun = stage.real(stage.pace.origin.parse().unwrap_or_default());
-    let own_outages = outages.iter().filter(|(_, back)| DateTime::<Utc>::from(*back) > begun).count();
+    let own_outages = outages
+        .iter()
+        .filter(|(_, back)| DateTime::<Utc>::from(*back) > begun)
+        .count();
     let disturbances = stage.disturbances(u64::try_from(own_outages).unwrap_or_default());
     for job in jobs {
-        let Some(ours) = booked.get(&text(&job["attempt"])) else { continue };
+        let Some(ours) = booked.get(&text(&job["attempt"])) else {
+            continue;
+        };
         let count = |key: &str| job[key].as_u64().unwrap_or_default();
         let (read, unserved) = (count("metrics_requested"), count("metrics_unserved"));
         let one_read = METRICS_OF_A_JOB + METRICS_OF_A_HOST * count("instance_count");
         let ours = u64::try_from(ours.metrics_usd / METRIC_MICRO_USD).unwrap_or_default();
         let most = read + unserved + one_read * disturbances;
         if ours < read || ours > most {
-            // Too few is wrong; too many may be a machine so slow that a read was given up before it arrived.
+            // Too few is wrong; too many may be a machine so slow that a read was given up before
+            // it arrived.
             verdict.metrics_wrong += u32::from(ours < read);
             verdict.lost += u32::from(ours > most);
             verdict.is_late |= ours > most;
@@ -532,23 +746,35 @@ fn count_pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
     let kept_for = TimeDelta::seconds(KEEP_ALIVE_SECONDS.into()) / stage.pace.factor;
     // Until a silent connection is given up, a pool runs out here: its hour is eighteen seconds.
     let was_silent = |job: &Value| {
-        let ended: Option<DateTime<Utc>> = text(&job["ended_at"]).parse().ok().map(|at| stage.real(at));
+        let ended: Option<DateTime<Utc>> =
+            text(&job["ended_at"]).parse().ok().map(|at| stage.real(at));
         let within = |from: &SystemTime| {
-            let (from, to) = (DateTime::<Utc>::from(*from), DateTime::<Utc>::from(*from + SILENT_MAX));
+            let (from, to) = (
+                DateTime::<Utc>::from(*from),
+                DateTime::<Utc>::from(*from + SILENT_MAX),
+            );
             ended.is_some_and(|end| end < to && from < end + kept_for)
         };
         stage.silences.iter().any(within)
     };
-    for job in jobs.iter().filter(|job| job["idle_pool"] == true || !was_silent(job)) {
+    for job in jobs
+        .iter()
+        .filter(|job| job["idle_pool"] == true || !was_silent(job))
+    {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
         let has_run_out = job["pool_ran_out"] == true;
         if job["idle_pool"] == true || has_run_out {
             verdict.pools_leaked += 1;
-            let is_seen = job["pool_listed"].as_u64().is_none_or(|listings| listings >= POOL_LISTINGS_MAX);
+            let is_seen = job["pool_listed"]
+                .as_u64()
+                .is_none_or(|listings| listings >= POOL_LISTINGS_MAX);
             verdict.wrong += u32::from(has_run_out && is_seen);
-            // Seconds are no measure of a service that hardly gets a processor: it was not asked often enough.
+            // Seconds are no measure of a service that hardly gets a processor: it was not asked
+            // often enough.
             verdict.is_late |= has_run_out && !is_seen;
-            verdict.notes.push(format!("the pool of {} was left: {job}", job["name"]));
+            verdict
+                .notes
+                .push(format!("the pool of {} was left: {job}", job["name"]));
         }
     }
 }

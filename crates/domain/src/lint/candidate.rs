@@ -1,4 +1,5 @@
-//! Rules on one candidate: its type, whether its configuration can run on that hardware, whether its cost can be bounded.
+//! Rules on one candidate: its type, whether its configuration can run on that hardware, whether
+//! its cost can be bounded.
 
 use super::libraries::runs_on;
 use super::request::{COUNT_MAX, profile_bounds};
@@ -14,7 +15,10 @@ use crate::fit::{self, Verdict};
 use crate::model::ModelShape;
 use crate::predict::{Calibration, Case};
 use crate::request::{self, deepspeed_json};
-use crate::spec::{CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, WorkloadSpec};
+use crate::spec::{
+    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
+    WorkloadSpec,
+};
 use crate::strategy;
 
 /// Instances of one candidate.
@@ -22,8 +26,15 @@ const INSTANCES_MAX: u32 = 64;
 /// A hyperparameter's value (CreateTrainingJob).
 const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 
-pub(super) fn check(spec: &ExperimentSpec, index: usize, known: Known<'_>, findings: &mut Vec<Finding>) {
-    let Some(candidate) = spec.candidates.get(index) else { return };
+pub(super) fn check(
+    spec: &ExperimentSpec,
+    index: usize,
+    known: Known<'_>,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(candidate) = spec.candidates.get(index) else {
+        return;
+    };
     let at = format!("/candidates/{index}");
     if candidate.instance_count == 0 || candidate.instance_count > INSTANCES_MAX {
         findings.push(
@@ -34,23 +45,38 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, known: Known<'_>, findi
         return;
     }
     let Some(instance) = catalog::find(&candidate.instance_type) else {
-        findings.push(unknown_type(&candidate.instance_type, &format!("{at}/instance_type")));
+        findings.push(unknown_type(
+            &candidate.instance_type,
+            &format!("{at}/instance_type"),
+        ));
         return;
     };
-    if !known.prices.iter().any(|price| price.instance_type == instance.instance_type && price.region == spec.region) {
+    if !known
+        .prices
+        .iter()
+        .any(|price| price.instance_type == instance.instance_type && price.region == spec.region)
+    {
         findings.push(
             found("price-unknown", format!("{at}/instance_type"))
                 .says(format!(
                     "no price is known for {} in {}: its cost cannot be bounded",
                     instance.instance_type, spec.region
                 ))
-                .fix(format!("PUT /v1/prices/{} with your own rate", instance.instance_type)),
+                .fix(format!(
+                    "PUT /v1/prices/{} with your own rate",
+                    instance.instance_type
+                )),
         );
     }
-    let Some(profile) = &candidate.profile else { return };
+    let Some(profile) = &candidate.profile else {
+        return;
+    };
     let place = format!("{at}/profile");
     if instance.accelerator_count == 0 {
-        findings.push(found("no-accelerator", &place).says(format!("{} has no accelerator", instance.instance_type)));
+        findings.push(
+            found("no-accelerator", &place)
+                .says(format!("{} has no accelerator", instance.instance_type)),
+        );
         return;
     }
     parallelism(candidate, profile, instance, &place, findings);
@@ -61,8 +87,17 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, known: Known<'_>, findi
             instance.instance_type, instance.accelerator_count
         )));
     }
-    let Some(workload) = &spec.workload else { return };
-    of_workload(spec, (workload, candidate, profile), instance, known.calibration, &at, findings);
+    let Some(workload) = &spec.workload else {
+        return;
+    };
+    of_workload(
+        spec,
+        (workload, candidate, profile),
+        instance,
+        known.calibration,
+        &at,
+        findings,
+    );
 }
 
 /// What the candidate makes of the workload: precision, libraries, speed, memory.
@@ -75,9 +110,18 @@ fn of_workload(
     findings: &mut Vec<Finding>,
 ) {
     let place = format!("{at}/profile");
-    precision(workload.precision, instance, "/workload/precision", &place, findings);
+    precision(
+        workload.precision,
+        instance,
+        "/workload/precision",
+        &place,
+        findings,
+    );
     if workload.script.is_none()
-        && !matches!(profile.library, ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun | ParallelLibrary::None)
+        && !matches!(
+            profile.library,
+            ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun | ParallelLibrary::None
+        )
     {
         findings.push(found("library-without-script", &place));
     }
@@ -96,21 +140,45 @@ fn of_workload(
     }
     let has_debugger = workload.techniques.debugger.is_some();
     if has_debugger && request::has_no_hook(spec.checkpoint.is_some(), candidate, profile) {
-        findings.push(found("debugger-hook-dropped", "/workload/techniques/debugger"));
+        findings.push(found(
+            "debugger-hook-dropped",
+            "/workload/techniques/debugger",
+        ));
     }
     as_asked(workload, candidate, profile, &place, findings);
-    runtime(spec, candidate, profile, instance, calibration, at, findings);
-    let split = profile.tensor_parallel_degree.saturating_mul(profile.pipeline_parallel_degree);
+    runtime(
+        spec,
+        candidate,
+        profile,
+        instance,
+        calibration,
+        at,
+        findings,
+    );
+    let split = profile
+        .tensor_parallel_degree
+        .saturating_mul(profile.pipeline_parallel_degree);
     if split > candidate.accelerators() {
         return; // there is no such layout, and no need to be estimated
     }
     memory(workload, candidate, profile, instance, &place, findings);
     let on = (candidate.instance_type.as_str(), candidate.instance_count);
-    needless((&workload.model, workload.precision), profile, on, &place, findings);
+    needless(
+        (&workload.model, workload.precision),
+        profile,
+        on,
+        &place,
+        findings,
+    );
 }
 
 /// A stored profile by itself.
-pub(super) fn profile(instance_type: Option<&str>, profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+pub(super) fn profile(
+    instance_type: Option<&str>,
+    profile: &ProfileSpec,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
     profile_bounds(profile, at, findings);
     let Some(name) = instance_type else { return };
     let Some(instance) = catalog::find(name) else {
@@ -129,10 +197,10 @@ pub(super) fn profile(instance_type: Option<&str>, profile: &ProfileSpec, at: &s
     parallelism(&candidate, profile, instance, at, findings);
     engines(profile, at, findings);
     if !runs_on(profile.library, instance) {
-        findings.push(
-            found("library-not-on-type", at)
-                .says(format!("\"library\": \"{}\" does not run on {name}", profile.library.as_str())),
-        );
+        findings.push(found("library-not-on-type", at).says(format!(
+            "\"library\": \"{}\" does not run on {name}",
+            profile.library.as_str()
+        )));
     }
 }
 
@@ -144,14 +212,26 @@ fn parallelism(
     findings: &mut Vec<Finding>,
 ) {
     let gpus = candidate.accelerators();
-    let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
-    let smp = if is_smp { profile.smp() } else { serde_json::Map::new() };
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
+    let smp = if is_smp {
+        profile.smp()
+    } else {
+        serde_json::Map::new()
+    };
     let degree = |keys: &[&str], own: u32| {
         let asked = keys.iter().find_map(|key| smp.get(*key)?.as_u64());
-        asked.map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX)).max(1)
+        asked
+            .map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX))
+            .max(1)
     };
-    let split = degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree)
-        .saturating_mul(degree(&["pipeline_parallel_degree", "partitions"], profile.pipeline_parallel_degree));
+    let split =
+        degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree).saturating_mul(degree(
+            &["pipeline_parallel_degree", "partitions"],
+            profile.pipeline_parallel_degree,
+        ));
     if split > gpus {
         let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
         findings.push(
@@ -163,20 +243,24 @@ fn parallelism(
                 .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators")),
         );
     } else if split > 0 && !gpus.is_multiple_of(split) {
-        findings.push(
-            found("parallelism-does-not-divide", at)
-                .says(format!("tensor × pipeline parallel {split} does not divide {gpus} accelerators")),
-        );
+        findings.push(found("parallelism-does-not-divide", at).says(format!(
+            "tensor × pipeline parallel {split} does not divide {gpus} accelerators"
+        )));
     }
 }
 
 /// Two engines that both own model and optimiser; and settings of one that need another.
 fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
-    let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
     if is_smp && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
         findings.push(found("two-engines", at));
     }
-    if !fit::shares(profile.library) && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
+    if !fit::shares(profile.library)
+        && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None)
+    {
         findings.push(found("library-does-not-shard", at).says(format!(
             "\"library\": \"{}\" keeps a whole copy of everything in each accelerator",
             profile.library.as_str()
@@ -187,19 +271,27 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
         ("partitions", profile.pipeline_parallel_degree),
     ] {
-        let asked = profile.smp_parameters.get(key).and_then(serde_json::Value::as_u64);
+        let asked = profile
+            .smp_parameters
+            .get(key)
+            .and_then(serde_json::Value::as_u64);
         if is_smp && asked.is_some_and(|asked| asked > 1 && asked != u64::from(own)) {
-            findings.push(found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
-                "{key} is {} for the library, and the profile plans with {own}",
-                asked.unwrap_or_default()
-            )));
+            findings.push(
+                found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
+                    "{key} is {} for the library, and the profile plans with {own}",
+                    asked.unwrap_or_default()
+                )),
+            );
         }
     }
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
         let pointer = format!("{at}/zero_stage");
         findings.push(
             found("offload-needs-stage", &pointer)
-                .says(format!("parameters are offloaded only by ZeRO stage 3, and the stage is {}", profile.zero_stage))
+                .says(format!(
+                    "parameters are offloaded only by ZeRO stage 3, and the stage is {}",
+                    profile.zero_stage
+                ))
                 .patch(vec![Operation::set(&pointer, 3)]),
         );
     } else if profile.cpu_offload == CpuOffload::Optimizer && profile.zero_stage == 0 {
@@ -212,14 +304,22 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     }
     if profile.activation_offload && !profile.activation_checkpointing {
         let pointer = format!("{at}/activation_checkpointing");
-        findings.push(found("activation-offload", &pointer).patch(vec![Operation::set(&pointer, true)]));
+        findings.push(
+            found("activation-offload", &pointer).patch(vec![Operation::set(&pointer, true)]),
+        );
     }
     if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
         findings.push(found("pipeline-with-zero", format!("{at}/zero_stage")));
     }
 }
 
-fn precision(precision: Precision, instance: &InstanceType, pointer: &str, place: &str, findings: &mut Vec<Finding>) {
+fn precision(
+    precision: Precision,
+    instance: &InstanceType,
+    pointer: &str,
+    place: &str,
+    findings: &mut Vec<Finding>,
+) {
     let has_bf16 = instance.bf16_tflops.is_some();
     match precision {
         Precision::Bf16 if !has_bf16 && instance.fp16_tflops.is_some() => {
@@ -242,10 +342,24 @@ fn deepspeed(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(workload) = &spec.workload else { return };
-    let owned = ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"];
-    let stage = profile.deepspeed.get("zero_optimization").and_then(|zero| zero.get("stage"));
-    let keys = owned.into_iter().filter(|key| profile.deepspeed.contains_key(*key)).map(str::to_owned);
+    let Some(workload) = &spec.workload else {
+        return;
+    };
+    let owned = [
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "bf16",
+        "fp16",
+    ];
+    let stage = profile
+        .deepspeed
+        .get("zero_optimization")
+        .and_then(|zero| zero.get("stage"));
+    let keys = owned
+        .into_iter()
+        .filter(|key| profile.deepspeed.contains_key(*key))
+        .map(str::to_owned);
     for key in keys.chain(stage.map(|_| "zero_optimization/stage".to_owned())) {
         let pointer = format!("{at}/deepspeed/{key}");
         findings.push(
@@ -281,20 +395,24 @@ fn memory(
     );
     match fit.verdict {
         Verdict::DoesNotFit => {
-            let finding = found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
-            findings.push(match strategy::smallest_change(model, profile, workload.precision, on) {
-                Some(change) => {
-                    let patch = change
-                        .settings
-                        .iter()
-                        .map(|(key, value)| Operation::set(&format!("{at}/{key}"), value.clone()));
-                    finding.fix(change.text.clone()).patch(patch.collect())
-                }
-                None => finding,
-            });
+            let finding =
+                found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
+            findings.push(
+                match strategy::smallest_change(model, profile, workload.precision, on) {
+                    Some(change) => {
+                        let patch = change.settings.iter().map(|(key, value)| {
+                            Operation::set(&format!("{at}/{key}"), value.clone())
+                        });
+                        finding.fix(change.text.clone()).patch(patch.collect())
+                    }
+                    None => finding,
+                },
+            );
         }
         Verdict::Uncertain => {
-            findings.push(found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")));
+            findings.push(
+                found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")),
+            );
         }
         Verdict::Fits | Verdict::Unknown => {}
     }
@@ -308,21 +426,36 @@ pub(super) fn needless(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(instance) = catalog::find(kind).filter(|_| is_sound(model)) else { return };
-    let without = ProfileSpec { cpu_offload: CpuOffload::None, ..profile.clone() };
+    let Some(instance) = catalog::find(kind).filter(|_| is_sound(model)) else {
+        return;
+    };
+    let without = ProfileSpec {
+        cpu_offload: CpuOffload::None,
+        ..profile.clone()
+    };
     let fit = fit::fit(model, &without, precision, (instance, count));
     let room = |fit: &fit::Fit| {
-        format!("{:.0} GiB of {:.0} a GPU", fit.accelerator_gib, fit.accelerator_capacity_gib.unwrap_or_default())
+        format!(
+            "{:.0} GiB of {:.0} a GPU",
+            fit.accelerator_gib,
+            fit.accelerator_capacity_gib.unwrap_or_default()
+        )
     };
     if profile.cpu_offload != CpuOffload::None && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/cpu_offload");
         findings.push(
             found("offload-not-needed", &pointer)
-                .says(format!("without offload it needs {}: offload only slows it down", room(&fit)))
+                .says(format!(
+                    "without offload it needs {}: offload only slows it down",
+                    room(&fit)
+                ))
                 .patch(vec![Operation::set(&pointer, "none")]),
         );
     }
-    let lower = ProfileSpec { zero_stage: 1, ..without };
+    let lower = ProfileSpec {
+        zero_stage: 1,
+        ..without
+    };
     let fit = fit::fit(model, &lower, precision, (instance, count));
     if profile.zero_stage == 3 && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/zero_stage");
@@ -346,11 +479,16 @@ fn as_asked(
     findings: &mut Vec<Finding>,
 ) {
     let here = profile.global_batch(candidate.accelerators());
-    let Some(wanted) = workload.global_batch.filter(|wanted| *wanted != here) else { return };
+    let Some(wanted) = workload.global_batch.filter(|wanted| *wanted != here) else {
+        return;
+    };
     let fix = comparison::batch_fix(profile, candidate.accelerators(), wanted);
     findings.push(
         found("global-batch-not-as-asked", at)
-            .says(format!("{} makes {here} sequences a step, and the workload asks for {wanted}", candidate.name))
+            .says(format!(
+                "{} makes {here} sequences a step, and the workload asks for {wanted}",
+                candidate.name
+            ))
             .fix(fix),
     );
 }
@@ -365,9 +503,13 @@ fn runtime(
     at: &str,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(workload) = &spec.workload else { return };
+    let Some(workload) = &spec.workload else {
+        return;
+    };
     let on = (instance, candidate.instance_count);
-    let Some(case) = Case::new(&workload.model, profile, workload.precision, on) else { return };
+    let Some(case) = Case::new(&workload.model, profile, workload.precision, on) else {
+        return;
+    };
     let [_, expected, fastest] = calibration.tokens_per_second(&case);
     let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
     if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
@@ -394,22 +536,37 @@ fn tokens(count: u64) -> f64 {
     count as f64
 }
 
-/// What SageMaker itself would refuse of the request that is sent: whatever no rule above has named.
+/// What SageMaker itself would refuse of the request that is sent: whatever no rule above has
+/// named.
 pub(super) fn rendered(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     let at = format!("/candidates/{index}");
-    let is_error = |finding: &Finding| finding.severity == Severity::Error && finding.candidate().is_none();
-    if findings.iter().any(|finding| is_error(finding) || finding.refuses(index)) {
+    let is_error =
+        |finding: &Finding| finding.severity == Severity::Error && finding.candidate().is_none();
+    if findings
+        .iter()
+        .any(|finding| is_error(finding) || finding.refuses(index))
+    {
         return;
     }
-    let (Some(candidate), Some(workload)) = (spec.candidates.get(index), &spec.workload) else { return };
-    let Some(profile) = &candidate.profile else { return };
+    let (Some(candidate), Some(workload)) = (spec.candidates.get(index), &spec.workload) else {
+        return;
+    };
+    let Some(profile) = &candidate.profile else {
+        return;
+    };
     for option in &candidate.purchase_options {
         let template = request::template(spec, (workload, candidate, profile), *option, 1);
         let request = request::for_attempt(&template, LONGEST_NAME, LONGEST_MARKER, LONGEST_MARKER);
         let mut refused = Vec::new();
         shape::check(&body::body(&request), &mut refused);
-        for mut finding in refused.into_iter().filter(|finding| finding.severity >= Severity::Refused) {
-            finding.message = format!("SageMaker refuses {} of this request: {}", finding.pointer, finding.message);
+        for mut finding in refused
+            .into_iter()
+            .filter(|finding| finding.severity >= Severity::Refused)
+        {
+            finding.message = format!(
+                "SageMaker refuses {} of this request: {}",
+                finding.pointer, finding.message
+            );
             finding.pointer = origin(&finding.pointer, &at);
             finding.patch = Vec::new();
             findings.push(finding);
@@ -432,12 +589,18 @@ fn origin(member: &str, at: &str) -> String {
         "OutputDataConfig" => "/workload/output_s3_uri".to_owned(),
         "RoleArn" => "/workload/role_arn".to_owned(),
         "CheckpointConfig" => "/checkpoint".to_owned(),
-        "StoppingCondition" if member.ends_with("MaxWaitTimeInSeconds") => "/max_wait_seconds".to_owned(),
+        "StoppingCondition" if member.ends_with("MaxWaitTimeInSeconds") => {
+            "/max_wait_seconds".to_owned()
+        }
         "StoppingCondition" => "/max_runtime_seconds".to_owned(),
         "RetryStrategy" => "/workload/techniques/retry_attempts".to_owned(),
         "DebugHookConfig" | "DebugRuleConfigurations" => "/workload/techniques/debugger".to_owned(),
-        "ProfilerConfig" | "ProfilerRuleConfigurations" => "/workload/techniques/profiler".to_owned(),
-        "ResourceConfig" if member.ends_with("VolumeSizeInGB") => format!("{at}/profile/volume_size_gb"),
+        "ProfilerConfig" | "ProfilerRuleConfigurations" => {
+            "/workload/techniques/profiler".to_owned()
+        }
+        "ResourceConfig" if member.ends_with("VolumeSizeInGB") => {
+            format!("{at}/profile/volume_size_gb")
+        }
         "ResourceConfig" => format!("{at}/instance_type"),
         "Environment" => format!("{at}/profile/environment"),
         _ => format!("{at}/profile"),

@@ -1,4 +1,5 @@
-//! Claims held against the catalog, the prices in force and physics: what a configuration takes for true and is not.
+//! Claims held against the catalog, the prices in force and physics: what a configuration takes for
+//! true and is not.
 
 use super::Known;
 use super::rules::found;
@@ -25,7 +26,13 @@ pub(super) struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// Of a document that says nothing of its model, and runs nowhere.
     pub(super) fn of(known: Known<'a>) -> Self {
-        Self { known, model: None, global_batch: None, profile: None, runs_on: &[] }
+        Self {
+            known,
+            model: None,
+            global_batch: None,
+            profile: None,
+            runs_on: &[],
+        }
     }
 }
 
@@ -64,7 +71,10 @@ fn differs(claimed: f64, truth: f64, tolerance: f64) -> bool {
 
 fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let Some(kind) = catalog::find(&claim.instance_type) else {
-        findings.push(super::training::unknown_type(&claim.instance_type, &format!("{at}/instance_type")));
+        findings.push(super::training::unknown_type(
+            &claim.instance_type,
+            &format!("{at}/instance_type"),
+        ));
         return;
     };
     let name = &kind.instance_type;
@@ -76,27 +86,70 @@ fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Ve
                 .patch(vec![Operation::set(&pointer, value)]),
         );
     };
-    if let Some(count) = claim.accelerators.filter(|count| *count != kind.accelerator_count) {
+    if let Some(count) = claim
+        .accelerators
+        .filter(|count| *count != kind.accelerator_count)
+    {
         let truth = kind.accelerator_count;
-        wrong("accelerators", format!("{count} accelerators"), truth.to_string(), truth.into());
+        wrong(
+            "accelerators",
+            format!("{count} accelerators"),
+            truth.to_string(),
+            truth.into(),
+        );
     }
     if let (Some(claimed), Some(truth)) = (&claim.accelerator, &kind.accelerator)
         && !truth.to_lowercase().contains(&claimed.to_lowercase())
     {
-        wrong("accelerator", claimed.clone(), truth.clone(), truth.clone().into());
+        wrong(
+            "accelerator",
+            claimed.clone(),
+            truth.clone(),
+            truth.clone().into(),
+        );
     }
     let numbers = [
-        ("accelerator_memory_gb", claim.accelerator_memory_gb, kind.accelerator_memory_gib, "GB an accelerator"),
-        ("vcpus", claim.vcpus.map(f64::from), kind.vcpus.map(f64::from), "vCPU"),
-        ("memory_gb", claim.memory_gb, kind.memory_gib, "GB of host memory"),
-        ("network_gbps", claim.network_gbps, kind.network_gbps, "Gbit/s of network, all together"),
-        ("nvme_gb", claim.nvme_gb, Some(f64::from(kind.nvme_gb)), "GB of local NVMe"),
+        (
+            "accelerator_memory_gb",
+            claim.accelerator_memory_gb,
+            kind.accelerator_memory_gib,
+            "GB an accelerator",
+        ),
+        (
+            "vcpus",
+            claim.vcpus.map(f64::from),
+            kind.vcpus.map(f64::from),
+            "vCPU",
+        ),
+        (
+            "memory_gb",
+            claim.memory_gb,
+            kind.memory_gib,
+            "GB of host memory",
+        ),
+        (
+            "network_gbps",
+            claim.network_gbps,
+            kind.network_gbps,
+            "Gbit/s of network, all together",
+        ),
+        (
+            "nvme_gb",
+            claim.nvme_gb,
+            Some(f64::from(kind.nvme_gb)),
+            "GB of local NVMe",
+        ),
     ];
     for (field, claimed, truth, unit) in numbers {
         if let (Some(claimed), Some(truth)) = (claimed, truth)
             && (truth == 0.0 && claimed > 0.0 || truth > 0.0 && differs(claimed, truth, ROUNDING))
         {
-            wrong(field, format!("{claimed} {unit}"), truth.to_string(), truth.into());
+            wrong(
+                field,
+                format!("{claimed} {unit}"),
+                truth.to_string(),
+                truth.into(),
+            );
         }
     }
     let has_efa = kind.efa_interfaces.map(|count| count > 0);
@@ -110,8 +163,9 @@ fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Ve
     price(claim, kind, at, facts, findings);
     if !facts.runs_on.is_empty() && !facts.runs_on.contains(&name.as_str()) {
         findings.push(
-            found("claimed-type-is-not-run", format!("{at}/instance_type"))
-                .says(format!("the question is about {name}, and no candidate runs on it")),
+            found("claimed-type-is-not-run", format!("{at}/instance_type")).says(format!(
+                "the question is about {name}, and no candidate runs on it"
+            )),
         );
     }
 }
@@ -124,32 +178,56 @@ fn largest(claim: &HardwareClaim, kind: &InstanceType, at: &str, findings: &mut 
     if !claim.is_the_largest {
         return;
     }
-    let mut larger: Vec<&InstanceType> =
-        catalog::all().iter().filter(|other| total_peak(other) > total_peak(kind) * 1.01).collect();
+    let mut larger: Vec<&InstanceType> = catalog::all()
+        .iter()
+        .filter(|other| total_peak(other) > total_peak(kind) * 1.01)
+        .collect();
     larger.sort_by(|a, b| total_peak(b).total_cmp(&total_peak(a)));
     if !larger.is_empty() {
-        let names: Vec<&str> = larger.iter().take(4).map(|other| other.instance_type.as_str()).collect();
+        let names: Vec<&str> = larger
+            .iter()
+            .take(4)
+            .map(|other| other.instance_type.as_str())
+            .collect();
         let pointer = format!("{at}/is_the_largest");
         findings.push(
             found("not-the-largest", &pointer)
-                .says(format!("{} types are larger than {}: {}", larger.len(), kind.instance_type, names.join(", ")))
+                .says(format!(
+                    "{} types are larger than {}: {}",
+                    larger.len(),
+                    kind.instance_type,
+                    names.join(", ")
+                ))
                 .patch(vec![Operation::remove(&pointer)]),
         );
     }
 }
 
-fn price(claim: &HardwareClaim, kind: &InstanceType, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
+fn price(
+    claim: &HardwareClaim,
+    kind: &InstanceType,
+    at: &str,
+    facts: Facts<'_>,
+    findings: &mut Vec<Finding>,
+) {
     if let Some(spot) = claim.spot_usd_per_hour {
         let pointer = format!("{at}/spot_usd_per_hour");
         findings.push(
             found("spot-has-no-price", &pointer)
-                .says(format!("${spot} an hour is a guess: what spot saves is known when a job has ended"))
+                .says(format!(
+                    "${spot} an hour is a guess: what spot saves is known when a job has ended"
+                ))
                 .patch(vec![Operation::remove(&pointer)]),
         );
     }
-    let (Some(claimed), Some(price)) =
-        (claim.usd_per_hour, facts.known.prices.iter().find(|price| price.instance_type == kind.instance_type))
-    else {
+    let (Some(claimed), Some(price)) = (
+        claim.usd_per_hour,
+        facts
+            .known
+            .prices
+            .iter()
+            .find(|price| price.instance_type == kind.instance_type),
+    ) else {
         return;
     };
     let dollars = |usd: crate::money::Usd| usd.0.to_string().parse::<f64>().unwrap_or_default();
@@ -173,7 +251,10 @@ fn price(claim: &HardwareClaim, kind: &InstanceType, at: &str, facts: Facts<'_>,
 fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let Some(model) = facts.model else { return };
     let truth = model.parameters();
-    if let Some(claimed) = claims.parameters.filter(|claimed| differs(*claimed, truth, ROUNDING)) {
+    if let Some(claimed) = claims
+        .parameters
+        .filter(|claimed| differs(*claimed, truth, ROUNDING))
+    {
         let pointer = format!("{at}/parameters");
         findings.push(
             found("parameters-claim", &pointer)
@@ -186,7 +267,9 @@ fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         );
     }
     let uniform = f64::from(model.vocabulary).ln();
-    if let Some(claimed) = claims.initial_loss.filter(|loss| model.lora_rank.is_none() && differs(*loss, uniform, 0.15))
+    if let Some(claimed) = claims
+        .initial_loss
+        .filter(|loss| model.lora_rank.is_none() && differs(*loss, uniform, 0.15))
     {
         findings.push(found("initial-loss", format!("{at}/initial_loss")).says(format!(
             "a model that knows nothing of {} tokens has a loss of ln {} = {uniform:.1}, and {claimed} is claimed",
@@ -197,8 +280,14 @@ fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
 
 /// Bytes a token, and passes over the data.
 fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
-    let Some(tokens) = claims.dataset_tokens.filter(|tokens| *tokens > 0.0) else { return };
-    let least = if facts.model.is_some_and(|model| model.vocabulary > 65_536) { TOKEN_32_BIT } else { TOKEN_16_BIT };
+    let Some(tokens) = claims.dataset_tokens.filter(|tokens| *tokens > 0.0) else {
+        return;
+    };
+    let least = if facts.model.is_some_and(|model| model.vocabulary > 65_536) {
+        TOKEN_32_BIT
+    } else {
+        TOKEN_16_BIT
+    };
     if let Some(bytes) = claims.dataset_bytes
         && bytes / tokens < least * (1.0 - ROUNDING)
     {
@@ -215,7 +304,9 @@ fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
                 .patch(vec![Operation::set(&pointer, tokens * least)]),
         );
     }
-    let (Some(steps), Some(batch), Some(model)) = (claims.training_steps, facts.global_batch, facts.model) else {
+    let (Some(steps), Some(batch), Some(model)) =
+        (claims.training_steps, facts.global_batch, facts.model)
+    else {
         return;
     };
     let per_step = real(batch) * f64::from(model.sequence_length);
@@ -244,12 +335,22 @@ fn real(count: u64) -> f64 {
 fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let pointer = format!("{at}/steps_per_hour");
     let Some(kind) = catalog::find(&claim.instance_type) else {
-        findings.push(super::training::unknown_type(&claim.instance_type, &format!("{at}/instance_type")));
+        findings.push(super::training::unknown_type(
+            &claim.instance_type,
+            &format!("{at}/instance_type"),
+        ));
         return;
     };
-    let (Some(model), Some(batch), Some(peak)) = (facts.model, facts.global_batch, kind.peak_tflops()) else { return };
+    let (Some(model), Some(batch), Some(peak)) =
+        (facts.model, facts.global_batch, kind.peak_tflops())
+    else {
+        return;
+    };
     let tokens = claim.steps_per_hour * real(batch) * f64::from(model.sequence_length) / 3600.0;
-    let accelerators = kind.accelerator_count.max(1).saturating_mul(claim.instance_count.max(1));
+    let accelerators = kind
+        .accelerator_count
+        .max(1)
+        .saturating_mul(claim.instance_count.max(1));
     let mfu = tokens * model.flops_per_token() / (f64::from(accelerators) * peak * 1e12);
     if mfu > MFU_MAX {
         findings.push(found("speed-beyond-the-peak", &pointer).says(format!(
@@ -259,9 +360,19 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
         )));
         return;
     }
-    let plain = ProfileSpec { zero_stage: 2, ..ProfileSpec::of_batch(batch, accelerators) };
+    let plain = ProfileSpec {
+        zero_stage: 2,
+        ..ProfileSpec::of_batch(batch, accelerators)
+    };
     let profile = facts.profile.unwrap_or(&plain);
-    let Some(case) = Case::new(model, profile, Precision::Bf16, (kind, claim.instance_count)) else { return };
+    let Some(case) = Case::new(
+        model,
+        profile,
+        Precision::Bf16,
+        (kind, claim.instance_count),
+    ) else {
+        return;
+    };
     let [_, expected, high] = facts.known.calibration.tokens_per_second(&case);
     if tokens > high {
         let steps = |speed: f64| speed * 3600.0 / (real(batch) * f64::from(model.sequence_length));

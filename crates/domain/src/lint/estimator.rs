@@ -1,5 +1,6 @@
-//! Rules on the arguments of the SageMaker SDK's estimators, as a notebook passes them to `PyTorch(…)`, and their reading into a
-//! [`Job`]. What the SDK would send for them is in [`crate::estimator`].
+//! Rules on the arguments of the SageMaker SDK's estimators, as a notebook passes them to
+//! `PyTorch(…)`, and their reading into a [`Job`]. What the SDK would send for them is in
+//! [`crate::estimator`].
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,8 @@ use crate::finding::{FINDINGS_MAX, Finding, Operation, Severity, distance, neare
 use crate::sdk;
 use crate::spec::ParallelLibrary;
 
-/// Arguments of the framework estimators (sagemaker 2.257.7), and ours: `sdk_class`, `region`, `inputs`, `job_name`, `claims`.
+/// Arguments of the framework estimators (sagemaker 2.257.7), and ours: `sdk_class`, `region`,
+/// `inputs`, `job_name`, `claims`.
 const ARGUMENTS: [&str; 67] = [
     "sdk_class",
     "region",
@@ -101,39 +103,70 @@ const CLASSES: [&str; 4] = [
 ];
 
 pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
-    let Some(arguments) = document.as_object() else { return };
+    let Some(arguments) = document.as_object() else {
+        return;
+    };
     class(arguments, findings);
-    for key in arguments.keys().filter(|key| !ARGUMENTS.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
+    for key in arguments
+        .keys()
+        .filter(|key| !ARGUMENTS.contains(&key.as_str()))
+        .take(FINDINGS_MAX + 1)
+    {
         findings.push(unknown_argument(key, arguments));
     }
-    if arguments.get("compiler_config").is_some_and(Value::is_object) {
+    if arguments
+        .get("compiler_config")
+        .is_some_and(Value::is_object)
+    {
         findings.push(found("compiler-config-class", "/compiler_config"));
     }
-    let has_type = arguments.contains_key("instance_type") || arguments.contains_key("instance_groups");
-    for (missing, is_there) in [("instance_type", has_type), ("role", arguments.contains_key("role"))] {
+    let has_type =
+        arguments.contains_key("instance_type") || arguments.contains_key("instance_groups");
+    for (missing, is_there) in [
+        ("instance_type", has_type),
+        ("role", arguments.contains_key("role")),
+    ] {
         if !is_there {
-            findings.push(found("argument-missing", format!("/{missing}")).says(format!("{missing} is missing")));
+            findings.push(
+                found("argument-missing", format!("/{missing}"))
+                    .says(format!("{missing} is missing")),
+            );
         }
     }
     if arguments.contains_key("instance_type") && arguments.contains_key("instance_groups") {
         findings.push(found("groups-or-type", "/instance_groups"));
     }
     if let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) {
-        self::distribution(distribution, arguments.contains_key("compiler_config"), findings);
+        self::distribution(
+            distribution,
+            arguments.contains_key("compiler_config"),
+            findings,
+        );
     }
-    let has_deepspeed = ["deepspeed", "deepspeed_config"]
-        .iter()
-        .any(|key| document.pointer(&format!("/hyperparameters/{key}")).is_some());
+    let has_deepspeed = ["deepspeed", "deepspeed_config"].iter().any(|key| {
+        document
+            .pointer(&format!("/hyperparameters/{key}"))
+            .is_some()
+    });
     let smp = [ParallelLibrary::SmpV1, ParallelLibrary::SmpV2];
     if has_deepspeed
-        && let Some((_, pointer)) = estimator::libraries(arguments).iter().find(|(one, _)| smp.contains(one))
+        && let Some((_, pointer)) = estimator::libraries(arguments)
+            .iter()
+            .find(|(one, _)| smp.contains(one))
     {
         findings.push(found("two-engines", pointer));
     }
     let is_named = document.pointer("/distribution/instance_groups").is_some();
     let starts = [ParallelLibrary::Horovod, ParallelLibrary::Smddp];
-    if is_named && !estimator::libraries(arguments).iter().any(|(one, _)| starts.contains(one)) {
-        findings.push(found("groups-without-distribution", "/distribution/instance_groups"));
+    if is_named
+        && !estimator::libraries(arguments)
+            .iter()
+            .any(|(one, _)| starts.contains(one))
+    {
+        findings.push(found(
+            "groups-without-distribution",
+            "/distribution/instance_groups",
+        ));
     }
     if let Some(name) = arguments.get("job_name").and_then(Value::as_str) {
         training::fixed_name(name, "/job_name", findings);
@@ -141,20 +174,29 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
 }
 
 fn class(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
-    let Some(class) = arguments.get("sdk_class").and_then(Value::as_str) else { return };
+    let Some(class) = arguments.get("sdk_class").and_then(Value::as_str) else {
+        return;
+    };
     if CLASSES.contains(&class) {
         return;
     }
     if class.to_lowercase().contains("horovod") {
         let mut patch = vec![Operation::set("/sdk_class", "sagemaker.pytorch.PyTorch")];
         if !arguments.contains_key("distribution") {
-            patch.push(Operation::set("/distribution", json!({"mpi": {"enabled": true}})));
+            patch.push(Operation::set(
+                "/distribution",
+                json!({"mpi": {"enabled": true}}),
+            ));
         }
         findings.push(found("horovod-estimator", "/sdk_class").patch(patch));
         return;
     }
     let near = nearest(class, CLASSES.into_iter(), 2);
-    let listed = if near.is_empty() { CLASSES.join(", ") } else { near.join(" or ") };
+    let listed = if near.is_empty() {
+        CLASSES.join(", ")
+    } else {
+        near.join(" or ")
+    };
     findings.push(
         found("estimator-class", "/sdk_class")
             .says(format!("there is no estimator `{class}`"))
@@ -164,37 +206,63 @@ fn class(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
 
 fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
     let pointer = format!("/{}", escaped(key));
-    let finding = found("unknown-argument", &pointer).says(format!("no estimator has an argument `{key}`"));
+    let finding =
+        found("unknown-argument", &pointer).says(format!("no estimator has an argument `{key}`"));
     if key == "deepspeed_config" {
-        let Some(value) = arguments.get(key).cloned() else { return finding };
-        let mut all = arguments.get("hyperparameters").cloned().unwrap_or_else(|| json!({}));
+        let Some(value) = arguments.get(key).cloned() else {
+            return finding;
+        };
+        let mut all = arguments
+            .get("hyperparameters")
+            .cloned()
+            .unwrap_or_else(|| json!({}));
         if let Value::Object(entries) = &mut all {
             entries.insert("deepspeed".to_owned(), value);
         }
-        let patch = vec![Operation::remove(&pointer), Operation::set("/hyperparameters", all)];
+        let patch = vec![
+            Operation::remove(&pointer),
+            Operation::set("/hyperparameters", all),
+        ];
         return finding
             .says("DeepSpeed's configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
             .fix("pass it in hyperparameters, and ship the file with the sources")
             .patch(patch);
     }
-    let known: Vec<&str> = ARGUMENTS.into_iter().filter(|known| !arguments.contains_key(*known)).collect();
+    let known: Vec<&str> = ARGUMENTS
+        .into_iter()
+        .filter(|known| !arguments.contains_key(*known))
+        .collect();
     match nearest(key, known.into_iter(), 1).as_slice() {
         [near] => {
             let value = arguments.get(key).cloned().unwrap_or_default();
-            let rename = vec![Operation::remove(&pointer), Operation::set(&format!("/{near}"), value)];
+            let rename = vec![
+                Operation::remove(&pointer),
+                Operation::set(&format!("/{near}"), value),
+            ];
             // A slip of the pen is mended; anything further is for a person.
             let is_slip = distance(key, near) * 5 <= key.chars().count();
-            finding.fix(format!("did you mean {near}?")).patch(if is_slip { rename } else { Vec::new() })
+            finding
+                .fix(format!("did you mean {near}?"))
+                .patch(if is_slip { rename } else { Vec::new() })
         }
         _ => finding.fix("remove it, or pass it to the script in hyperparameters"),
     }
 }
 
-fn distribution(distribution: &Map<String, Value>, has_compiler: bool, findings: &mut Vec<Finding>) {
+fn distribution(
+    distribution: &Map<String, Value>,
+    has_compiler: bool,
+    findings: &mut Vec<Finding>,
+) {
     for (key, value) in distribution.iter().take(FINDINGS_MAX + 1) {
         let pointer = format!("/distribution/{}", escaped(key));
-        let finding = || found("distribution-key", &pointer).says(format!("the SDK knows no distribution `{key}`"));
-        let inner = key.strip_prefix("smdistributed_").or_else(|| key.strip_prefix("smdistributed."));
+        let finding = || {
+            found("distribution-key", &pointer)
+                .says(format!("the SDK knows no distribution `{key}`"))
+        };
+        let inner = key
+            .strip_prefix("smdistributed_")
+            .or_else(|| key.strip_prefix("smdistributed."));
         match (key.as_str(), inner) {
             (known, _) if DISTRIBUTIONS.contains(&known) => {}
             (_, Some(library @ ("dataparallel" | "modelparallel"))) => {
@@ -215,15 +283,21 @@ fn distribution(distribution: &Map<String, Value>, has_compiler: bool, findings:
                 findings.push(finding().fix(fix).patch(patch));
             }
             ("horovod", _) => {
-                let patch =
-                    vec![Operation::remove(&pointer), Operation::set("/distribution/mpi", json!({"enabled": true}))];
+                let patch = vec![
+                    Operation::remove(&pointer),
+                    Operation::set("/distribution/mpi", json!({"enabled": true})),
+                ];
                 findings.push(finding().fix("Horovod is started through mpi").patch(patch));
             }
             _ => {
                 let near = nearest(key, DISTRIBUTIONS.into_iter(), 2);
                 findings.push(finding().fix(format!(
                     "use one of {}",
-                    if near.is_empty() { DISTRIBUTIONS.join(", ") } else { near.join(", ") }
+                    if near.is_empty() {
+                        DISTRIBUTIONS.join(", ")
+                    } else {
+                        near.join(", ")
+                    }
                 )));
             }
         }
@@ -242,16 +316,25 @@ fn distribution(distribution: &Map<String, Value>, has_compiler: bool, findings:
 /// Reads the arguments into a job.
 pub(super) fn job(document: &Value) -> Job {
     let mut job = blank_estimator();
-    let Some(arguments) = document.as_object() else { return job };
+    let Some(arguments) = document.as_object() else {
+        return job;
+    };
     let text = |key: &str| arguments.get(key).and_then(Value::as_str);
-    let number = |key: &str| arguments.get(key).and_then(Value::as_u64).map(|value| At::new(value, format!("/{key}")));
+    let number = |key: &str| {
+        arguments
+            .get(key)
+            .and_then(Value::as_u64)
+            .map(|value| At::new(value, format!("/{key}")))
+    };
     let flag = |key: &str| arguments.get(key).and_then(Value::as_bool).unwrap_or(false);
     if let Some(groups) = arguments.get("instance_groups").and_then(Value::as_array) {
         job.is_mixed = true;
         for (index, group) in groups.iter().enumerate() {
             let kind = group.get("instance_type").and_then(Value::as_str);
             let count = group.get("instance_count").and_then(Value::as_u64);
-            let Some((kind, count)) = kind.zip(count) else { continue };
+            let Some((kind, count)) = kind.zip(count) else {
+                continue;
+            };
             let place = format!("/instance_groups/{index}");
             job.groups.push(Group {
                 instance_type: At::new(kind.to_owned(), format!("{place}/instance_type")),
@@ -260,7 +343,10 @@ pub(super) fn job(document: &Value) -> Job {
         }
     } else if let Some(kind) = text("instance_type") {
         let count = number("instance_count").unwrap_or(At::new(1, "/instance_count"));
-        job.groups = vec![Group { instance_type: At::new(kind.to_owned(), "/instance_type"), count }];
+        job.groups = vec![Group {
+            instance_type: At::new(kind.to_owned(), "/instance_type"),
+            count,
+        }];
     }
     job.region = text("region").map(|region| At::new(region.to_owned(), "/region"));
     job.is_spot = flag("use_spot_instances");
@@ -270,10 +356,20 @@ pub(super) fn job(document: &Value) -> Job {
     job.has_checkpoint = text("checkpoint_s3_uri").is_some();
     job.volume_gb = number("volume_size");
     job.volume_key = text("volume_kms_key").map(|_| "/volume_kms_key".to_owned());
-    let place = if arguments.contains_key("image_uri") { "/image_uri" } else { "/framework_version" };
-    job.image = estimator::image(arguments).and_then(|uri| sdk::image(&uri)).map(|image| At::new(image, place));
-    job.compiler = arguments.get("compiler_config").map(|_| "/compiler_config".to_owned());
-    job.has_debugger = arguments.get("debugger_hook_config").is_some_and(|value| *value != json!(false));
+    let place = if arguments.contains_key("image_uri") {
+        "/image_uri"
+    } else {
+        "/framework_version"
+    };
+    job.image = estimator::image(arguments)
+        .and_then(|uri| sdk::image(&uri))
+        .map(|image| At::new(image, place));
+    job.compiler = arguments
+        .get("compiler_config")
+        .map(|_| "/compiler_config".to_owned());
+    job.has_debugger = arguments
+        .get("debugger_hook_config")
+        .is_some_and(|value| *value != json!(false));
     job.has_profiler = arguments.contains_key("profiler_config") && !flag("disable_profiler");
     job.profiler_disabled = flag("disable_profiler").then(|| "/disable_profiler".to_owned());
     job.profiler_interval = arguments
@@ -286,21 +382,36 @@ pub(super) fn job(document: &Value) -> Job {
     job.checks_infrastructure = flag("enable_infra_check");
     job.entry_point = text("entry_point").map(|script| At::new(script.to_owned(), "/entry_point"));
     for key in ["sdk_class", "base_job_name", "job_name"] {
-        job.words.extend(text(key).map(|word| At::new(word.to_owned(), format!("/{key}"))));
+        job.words
+            .extend(text(key).map(|word| At::new(word.to_owned(), format!("/{key}"))));
     }
     job.words.extend(job.entry_point.clone());
-    let hyper = arguments.get("hyperparameters").and_then(Value::as_object).into_iter().flatten();
-    job.hyperparameters =
-        hyper.map(|(key, _)| At::new(key.clone(), format!("/hyperparameters/{}", escaped(key)))).collect();
+    let hyper = arguments
+        .get("hyperparameters")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    job.hyperparameters = hyper
+        .map(|(key, _)| At::new(key.clone(), format!("/hyperparameters/{}", escaped(key))))
+        .collect();
     libraries(arguments, &mut job);
     job
 }
 
-/// `rules`: `{"profiler_rule": "ProfilerReport"}` for ProfilerRule.sagemaker, `{"rule": "VanishingGradient"}` for Rule.sagemaker.
+/// `rules`: `{"profiler_rule": "ProfilerReport"}` for ProfilerRule.sagemaker, `{"rule":
+/// "VanishingGradient"}` for Rule.sagemaker.
 fn rules(arguments: &Map<String, Value>, job: &mut Job) {
-    for (index, rule) in arguments.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate() {
+    for (index, rule) in arguments
+        .get("rules")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         let named = |key: &str| {
-            rule.get(key).and_then(Value::as_str).map(|name| At::new(name.to_owned(), format!("/rules/{index}/{key}")))
+            rule.get(key)
+                .and_then(Value::as_str)
+                .map(|name| At::new(name.to_owned(), format!("/rules/{index}/{key}")))
         };
         job.profiler_rules.extend(named("profiler_rule"));
         job.debug_rules.extend(named("rule"));
@@ -311,7 +422,9 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
     for (library, pointer) in estimator::libraries(arguments) {
         job.libraries.push(At::new(library, pointer));
     }
-    let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else { return };
+    let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else {
+        return;
+    };
     let is_on = |key: &str| estimator::is_enabled(distribution.get(key));
     job.has_mpi = is_on("mpi");
     job.has_torch_distributed = is_on("torch_distributed");
@@ -320,31 +433,48 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
         .and_then(|mpi| mpi.get("processes_per_host"))
         .and_then(Value::as_u64)
         .map(|count| At::new(count, "/distribution/mpi/processes_per_host"));
-    let is_smp =
-        job.libraries.iter().find(|found| matches!(found.value, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2));
+    let is_smp = job
+        .libraries
+        .iter()
+        .find(|found| matches!(found.value, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2));
     let Some(library) = is_smp else { return };
     let parameters = distribution
         .values()
-        .chain(distribution.get("smdistributed").and_then(|inner| inner.get("modelparallel")))
+        .chain(
+            distribution
+                .get("smdistributed")
+                .and_then(|inner| inner.get("modelparallel")),
+        )
         .find_map(|value| value.get("parameters")?.as_object().cloned());
     let place = format!("{}/parameters", library.pointer);
     job.smp = Some(At::new(parameters.unwrap_or_default(), place));
 }
 
-/// What SageMaker itself would refuse of the request that the SDK sends: whatever no rule above has named.
+/// What SageMaker itself would refuse of the request that the SDK sends: whatever no rule above has
+/// named.
 pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
     let mut whole = document.clone();
-    let Some(arguments) = whole.as_object_mut() else { return };
+    let Some(arguments) = whole.as_object_mut() else {
+        return;
+    };
     // What has nothing to do with the limits is filled in, so that there is a request.
-    for (key, value) in
-        [("job_name", "job-1"), ("output_path", "s3://b/o"), ("code_location", "s3://b"), ("image_uri", "image:1")]
-    {
+    for (key, value) in [
+        ("job_name", "job-1"),
+        ("output_path", "s3://b/o"),
+        ("code_location", "s3://b"),
+        ("image_uri", "image:1"),
+    ] {
         arguments.entry(key).or_insert_with(|| value.into());
     }
-    let Ok(request) = estimator::request(&whole) else { return };
+    let Ok(request) = estimator::request(&whole) else {
+        return;
+    };
     let mut refused = Vec::new();
     shape::check(&body::body(&request), &mut refused);
-    for mut finding in refused.into_iter().filter(|finding| finding.severity >= Severity::Refused) {
+    for mut finding in refused
+        .into_iter()
+        .filter(|finding| finding.severity >= Severity::Refused)
+    {
         // A role may be named by its name: the SDK looks its ARN up.
         if finding.rule == "role-arn" {
             continue;
@@ -362,7 +492,10 @@ fn origin(member: &str) -> &'static str {
         ("/TrainingJobName", "/job_name"),
         ("/HyperParameters", "/hyperparameters"),
         ("/Environment", "/environment"),
-        ("/AlgorithmSpecification/MetricDefinitions", "/metric_definitions"),
+        (
+            "/AlgorithmSpecification/MetricDefinitions",
+            "/metric_definitions",
+        ),
         ("/AlgorithmSpecification", "/image_uri"),
         ("/InputDataConfig", "/inputs"),
         ("/OutputDataConfig", "/output_path"),
@@ -371,8 +504,14 @@ fn origin(member: &str) -> &'static str {
         ("/StoppingCondition", "/max_run"),
         ("/RetryStrategy", "/max_retry_attempts"),
         ("/ResourceConfig/VolumeSizeInGB", "/volume_size"),
-        ("/ResourceConfig/KeepAlivePeriodInSeconds", "/keep_alive_period_in_seconds"),
+        (
+            "/ResourceConfig/KeepAlivePeriodInSeconds",
+            "/keep_alive_period_in_seconds",
+        ),
         ("/ResourceConfig", "/instance_count"),
     ];
-    PLACES.iter().find(|(prefix, _)| member.starts_with(prefix)).map_or("/distribution", |(_, argument)| argument)
+    PLACES
+        .iter()
+        .find(|(prefix, _)| member.starts_with(prefix))
+        .map_or("/distribution", |(_, argument)| argument)
 }

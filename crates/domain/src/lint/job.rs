@@ -1,5 +1,6 @@
-//! What every document says of a training job, in one form: a raw CreateTrainingJob body, the arguments of the SDK's estimator, and a
-//! candidate of an experiment are read into a [`Job`], so that a rule is written once. The rules are in [`super::training`].
+//! What every document says of a training job, in one form: a raw CreateTrainingJob body, the
+//! arguments of the SDK's estimator, and a candidate of an experiment are read into a [`Job`], so
+//! that a rule is written once. The rules are in [`super::training`].
 
 use serde_json::{Map, Value};
 
@@ -16,7 +17,10 @@ pub(super) struct At<T> {
 
 impl<T> At<T> {
     pub(super) fn new(value: T, pointer: impl Into<String>) -> Self {
-        Self { value, pointer: pointer.into() }
+        Self {
+            value,
+            pointer: pointer.into(),
+        }
     }
 }
 
@@ -43,14 +47,32 @@ pub(super) enum Origin {
 impl Origin {
     pub(super) fn pointer(self, member: Member) -> String {
         let (body, estimator, experiment) = match member {
-            Member::MaxWait => ("/StoppingCondition/MaxWaitTimeInSeconds", "/max_wait", "/max_wait_seconds"),
-            Member::KeepAlive => {
-                ("/ResourceConfig/KeepAlivePeriodInSeconds", "/keep_alive_period_in_seconds", "/keep_alive_seconds")
-            }
+            Member::MaxWait => (
+                "/StoppingCondition/MaxWaitTimeInSeconds",
+                "/max_wait",
+                "/max_wait_seconds",
+            ),
+            Member::KeepAlive => (
+                "/ResourceConfig/KeepAlivePeriodInSeconds",
+                "/keep_alive_period_in_seconds",
+                "/keep_alive_seconds",
+            ),
             Member::Checkpoint => ("/CheckpointConfig", "/checkpoint_s3_uri", "/checkpoint"),
-            Member::Volume => ("/ResourceConfig/VolumeSizeInGB", "/volume_size", "/profile/volume_size_gb"),
-            Member::Mpi => ("/HyperParameters/sagemaker_mpi_enabled", "/distribution/mpi", "/profile/library"),
-            Member::Retry => ("/RetryStrategy", "/max_retry_attempts", "/workload/techniques/retry_attempts"),
+            Member::Volume => (
+                "/ResourceConfig/VolumeSizeInGB",
+                "/volume_size",
+                "/profile/volume_size_gb",
+            ),
+            Member::Mpi => (
+                "/HyperParameters/sagemaker_mpi_enabled",
+                "/distribution/mpi",
+                "/profile/library",
+            ),
+            Member::Retry => (
+                "/RetryStrategy",
+                "/max_retry_attempts",
+                "/workload/techniques/retry_attempts",
+            ),
         };
         match self {
             Self::Body => body.to_owned(),
@@ -159,7 +181,11 @@ impl Job {
 
     pub(super) fn instances(&self) -> u64 {
         let counts = self.groups.iter().map(|group| group.count.value);
-        if self.is_either { counts.max().unwrap_or(0) } else { counts.fold(0, u64::saturating_add) }
+        if self.is_either {
+            counts.max().unwrap_or(0)
+        } else {
+            counts.fold(0, u64::saturating_add)
+        }
     }
 }
 
@@ -169,61 +195,124 @@ fn text(value: &Value) -> Option<String> {
 
 /// The value at a pointer with that pointer; nothing when it is absent or of another kind.
 fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) -> Option<At<T>> {
-    document.pointer(pointer).and_then(read).map(|value| At::new(value, pointer))
+    document
+        .pointer(pointer)
+        .and_then(read)
+        .map(|value| At::new(value, pointer))
 }
 
 /// Reads a CreateTrainingJob body.
 pub(super) fn of_body(body: &Value) -> Job {
     let mut job = Job::new(Origin::Body);
     let read_group = |group: &Value, place: &str| {
-        let count = group.get("InstanceCount").and_then(Value::as_u64).unwrap_or(1);
+        let count = group
+            .get("InstanceCount")
+            .and_then(Value::as_u64)
+            .unwrap_or(1);
         Some(Group {
-            instance_type: At::new(text(group.get("InstanceType")?)?, format!("{place}/InstanceType")),
+            instance_type: At::new(
+                text(group.get("InstanceType")?)?,
+                format!("{place}/InstanceType"),
+            ),
             count: At::new(count, format!("{place}/InstanceCount")),
         })
     };
-    let preferred = body.pointer("/ResourceConfig/InstancePreferences").and_then(Value::as_array);
-    if let Some(groups) = body.pointer("/ResourceConfig/InstanceGroups").and_then(Value::as_array) {
+    let preferred = body
+        .pointer("/ResourceConfig/InstancePreferences")
+        .and_then(Value::as_array);
+    if let Some(groups) = body
+        .pointer("/ResourceConfig/InstanceGroups")
+        .and_then(Value::as_array)
+    {
         job.is_mixed = true;
         let place = |index: usize| format!("/ResourceConfig/InstanceGroups/{index}");
-        job.groups = groups.iter().enumerate().filter_map(|(i, group)| read_group(group, &place(i))).collect();
+        job.groups = groups
+            .iter()
+            .enumerate()
+            .filter_map(|(i, group)| read_group(group, &place(i)))
+            .collect();
     } else if let Some(preferences) = preferred {
         job.is_either = true;
         let place = |index: usize| format!("/ResourceConfig/InstancePreferences/{index}");
-        job.groups = preferences.iter().enumerate().filter_map(|(i, group)| read_group(group, &place(i))).collect();
+        job.groups = preferences
+            .iter()
+            .enumerate()
+            .filter_map(|(i, group)| read_group(group, &place(i)))
+            .collect();
     } else if let Some(resources) = body.get("ResourceConfig") {
-        job.groups = read_group(resources, "/ResourceConfig").into_iter().collect();
+        job.groups = read_group(resources, "/ResourceConfig")
+            .into_iter()
+            .collect();
     }
-    job.is_spot = body.get("EnableManagedSpotTraining").and_then(Value::as_bool).unwrap_or(false);
-    job.is_algorithm = body.pointer("/AlgorithmSpecification/AlgorithmName").is_some();
-    job.max_runtime = at(body, "/StoppingCondition/MaxRuntimeInSeconds", Value::as_u64);
-    job.max_wait = at(body, "/StoppingCondition/MaxWaitTimeInSeconds", Value::as_u64);
-    job.keep_alive = at(body, "/ResourceConfig/KeepAlivePeriodInSeconds", Value::as_u64).filter(|s| s.value > 0);
+    job.is_spot = body
+        .get("EnableManagedSpotTraining")
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
+    job.is_algorithm = body
+        .pointer("/AlgorithmSpecification/AlgorithmName")
+        .is_some();
+    job.max_runtime = at(
+        body,
+        "/StoppingCondition/MaxRuntimeInSeconds",
+        Value::as_u64,
+    );
+    job.max_wait = at(
+        body,
+        "/StoppingCondition/MaxWaitTimeInSeconds",
+        Value::as_u64,
+    );
+    job.keep_alive = at(
+        body,
+        "/ResourceConfig/KeepAlivePeriodInSeconds",
+        Value::as_u64,
+    )
+    .filter(|s| s.value > 0);
     job.has_checkpoint = body.pointer("/CheckpointConfig/S3Uri").is_some();
     job.volume_gb = at(body, "/ResourceConfig/VolumeSizeInGB", Value::as_u64);
     job.volume_key = at(body, "/ResourceConfig/VolumeKmsKeyId", text).map(|key| key.pointer);
-    job.image = at(body, "/AlgorithmSpecification/TrainingImage", |uri| sdk::image(uri.as_str()?));
-    job.has_debugger = body.get("DebugHookConfig").is_some() || body.get("DebugRuleConfigurations").is_some();
+    job.image = at(body, "/AlgorithmSpecification/TrainingImage", |uri| {
+        sdk::image(uri.as_str()?)
+    });
+    job.has_debugger =
+        body.get("DebugHookConfig").is_some() || body.get("DebugRuleConfigurations").is_some();
     let profiler = body.get("ProfilerConfig");
-    let is_disabled = profiler.and_then(|config| config.get("DisableProfiler")).and_then(Value::as_bool);
+    let is_disabled = profiler
+        .and_then(|config| config.get("DisableProfiler"))
+        .and_then(Value::as_bool);
     job.has_profiler = profiler.is_some() && is_disabled != Some(true);
-    job.profiler_disabled = (is_disabled == Some(true)).then(|| "/ProfilerConfig/DisableProfiler".to_owned());
-    job.profiler_interval = at(body, "/ProfilerConfig/ProfilingIntervalInMilliseconds", Value::as_u64);
+    job.profiler_disabled =
+        (is_disabled == Some(true)).then(|| "/ProfilerConfig/DisableProfiler".to_owned());
+    job.profiler_interval = at(
+        body,
+        "/ProfilerConfig/ProfilingIntervalInMilliseconds",
+        Value::as_u64,
+    );
     job.profiler_rules = rules_of(body, "ProfilerRuleConfigurations");
     job.debug_rules = rules_of(body, "DebugRuleConfigurations");
-    job.retries = body.pointer("/RetryStrategy/MaximumRetryAttempts").is_some();
-    job.checks_infrastructure =
-        body.pointer("/InfraCheckConfig/EnableInfraCheck").and_then(Value::as_bool).unwrap_or(false);
+    job.retries = body
+        .pointer("/RetryStrategy/MaximumRetryAttempts")
+        .is_some();
+    job.checks_infrastructure = body
+        .pointer("/InfraCheckConfig/EnableInfraCheck")
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
     job.words.extend(at(body, "/TrainingJobName", text));
     started_by(body, &mut job);
     job
 }
 
 fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
-    let rules = body.get(member).and_then(Value::as_array).into_iter().flatten().enumerate();
+    let rules = body
+        .get(member)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate();
     rules
         .filter_map(|(index, rule)| {
-            let name = rule.pointer("/RuleParameters/rule_to_invoke").or_else(|| rule.get("RuleConfigurationName"))?;
+            let name = rule
+                .pointer("/RuleParameters/rule_to_invoke")
+                .or_else(|| rule.get("RuleConfigurationName"))?;
             Some(At::new(text(name)?, format!("/{member}/{index}")))
         })
         .collect()
@@ -231,46 +320,83 @@ fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
 
 /// How the script is started, from the hyperparameters that the SDK would have set.
 fn started_by(body: &Value, job: &mut Job) {
-    let Some(hyper) = body.get("HyperParameters").and_then(Value::as_object) else { return };
-    let is_on =
-        |key: &str| hyper.get(key).and_then(Value::as_str).is_some_and(|value| value.trim_matches('"') == "true");
-    let mut push = |key: &str, library: ParallelLibrary| {
-        job.libraries.push(At::new(library, format!("/HyperParameters/{key}")));
+    let Some(hyper) = body.get("HyperParameters").and_then(Value::as_object) else {
+        return;
     };
-    let mp = hyper.get("mp_parameters").and_then(Value::as_str).and_then(|json| serde_json::from_str(json).ok());
+    let is_on = |key: &str| {
+        hyper
+            .get(key)
+            .and_then(Value::as_str)
+            .is_some_and(|value| value.trim_matches('"') == "true")
+    };
+    let mut push = |key: &str, library: ParallelLibrary| {
+        job.libraries
+            .push(At::new(library, format!("/HyperParameters/{key}")));
+    };
+    let mp = hyper
+        .get("mp_parameters")
+        .and_then(Value::as_str)
+        .and_then(|json| serde_json::from_str(json).ok());
     let has_torch = is_on("sagemaker_torch_distributed_enabled");
     if is_on("sagemaker_distributed_dataparallel_enabled") {
-        push("sagemaker_distributed_dataparallel_enabled", ParallelLibrary::Smddp);
+        push(
+            "sagemaker_distributed_dataparallel_enabled",
+            ParallelLibrary::Smddp,
+        );
     }
     match (&mp, has_torch) {
         (Some(_), true) => push("mp_parameters", ParallelLibrary::SmpV2),
         (Some(_), false) => push("mp_parameters", ParallelLibrary::SmpV1),
-        (None, true) => push("sagemaker_torch_distributed_enabled", ParallelLibrary::Torchrun),
-        (None, false) if is_on("sagemaker_mpi_enabled") => push("sagemaker_mpi_enabled", ParallelLibrary::Horovod),
+        (None, true) => push(
+            "sagemaker_torch_distributed_enabled",
+            ParallelLibrary::Torchrun,
+        ),
+        (None, false) if is_on("sagemaker_mpi_enabled") => {
+            push("sagemaker_mpi_enabled", ParallelLibrary::Horovod)
+        }
         (None, false) => {}
     }
     if is_on("sagemaker_parameter_server_enabled") {
-        push("sagemaker_parameter_server_enabled", ParallelLibrary::ParameterServer);
+        push(
+            "sagemaker_parameter_server_enabled",
+            ParallelLibrary::ParameterServer,
+        );
     }
     if is_on("sagemaker_multi_worker_mirrored_strategy_enabled") {
-        push("sagemaker_multi_worker_mirrored_strategy_enabled", ParallelLibrary::MultiWorkerMirrored);
+        push(
+            "sagemaker_multi_worker_mirrored_strategy_enabled",
+            ParallelLibrary::MultiWorkerMirrored,
+        );
     }
     job.smp = mp.map(|parameters| At::new(parameters, "/HyperParameters/mp_parameters"));
     job.has_mpi = is_on("sagemaker_mpi_enabled");
     job.has_torch_distributed = has_torch;
-    let processes = hyper.get("sagemaker_mpi_num_of_processes_per_host").and_then(Value::as_str);
+    let processes = hyper
+        .get("sagemaker_mpi_num_of_processes_per_host")
+        .and_then(Value::as_str);
     job.processes_per_host = processes
         .and_then(|count| count.trim_matches('"').parse().ok())
-        .map(|count| At::new(count, "/HyperParameters/sagemaker_mpi_num_of_processes_per_host"));
+        .map(|count| {
+            At::new(
+                count,
+                "/HyperParameters/sagemaker_mpi_num_of_processes_per_host",
+            )
+        });
     if is_on("sagemaker_training_compiler_enabled") {
         job.compiler = Some("/HyperParameters/sagemaker_training_compiler_enabled".to_owned());
     }
     let program = hyper.get("sagemaker_program").and_then(Value::as_str);
-    job.entry_point =
-        program.map(|name| At::new(name.trim_matches('"').to_owned(), "/HyperParameters/sagemaker_program"));
+    job.entry_point = program.map(|name| {
+        At::new(
+            name.trim_matches('"').to_owned(),
+            "/HyperParameters/sagemaker_program",
+        )
+    });
     job.words.extend(job.entry_point.clone());
     let own = hyper.keys().filter(|key| !key.starts_with("sagemaker_"));
-    job.hyperparameters = own.map(|key| At::new(key.clone(), format!("/HyperParameters/{}", escaped(key)))).collect();
+    job.hyperparameters = own
+        .map(|key| At::new(key.clone(), format!("/HyperParameters/{}", escaped(key))))
+        .collect();
 }
 
 /// A key as a segment of a JSON pointer.
@@ -287,57 +413,102 @@ pub(super) fn of_candidate(
     let mut job = Job::new(Origin::Candidate(index));
     let place = format!("/candidates/{index}");
     job.groups = vec![Group {
-        instance_type: At::new(candidate.instance_type.clone(), format!("{place}/instance_type")),
-        count: At::new(u64::from(candidate.instance_count), format!("{place}/instance_count")),
+        instance_type: At::new(
+            candidate.instance_type.clone(),
+            format!("{place}/instance_type"),
+        ),
+        count: At::new(
+            u64::from(candidate.instance_count),
+            format!("{place}/instance_count"),
+        ),
     }];
     job.region = Some(At::new(spec.region.clone(), "/region"));
     job.is_spot = candidate.purchase_options.contains(&PurchaseOption::Spot);
-    job.max_runtime = Some(At::new(u64::from(spec.max_runtime_seconds), "/max_runtime_seconds"));
-    job.max_wait = spec.max_wait_seconds.map(|wait| At::new(u64::from(wait), "/max_wait_seconds"));
+    job.max_runtime = Some(At::new(
+        u64::from(spec.max_runtime_seconds),
+        "/max_runtime_seconds",
+    ));
+    job.max_wait = spec
+        .max_wait_seconds
+        .map(|wait| At::new(u64::from(wait), "/max_wait_seconds"));
     job.has_checkpoint = spec.checkpoint.is_some();
     job.image = sdk::image(&workload.image).map(|image| At::new(image, "/workload/image"));
     let techniques = &workload.techniques;
     let of = |member: &str| format!("/workload/techniques/{member}");
-    job.compiler = techniques.training_compiler.then(|| of("training_compiler"));
+    job.compiler = techniques
+        .training_compiler
+        .then(|| of("training_compiler"));
     job.has_debugger = techniques.debugger.is_some();
     job.has_profiler = techniques.profiler.is_some();
     job.retries = techniques.retry_attempts.is_some();
     job.checks_infrastructure = techniques.infra_check;
     let named = |rules: &[String], member: &str| -> Vec<At<String>> {
         let numbered = rules.iter().enumerate();
-        numbered.map(|(i, rule)| At::new(rule.clone(), format!("{}/{i}", of(member)))).collect()
+        numbered
+            .map(|(i, rule)| At::new(rule.clone(), format!("{}/{i}", of(member))))
+            .collect()
     };
     if let Some(profiler) = &techniques.profiler {
         job.profiler_rules = named(&profiler.rules, "profiler/rules");
-        job.profiler_interval =
-            profiler.interval_milliseconds.map(|ms| At::new(u64::from(ms), of("profiler/interval_milliseconds")));
+        job.profiler_interval = profiler
+            .interval_milliseconds
+            .map(|ms| At::new(u64::from(ms), of("profiler/interval_milliseconds")));
     }
     if let Some(debugger) = &techniques.debugger {
         job.debug_rules = named(&debugger.rules, "debugger/rules");
     }
-    job.entry_point =
-        workload.script.as_ref().map(|script| At::new(script.entry_point.clone(), "/workload/script/entry_point"));
-    job.words = vec![At::new(spec.name.clone(), "/name"), At::new(workload.name.clone(), "/workload/name")];
+    job.entry_point = workload
+        .script
+        .as_ref()
+        .map(|script| At::new(script.entry_point.clone(), "/workload/script/entry_point"));
+    job.words = vec![
+        At::new(spec.name.clone(), "/name"),
+        At::new(workload.name.clone(), "/workload/name"),
+    ];
     job.words.extend(job.entry_point.clone());
     let keys = workload.hyperparameters.keys();
-    job.hyperparameters =
-        keys.map(|key| At::new(key.clone(), format!("/workload/hyperparameters/{}", escaped(key)))).collect();
-    let Some(profile) = &candidate.profile else { return job };
+    job.hyperparameters = keys
+        .map(|key| {
+            At::new(
+                key.clone(),
+                format!("/workload/hyperparameters/{}", escaped(key)),
+            )
+        })
+        .collect();
+    let Some(profile) = &candidate.profile else {
+        return job;
+    };
     let own = profile.hyperparameters.keys();
-    job.hyperparameters
-        .extend(own.map(|key| At::new(key.clone(), format!("{place}/profile/hyperparameters/{}", escaped(key)))));
-    job.volume_gb = profile.volume_size_gb.map(|gb| At::new(u64::from(gb), format!("{place}/profile/volume_size_gb")));
+    job.hyperparameters.extend(own.map(|key| {
+        At::new(
+            key.clone(),
+            format!("{place}/profile/hyperparameters/{}", escaped(key)),
+        )
+    }));
+    job.volume_gb = profile
+        .volume_size_gb
+        .map(|gb| At::new(u64::from(gb), format!("{place}/profile/volume_size_gb")));
     if profile.library != ParallelLibrary::None {
-        job.libraries.push(At::new(profile.library, format!("{place}/profile")));
+        job.libraries
+            .push(At::new(profile.library, format!("{place}/profile")));
     }
-    let is_smp = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2);
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
     job.smp = is_smp.then(|| At::new(profile.smp(), format!("{place}/profile/smp_parameters")));
     // The request is rendered with what each library needs.
-    job.has_mpi = matches!(profile.library, ParallelLibrary::SmpV1 | ParallelLibrary::Horovod);
+    job.has_mpi = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::Horovod
+    );
     job.has_torch_distributed = profile.library == ParallelLibrary::SmpV2;
-    job.processes_per_host = profile
-        .processes_per_host
-        .map(|count| At::new(u64::from(count), format!("{place}/profile/processes_per_host")));
+    job.processes_per_host = profile.processes_per_host.map(|count| {
+        At::new(
+            u64::from(count),
+            format!("{place}/profile/processes_per_host"),
+        )
+    });
     job
 }
 

@@ -1,5 +1,5 @@
-//! Rules on the libraries that split the work: which instance types and framework versions they run on, what they cannot be
-//! combined with, and the parameters of SageMaker's model parallel library.
+//! Rules on the libraries that split the work: which instance types and framework versions they run
+//! on, what they cannot be combined with, and the parameters of SageMaker's model parallel library.
 
 use serde_json::{Map, Value};
 
@@ -11,17 +11,33 @@ use crate::sdk::{Framework, Image};
 use crate::spec::ParallelLibrary;
 
 /// SMP v1's own list (awsdocs, distributed-model-parallel-support).
-const SMP_V1_TYPES: [&str; 5] =
-    ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"];
+const SMP_V1_TYPES: [&str; 5] = [
+    "ml.g4dn.12xlarge",
+    "ml.p3.16xlarge",
+    "ml.p3dn.24xlarge",
+    "ml.p4d.24xlarge",
+    "ml.p4de.24xlarge",
+];
 /// SMP v2's (awsdocs, distributed-model-parallel-support-v2).
-const SMP_V2_TYPES: [&str; 5] =
-    ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge", "ml.p5en.48xlarge"];
+const SMP_V2_TYPES: [&str; 5] = [
+    "ml.p4d.24xlarge",
+    "ml.p4de.24xlarge",
+    "ml.p5.48xlarge",
+    "ml.p5e.48xlarge",
+    "ml.p5en.48xlarge",
+];
 /// SMDDP's (sagemaker SDK 2.257.7, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES).
-const SMDDP_TYPES: [&str; 4] = ["ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"];
+const SMDDP_TYPES: [&str; 4] = [
+    "ml.p3.16xlarge",
+    "ml.p3dn.24xlarge",
+    "ml.p4d.24xlarge",
+    "ml.p4de.24xlarge",
+];
 /// Training Compiler's instance families (sagemaker SDK 2.257.7, training_compiler/config.py).
 const COMPILER_FAMILIES: [&str; 5] = ["p3", "p3dn", "g4dn", "p4d", "g5"];
 
-/// Whether a library runs on a type, as its documentation says; where it sets no list, on what has the accelerators for it.
+/// Whether a library runs on a type, as its documentation says; where it sets no list, on what has
+/// the accelerators for it.
 pub fn runs_on(library: ParallelLibrary, kind: &InstanceType) -> bool {
     let name = kind.instance_type.as_str();
     let is_trainium = kind.family().starts_with("trn");
@@ -31,9 +47,9 @@ pub fn runs_on(library: ParallelLibrary, kind: &InstanceType) -> bool {
         ParallelLibrary::Smddp => SMDDP_TYPES.contains(&name),
         ParallelLibrary::Torchrun => kind.accelerator_count > 0,
         ParallelLibrary::Deepspeed => kind.accelerator_count > 0 && !is_trainium,
-        ParallelLibrary::Horovod | ParallelLibrary::ParameterServer | ParallelLibrary::MultiWorkerMirrored => {
-            !is_trainium
-        }
+        ParallelLibrary::Horovod
+        | ParallelLibrary::ParameterServer
+        | ParallelLibrary::MultiWorkerMirrored => !is_trainium,
         ParallelLibrary::None => true,
     }
 }
@@ -56,7 +72,10 @@ pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
     for library in &job.libraries {
         on_types(job, library, findings);
         if let Some(image) = &job.image {
-            let is_trainium = job.groups.iter().any(|group| group.instance_type.value.starts_with("ml.trn"));
+            let is_trainium = job
+                .groups
+                .iter()
+                .any(|group| group.instance_type.value.starts_with("ml.trn"));
             versions(library, image, is_trainium, findings);
         }
     }
@@ -68,22 +87,31 @@ pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
     if let Some(pointer) = &job.compiler {
         compiler(job, pointer, findings);
     }
-    if let Some(script) = job.entry_point.as_ref().filter(|script| !is_python(&script.value))
-        && job.libraries.iter().any(|found| found.value == ParallelLibrary::Torchrun)
+    if let Some(script) = job
+        .entry_point
+        .as_ref()
+        .filter(|script| !is_python(&script.value))
+        && job
+            .libraries
+            .iter()
+            .any(|found| found.value == ParallelLibrary::Torchrun)
     {
         findings.push(found("torch-distributed-script", &script.pointer));
     }
 }
 
 fn is_python(script: &str) -> bool {
-    std::path::Path::new(script).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("py"))
+    std::path::Path::new(script)
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("py"))
 }
 
 fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
     // Of a mixed cluster the library runs on one group only, which one the request does not say.
     let kinds = job.groups.iter().filter(|_| !job.is_mixed);
-    let wrong =
-        kinds.filter_map(|group| catalog::find(&group.instance_type.value)).find(|kind| !runs_on(library.value, kind));
+    let wrong = kinds
+        .filter_map(|group| catalog::find(&group.instance_type.value))
+        .find(|kind| !runs_on(library.value, kind));
     let Some(kind) = wrong else { return };
     if kind.accelerator_count == 0 && matches!(job.origin, Origin::Candidate(_)) {
         return; // said already, for the type
@@ -94,35 +122,54 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
         ParallelLibrary::Smddp => &SMDDP_TYPES,
         _ => &[],
     };
-    let or_else = if listed.is_empty() { String::new() } else { format!(", or choose one of {}", listed.join(", ")) };
+    let or_else = if listed.is_empty() {
+        String::new()
+    } else {
+        format!(", or choose one of {}", listed.join(", "))
+    };
     findings.push(
         found("library-not-on-type", &library.pointer)
-            .says(format!("{} does not run on {}", called(library.value), kind.instance_type))
-            .fix(format!("use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"){or_else}")),
+            .says(format!(
+                "{} does not run on {}",
+                called(library.value),
+                kind.instance_type
+            ))
+            .fix(format!(
+                "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"){or_else}"
+            )),
     );
 }
 
 /// The first and last framework versions of a library (sagemaker SDK 2.257.7, fw_utils.py).
-fn versions(library: &At<ParallelLibrary>, image: &At<Image>, is_trainium: bool, findings: &mut Vec<Finding>) {
+fn versions(
+    library: &At<ParallelLibrary>,
+    image: &At<Image>,
+    is_trainium: bool,
+    findings: &mut Vec<Finding>,
+) {
     let framework = image.value.framework;
     let version = &image.value.version;
     let (least, most): (&[u32], &[u32]) = match (library.value, framework) {
         (ParallelLibrary::Smddp, Framework::Pytorch) => (&[1, 6], &[2, 2, u32::MAX]),
         (ParallelLibrary::Smddp, Framework::Tensorflow) => (&[2, 3], &[2, 11, u32::MAX]),
-        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) if is_trainium => {
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch)
+            if is_trainium =>
+        {
             (&[1, 11], &[2, 0, 0])
         }
-        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) => (&[1, 13, 1], &[u32::MAX]),
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) => {
+            (&[1, 13, 1], &[u32::MAX])
+        }
         (ParallelLibrary::SmpV1, Framework::Pytorch) => (&[1, 6], &[2, 0, u32::MAX]),
         (ParallelLibrary::SmpV2, Framework::Pytorch) => (&[2, 0], &[u32::MAX]),
         (ParallelLibrary::MultiWorkerMirrored, Framework::Tensorflow) => (&[2, 9], &[u32::MAX]),
         (ParallelLibrary::ParameterServer, Framework::Tensorflow)
         | (ParallelLibrary::Horovod | ParallelLibrary::None, _) => return,
         (other, _) => {
-            findings.push(
-                found("library-framework", &library.pointer)
-                    .says(format!("{} is not of the framework of this image ({framework:?})", called(other))),
-            );
+            findings.push(found("library-framework", &library.pointer).says(format!(
+                "{} is not of the framework of this image ({framework:?})",
+                called(other)
+            )));
             return;
         }
     };
@@ -139,7 +186,10 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
     let smdistributed = [ParallelLibrary::Smddp, ParallelLibrary::SmpV1];
     let is_refused = |image: &&At<Image>| image.value.tag.contains("2.0.1-gpu-py310-cu121");
     if let Some(image) = job.image.as_ref().filter(is_refused)
-        && job.libraries.iter().any(|library| smdistributed.contains(&library.value))
+        && job
+            .libraries
+            .iter()
+            .any(|library| smdistributed.contains(&library.value))
     {
         findings.push(
             found("library-version", &image.pointer)
@@ -151,14 +201,20 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
         Some(Framework::Tensorflow) => &[2, 6],
         None => &[],
     };
-    if let Some(image) = job.image.as_ref().filter(|image| job.is_mixed && image.value.version.as_slice() < least) {
+    if let Some(image) = job
+        .image
+        .as_ref()
+        .filter(|image| job.is_mixed && image.value.version.as_slice() < least)
+    {
         findings.push(found("mixed-cluster-version", &image.pointer));
     }
     let names: Vec<&At<ParallelLibrary>> = job.libraries.iter().collect();
     if let [_, second, ..] = names.as_slice() {
         let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
-        findings
-            .push(found("two-libraries", &second.pointer).says(format!("{} are asked for at once", all.join(" and "))));
+        findings.push(
+            found("two-libraries", &second.pointer)
+                .says(format!("{} are asked for at once", all.join(" and "))),
+        );
     }
     for library in &job.libraries {
         if library.value == ParallelLibrary::SmpV1 {
@@ -166,7 +222,10 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
             if !job.has_mpi {
                 let patch = match job.origin {
                     Origin::Estimator => {
-                        vec![Operation::set("/distribution/mpi", serde_json::json!({"enabled": true}))]
+                        vec![Operation::set(
+                            "/distribution/mpi",
+                            serde_json::json!({"enabled": true}),
+                        )]
                     }
                     Origin::Body => job.origin.set(Member::Mpi, "true"),
                     Origin::Candidate(_) => Vec::new(),
@@ -178,9 +237,17 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
 }
 
 fn processes(job: &Job, findings: &mut Vec<Finding>) {
-    let Some(processes) = &job.processes_per_host else { return };
-    let least = job.groups.iter().filter_map(|group| catalog::find(&group.instance_type.value));
-    let Some(kind) = least.filter(|kind| kind.accelerator_count > 0).min_by_key(|kind| kind.accelerator_count) else {
+    let Some(processes) = &job.processes_per_host else {
+        return;
+    };
+    let least = job
+        .groups
+        .iter()
+        .filter_map(|group| catalog::find(&group.instance_type.value));
+    let Some(kind) = least
+        .filter(|kind| kind.accelerator_count > 0)
+        .min_by_key(|kind| kind.accelerator_count)
+    else {
         return;
     };
     if processes.value > u64::from(kind.accelerator_count) {
@@ -249,17 +316,33 @@ const V2: [&str; 9] = [
 fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Finding>) {
     let is_v2 = job.has_torch_distributed;
     let at = |key: &str| format!("{}/{}", parameters.pointer, escaped(key));
-    let known: Vec<&str> = if is_v2 { V2.to_vec() } else { COUNTS.into_iter().chain(OTHERS).collect() };
-    for key in parameters.value.keys().filter(|key| !known.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
+    let known: Vec<&str> = if is_v2 {
+        V2.to_vec()
+    } else {
+        COUNTS.into_iter().chain(OTHERS).collect()
+    };
+    for key in parameters
+        .value
+        .keys()
+        .filter(|key| !known.contains(&key.as_str()))
+        .take(FINDINGS_MAX + 1)
+    {
         findings.push(smp_unknown(key, &at(key), &known, job.origin));
     }
     if is_v2 {
         return;
     }
     let number = |key: &str| parameters.value.get(key).and_then(Value::as_u64);
-    let is_on = |key: &str| parameters.value.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let is_on = |key: &str| {
+        parameters
+            .value
+            .get(key)
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
+    };
     smp_values(&parameters.value, at, findings);
-    if let (Some(partitions), Some(pipeline)) = (number("partitions"), number("pipeline_parallel_degree"))
+    if let (Some(partitions), Some(pipeline)) =
+        (number("partitions"), number("pipeline_parallel_degree"))
         && partitions != pipeline
     {
         findings.push(found("smp-two-degrees", at("pipeline_parallel_degree")).says(format!(
@@ -268,13 +351,21 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
     }
     let degree = |key: &str| number(key).unwrap_or(1).max(1);
     let pipeline = number("pipeline_parallel_degree").or_else(|| number("partitions"));
-    if pipeline.is_none() && degree("tensor_parallel_degree") == 1 && degree("sharded_data_parallel_degree") == 1 {
+    if pipeline.is_none()
+        && degree("tensor_parallel_degree") == 1
+        && degree("sharded_data_parallel_degree") == 1
+    {
         findings.push(found("smp-no-degree", &parameters.pointer));
     }
     if degree("sharded_data_parallel_degree") > 1
-        && (degree("tensor_parallel_degree") > 1 || pipeline.is_some_and(|n| n > 1) || is_on("shard_optimizer_state"))
+        && (degree("tensor_parallel_degree") > 1
+            || pipeline.is_some_and(|n| n > 1)
+            || is_on("shard_optimizer_state"))
     {
-        findings.push(found("smp-sharded-alone", at("sharded_data_parallel_degree")));
+        findings.push(found(
+            "smp-sharded-alone",
+            at("sharded_data_parallel_degree"),
+        ));
     }
     if degree("tensor_parallel_degree") > 1 && !is_on("ddp") {
         findings.push(found("smp-tensor-needs-ddp", at("tensor_parallel_degree")));
@@ -283,25 +374,42 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
         findings.push(found("smp-ddp-and-horovod", at("horovod")));
     }
     if is_on("offload_activations") && degree("microbatches") < 2 {
-        findings.push(found("smp-offload-needs-microbatches", at("offload_activations")));
+        findings.push(found(
+            "smp-offload-needs-microbatches",
+            at("offload_activations"),
+        ));
     }
     if is_on("shard_optimizer_state") {
-        findings.push(found("smp-sharded-optimizer-saving", at("shard_optimizer_state")));
+        findings.push(found(
+            "smp-sharded-optimizer-saving",
+            at("shard_optimizer_state"),
+        ));
     }
     smp_split(
         job,
-        pipeline.unwrap_or(1).max(1).saturating_mul(degree("tensor_parallel_degree")),
+        pipeline
+            .unwrap_or(1)
+            .max(1)
+            .saturating_mul(degree("tensor_parallel_degree")),
         &parameters.pointer,
         findings,
     );
 }
 
 /// Values that the library does not take.
-fn smp_values(parameters: &Map<String, Value>, at: impl Fn(&str) -> String, findings: &mut Vec<Finding>) {
-    for key in
-        COUNTS.iter().filter(|key| parameters.get(**key).is_some_and(|value| value.as_u64().is_none_or(|n| n == 0)))
-    {
-        findings.push(found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")));
+fn smp_values(
+    parameters: &Map<String, Value>,
+    at: impl Fn(&str) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    for key in COUNTS.iter().filter(|key| {
+        parameters
+            .get(**key)
+            .is_some_and(|value| value.as_u64().is_none_or(|n| n == 0))
+    }) {
+        findings.push(
+            found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")),
+        );
     }
     let choices: [(&str, &[&str]); 3] = [
         ("pipeline", &["simple", "interleaved", "_only_forward"]),
@@ -309,9 +417,13 @@ fn smp_values(parameters: &Map<String, Value>, at: impl Fn(&str) -> String, find
         ("optimize", &["speed", "memory"]),
     ];
     for (key, allowed) in choices {
-        let given = parameters.get(key).map(|value| value.as_str().unwrap_or_default());
+        let given = parameters
+            .get(key)
+            .map(|value| value.as_str().unwrap_or_default());
         if given.is_some_and(|given| !allowed.contains(&given)) {
-            findings.push(found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))));
+            findings.push(
+                found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))),
+            );
         }
     }
     let weight = parameters.get("memory_weight").map(Value::as_f64);
@@ -320,9 +432,14 @@ fn smp_values(parameters: &Map<String, Value>, at: impl Fn(&str) -> String, find
     }
     let is_manual = parameters.get("auto_partition") == Some(&Value::Bool(false));
     if is_manual && !parameters.contains_key("default_partition") {
-        findings.push(found("smp-value", at("auto_partition")).says("auto_partition false needs default_partition"));
+        findings.push(
+            found("smp-value", at("auto_partition"))
+                .says("auto_partition false needs default_partition"),
+        );
     }
-    if let Some(key) = ["ddp_port", "ddp_dist_backend"].into_iter().find(|key| parameters.contains_key(*key))
+    if let Some(key) = ["ddp_port", "ddp_dist_backend"]
+        .into_iter()
+        .find(|key| parameters.contains_key(*key))
         && !parameters.contains_key("ddp")
     {
         findings.push(found("smp-value", at(key)).says(format!("{key} needs ddp")));
@@ -332,25 +449,45 @@ fn smp_values(parameters: &Map<String, Value>, at: impl Fn(&str) -> String, find
 fn smp_unknown(key: &str, pointer: &str, known: &[&str], origin: Origin) -> Finding {
     let near = nearest(key, known.iter().copied(), 2);
     let fix = match key {
-        "activation_checkpointing" => "call smp.set_activation_checkpointing in the script instead".to_owned(),
+        "activation_checkpointing" => {
+            "call smp.set_activation_checkpointing in the script instead".to_owned()
+        }
         _ if near.is_empty() => "remove it".to_owned(),
         _ => format!("did you mean {}?", near.join(" or ")),
     };
     // In a request the parameters are JSON in a string, which a patch cannot reach into.
-    let patch = if origin == Origin::Body { Vec::new() } else { vec![Operation::remove(pointer)] };
-    found("smp-parameter", pointer).says(format!("the library has no parameter `{key}`")).fix(fix).patch(patch)
+    let patch = if origin == Origin::Body {
+        Vec::new()
+    } else {
+        vec![Operation::remove(pointer)]
+    };
+    found("smp-parameter", pointer)
+        .says(format!("the library has no parameter `{key}`"))
+        .fix(fix)
+        .patch(patch)
 }
 
 fn smp_split(job: &Job, split: u64, pointer: &str, findings: &mut Vec<Finding>) {
-    let known: Option<Vec<&InstanceType>> =
-        job.groups.iter().map(|group| catalog::find(&group.instance_type.value)).collect();
+    let known: Option<Vec<&InstanceType>> = job
+        .groups
+        .iter()
+        .map(|group| catalog::find(&group.instance_type.value))
+        .collect();
     // Of a candidate it is checked with its profile.
     let is_checked = job.is_mixed || matches!(job.origin, Origin::Candidate(_));
-    let Some(kinds) = known.filter(|_| !is_checked) else { return };
-    let each = kinds.iter().map(|kind| u64::from(kind.accelerator_count)).sum::<u64>();
+    let Some(kinds) = known.filter(|_| !is_checked) else {
+        return;
+    };
+    let each = kinds
+        .iter()
+        .map(|kind| u64::from(kind.accelerator_count))
+        .sum::<u64>();
     let all = each.saturating_mul(job.instances());
     if split > all && all > 0 {
-        let names: Vec<&str> = kinds.iter().map(|kind| kind.instance_type.as_str()).collect();
+        let names: Vec<&str> = kinds
+            .iter()
+            .map(|kind| kind.instance_type.as_str())
+            .collect();
         findings.push(found("parallelism-exceeds-gpus", pointer).says(format!(
             "the model is split over {split} accelerators, and {} × {} has {all}",
             job.instances(),
@@ -364,16 +501,30 @@ fn compiler(job: &Job, pointer: &str, findings: &mut Vec<Finding>) {
         Origin::Estimator | Origin::Candidate(_) => vec![Operation::remove(pointer)],
         Origin::Body => Vec::new(),
     }));
-    let smdistributed = [ParallelLibrary::Smddp, ParallelLibrary::SmpV1, ParallelLibrary::SmpV2];
-    if job.libraries.iter().any(|library| smdistributed.contains(&library.value)) {
+    let smdistributed = [
+        ParallelLibrary::Smddp,
+        ParallelLibrary::SmpV1,
+        ParallelLibrary::SmpV2,
+    ];
+    if job
+        .libraries
+        .iter()
+        .any(|library| smdistributed.contains(&library.value))
+    {
         findings.push(found("compiler-with-smdistributed", pointer));
     }
-    let outside = job.groups.iter().filter_map(|group| catalog::find(&group.instance_type.value));
-    if let Some(kind) = outside.into_iter().find(|kind| !COMPILER_FAMILIES.contains(&kind.family())) {
-        findings.push(
-            found("compiler-on-type", pointer)
-                .says(format!("Training Compiler does not run on {}", kind.instance_type)),
-        );
+    let outside = job
+        .groups
+        .iter()
+        .filter_map(|group| catalog::find(&group.instance_type.value));
+    if let Some(kind) = outside
+        .into_iter()
+        .find(|kind| !COMPILER_FAMILIES.contains(&kind.family()))
+    {
+        findings.push(found("compiler-on-type", pointer).says(format!(
+            "Training Compiler does not run on {}",
+            kind.instance_type
+        )));
     }
     if job.has_debugger || job.has_profiler {
         findings.push(found("compiler-with-debugger", pointer));

@@ -31,7 +31,8 @@ const NAME_CHARS_MAX: usize = 100;
 const GLOBAL_BATCH_MAX: u64 = 1 << 24;
 const DIMENSION_MAX: u32 = 100_000_000;
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
-/// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100 each); we add our own.
+/// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100
+/// each); we add our own.
 const USER_ENTRIES_MAX: usize = 80;
 
 fn is_name(name: &str) -> bool {
@@ -55,11 +56,17 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
         );
     }
-    let trials: u64 = spec.candidates.iter().map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64).sum();
+    let trials: u64 = spec
+        .candidates
+        .iter()
+        .map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64)
+        .sum();
     if trials > TRIALS_MAX {
         findings.push(
             found("trial-count", "/candidates")
-                .says(format!("candidates × purchase options × repeats make {trials} trials"))
+                .says(format!(
+                    "candidates × purchase options × repeats make {trials} trials"
+                ))
                 .fix(format!("keep it at {TRIALS_MAX} or fewer")),
         );
     }
@@ -77,7 +84,12 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                     .fix(format!("choose 1 to {REPEATS_MAX}")),
             );
         }
-        if spec.candidates.iter().take(index).any(|earlier| earlier.name == candidate.name) {
+        if spec
+            .candidates
+            .iter()
+            .take(index)
+            .any(|earlier| earlier.name == candidate.name)
+        {
             findings.push(
                 found("candidate-name-twice", format!("/candidates/{index}/name"))
                     .says(format!("two candidates are called {}", candidate.name))
@@ -85,11 +97,19 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
             );
         }
         let options = &candidate.purchase_options;
-        if options.is_empty() || options.iter().enumerate().any(|(i, o)| options.iter().take(i).any(|e| e == o)) {
+        if options.is_empty()
+            || options
+                .iter()
+                .enumerate()
+                .any(|(i, o)| options.iter().take(i).any(|e| e == o))
+        {
             findings.push(
-                found("purchase-options", format!("/candidates/{index}/purchase_options"))
-                    .says("the list is empty or names an option twice")
-                    .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
+                found(
+                    "purchase-options",
+                    format!("/candidates/{index}/purchase_options"),
+                )
+                .says("the list is empty or names an option twice")
+                .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
             );
         }
         match (&candidate.profile, candidate.profile_id) {
@@ -112,7 +132,10 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 
 /// Names that the plan sets from model and profile.
 fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
-    for key in entries.keys().filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str())) {
+    for key in entries
+        .keys()
+        .filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str()))
+    {
         findings.push(
             found("reserved-hyperparameter", format!("{pointer}/{key}"))
                 .says(format!(
@@ -126,7 +149,10 @@ fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Ve
 pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     let counts = [
         ("micro_batch_per_gpu", profile.micro_batch_per_gpu),
-        ("gradient_accumulation_steps", profile.gradient_accumulation_steps),
+        (
+            "gradient_accumulation_steps",
+            profile.gradient_accumulation_steps,
+        ),
         ("tensor_parallel_degree", profile.tensor_parallel_degree),
         ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
     ];
@@ -139,7 +165,11 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
             );
         }
     }
-    reserved(&profile.hyperparameters, &format!("{at}/hyperparameters"), findings);
+    reserved(
+        &profile.hyperparameters,
+        &format!("{at}/hyperparameters"),
+        findings,
+    );
     if profile.zero_stage > 3 {
         findings.push(
             found("zero-stage", format!("{at}/zero_stage"))
@@ -147,7 +177,10 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
                 .fix("use 0, 1, 2 or 3"),
         );
     }
-    for (field, entries) in [("environment", &profile.environment), ("hyperparameters", &profile.hyperparameters)] {
+    for (field, entries) in [
+        ("environment", &profile.environment),
+        ("hyperparameters", &profile.hyperparameters),
+    ] {
         if entries.len() > USER_ENTRIES_MAX {
             findings.push(
                 found("too-many-entries", format!("{at}/{field}"))
@@ -176,14 +209,20 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         );
     }
     let objective = &spec.objective;
-    if objective.full_run_budget_usd.is_some_and(|budget| budget.0 <= Decimal::ZERO) {
+    if objective
+        .full_run_budget_usd
+        .is_some_and(|budget| budget.0 <= Decimal::ZERO)
+    {
         findings.push(
             found("full-run-budget", "/objective/full_run_budget_usd")
                 .says("it is not positive")
                 .fix("raise it, or leave it out"),
         );
     }
-    if objective.full_run_deadline_hours.is_some_and(|hours| !(hours.is_finite() && hours > 0.0)) {
+    if objective
+        .full_run_deadline_hours
+        .is_some_and(|hours| !(hours.is_finite() && hours > 0.0))
+    {
         findings.push(
             found("full-run-deadline", "/objective/full_run_deadline_hours")
                 .says("it is not positive")
@@ -193,7 +232,10 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 }
 
 pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
-    let wants_spot = spec.candidates.iter().any(|c| c.purchase_options.contains(&PurchaseOption::Spot));
+    let wants_spot = spec
+        .candidates
+        .iter()
+        .any(|c| c.purchase_options.contains(&PurchaseOption::Spot));
     match (wants_spot, spec.max_wait_seconds) {
         (true, Some(wait)) if wait < spec.max_runtime_seconds => findings.push(
             found("spot-max-wait-below-max-runtime", "/max_wait_seconds")
@@ -217,7 +259,10 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         ),
         _ => {}
     }
-    if wants_spot && spec.checkpoint.is_none() && spec.max_runtime_seconds > SPOT_WITHOUT_CHECKPOINT_SECONDS {
+    if wants_spot
+        && spec.checkpoint.is_none()
+        && spec.max_runtime_seconds > SPOT_WITHOUT_CHECKPOINT_SECONDS
+    {
         findings.push(
             found("spot-needs-checkpoint", "/checkpoint")
                 .says(format!(
@@ -241,17 +286,25 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         findings.push(
             found("priority", "/priority")
                 .says(format!("the priority is {}", spec.priority))
-                .fix(format!("choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual")),
+                .fix(format!(
+                    "choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual"
+                )),
         );
     }
-    if spec.checkpoint.as_ref().is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds)) {
+    if spec
+        .checkpoint
+        .as_ref()
+        .is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds))
+    {
         findings.push(
             found("checkpoint-interval", "/checkpoint/interval_seconds")
                 .says("the script cannot save that often, or that rarely")
                 .fix("give the seconds between two checkpoints, 60 to 86400"),
         );
     }
-    let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else { return };
+    let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else {
+        return;
+    };
     if seconds > KEEP_ALIVE_SECONDS_MAX {
         findings.push(
             found("keep-alive", "/keep_alive_seconds")
@@ -259,7 +312,11 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)")),
         );
     }
-    let has = |option| spec.candidates.iter().any(|candidate| candidate.purchase_options.contains(&option));
+    let has = |option| {
+        spec.candidates
+            .iter()
+            .any(|candidate| candidate.purchase_options.contains(&option))
+    };
     if !has(PurchaseOption::OnDemand) {
         findings.push(
             found("keep-alive-with-spot", "/keep_alive_seconds")
@@ -272,13 +329,18 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 /// Speeds that were measured before.
 pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if spec.measurements.len() > MEASUREMENTS_MAX {
-        findings
-            .push(found("measured-speed", "/measurements").says(format!("more than {MEASUREMENTS_MAX} measurements")));
+        findings.push(
+            found("measured-speed", "/measurements")
+                .says(format!("more than {MEASUREMENTS_MAX} measurements")),
+        );
     }
     for (index, measurement) in spec.measurements.iter().enumerate().take(MEASUREMENTS_MAX) {
         let at = format!("/measurements/{index}");
         if crate::catalog::find(&measurement.instance_type).is_none() {
-            findings.push(super::training::unknown_type(&measurement.instance_type, &format!("{at}/instance_type")));
+            findings.push(super::training::unknown_type(
+                &measurement.instance_type,
+                &format!("{at}/instance_type"),
+            ));
         }
         if !(1.0..1e12).contains(&measurement.tokens_per_second) {
             findings.push(found("measured-speed", format!("{at}/tokens_per_second")));
@@ -287,8 +349,9 @@ pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
-pub(super) static ROLE: LazyLock<Regex> =
-    LazyLock::new(|| embedded::pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"));
+pub(super) static ROLE: LazyLock<Regex> = LazyLock::new(|| {
+    embedded::pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+});
 
 pub(super) fn workload_missing() -> Finding {
     found("workload-missing", "/workload")
@@ -300,7 +363,11 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if !is_name(&workload.name) {
         findings.push(name_length("/workload/name"));
     }
-    reserved(&workload.hyperparameters, "/workload/hyperparameters", findings);
+    reserved(
+        &workload.hyperparameters,
+        "/workload/hyperparameters",
+        findings,
+    );
     if !ROLE.is_match(&workload.role_arn) {
         findings.push(
             found("role-arn", "/workload/role_arn")
@@ -310,7 +377,9 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
     if workload.image.is_empty() || workload.image.len() > 255 {
         findings.push(
-            found("image", "/workload/image").says("the image is empty or longer than 255").fix("give its ECR URI"),
+            found("image", "/workload/image")
+                .says("the image is empty or longer than 255")
+                .fix("give its ECR URI"),
         );
     }
     if workload.channels.is_empty() || workload.channels.len() > 20 {
@@ -322,7 +391,10 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
     for (index, channel) in workload.channels.iter().enumerate() {
         if !is_s3(&channel.s3_uri) {
-            findings.push(not_s3(&format!("/workload/channels/{index}/s3_uri"), &channel.s3_uri));
+            findings.push(not_s3(
+                &format!("/workload/channels/{index}/s3_uri"),
+                &channel.s3_uri,
+            ));
         }
     }
     data_sizes(&workload.channels, findings);
@@ -332,7 +404,10 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if workload.trial_tokens == 0 || workload.trial_tokens > workload.total_tokens {
         findings.push(
             found("trial-tokens", "/workload/trial_tokens")
-                .says(format!("a trial trains {} of {} tokens", workload.trial_tokens, workload.total_tokens))
+                .says(format!(
+                    "a trial trains {} of {} tokens",
+                    workload.trial_tokens, workload.total_tokens
+                ))
                 .fix("choose at least one token and no more than total_tokens"),
         );
     }
@@ -397,34 +472,59 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if let Some(script) = &workload.script {
         if script.entry_point.is_empty() || script.entry_point.len() > 256 {
             findings.push(
-                found("script", "/workload/script/entry_point").says("the script's name is empty or longer than 256"),
+                found("script", "/workload/script/entry_point")
+                    .says("the script's name is empty or longer than 256"),
             );
         }
         if !is_s3(&script.source_s3_uri) {
-            findings.push(not_s3("/workload/script/source_s3_uri", &script.source_s3_uri));
+            findings.push(not_s3(
+                "/workload/script/source_s3_uri",
+                &script.source_s3_uri,
+            ));
         }
     }
-    if let Some(attempts) = workload.techniques.retry_attempts.filter(|attempts| !(1..=30).contains(attempts)) {
+    if let Some(attempts) = workload
+        .techniques
+        .retry_attempts
+        .filter(|attempts| !(1..=30).contains(attempts))
+    {
         findings.push(
             found("retry-attempts", "/workload/techniques/retry_attempts")
                 .says(format!("{attempts} attempts; 1 to 30 are taken"))
-                .patch(vec![Operation::set("/workload/techniques/retry_attempts", attempts.clamp(1, 30))]),
+                .patch(vec![Operation::set(
+                    "/workload/techniques/retry_attempts",
+                    attempts.clamp(1, 30),
+                )]),
         );
     }
     if workload.omit_plan_hyperparameters {
-        findings.push(found("plan-hyperparameters-omitted", "/workload/omit_plan_hyperparameters"));
+        findings.push(found(
+            "plan-hyperparameters-omitted",
+            "/workload/omit_plan_hyperparameters",
+        ));
     }
-    if workload.global_batch.is_some_and(|batch| !(1..=GLOBAL_BATCH_MAX).contains(&batch)) {
-        findings
-            .push(found("model-shape", "/workload/global_batch").says(format!("it is not 1 to {GLOBAL_BATCH_MAX}")));
+    if workload
+        .global_batch
+        .is_some_and(|batch| !(1..=GLOBAL_BATCH_MAX).contains(&batch))
+    {
+        findings.push(
+            found("model-shape", "/workload/global_batch")
+                .says(format!("it is not 1 to {GLOBAL_BATCH_MAX}")),
+        );
     }
 }
 
-/// A pattern compiles to so much at most: repetitions of large classes (`(\w{50}){8}`) take memory and seconds.
+/// A pattern compiles to so much at most: repetitions of large classes (`(\w{50}){8}`) take memory
+/// and seconds.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
 fn has_a_group(regex: &str) -> bool {
-    let compile = || RegexBuilder::new(regex).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();
+    let compile = || {
+        RegexBuilder::new(regex)
+            .size_limit(REGEX_BYTES_MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .build()
+    };
     regex.len() <= 500 && compile().is_ok_and(|regex| regex.captures_len() > 1)
 }
 
@@ -447,15 +547,25 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                     .fix("name it as your dashboards do, train:loss"),
             );
         }
-        if !*judged.entry(metric.regex.as_str()).or_insert_with_key(|regex| has_a_group(regex)) {
+        if !*judged
+            .entry(metric.regex.as_str())
+            .or_insert_with_key(|regex| has_a_group(regex))
+        {
             findings.push(
                 found("metric-regex", format!("/workload/metrics/{index}/regex"))
-                    .says(format!("`{}` is not a regular expression with one group around the number", metric.regex))
+                    .says(format!(
+                        "`{}` is not a regular expression with one group around the number",
+                        metric.regex
+                    ))
                     .fix(r"write something like tokens_per_second=([0-9.]+)"),
             );
         }
     }
-    if !workload.metrics.iter().any(|metric| metric.meaning == Meaning::TokensPerSecond) {
+    if !workload
+        .metrics
+        .iter()
+        .any(|metric| metric.meaning == Meaning::TokensPerSecond)
+    {
         findings.push(
             found("no-speed-metric", "/workload/metrics")
                 .says("no metric means tokens_per_second: nothing could be ranked")
@@ -465,9 +575,12 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
 }
 
 fn is_s3(uri: &str) -> bool {
-    uri.strip_prefix("s3://").is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && uri.len() <= 1024)
+    uri.strip_prefix("s3://")
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && uri.len() <= 1024)
 }
 
 fn not_s3(pointer: &str, uri: &str) -> Finding {
-    found("s3-uri", pointer).says(format!("`{uri}` is not an S3 URI")).fix("write s3://bucket/prefix")
+    found("s3-uri", pointer)
+        .says(format!("`{uri}` is not an S3 URI"))
+        .fix("write s3://bucket/prefix")
 }

@@ -1,5 +1,6 @@
-//! The register of rules: what each checks, how bad a breach is, the way out, the source, and an example that breaks it and one that
-//! keeps it. The data is in `data/lint_rules.json`; the checks are the neighbouring files'.
+//! The register of rules: what each checks, how bad a breach is, the way out, the source, and an
+//! example that breaks it and one that keeps it. The data is in `data/lint_rules.json`; the checks
+//! are the neighbouring files'.
 
 use std::sync::LazyLock;
 
@@ -25,7 +26,8 @@ pub struct Rule {
     pub fix: String,
     /// Where the rule comes from.
     pub source: String,
-    /// Documents that break and keep it, as merge patches (RFC 7396) on the example document of their kind.
+    /// Documents that break and keep it, as merge patches (RFC 7396) on the example document of
+    /// their kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example: Option<Example>,
 }
@@ -49,8 +51,12 @@ struct Register {
     rules: Vec<Rule>,
 }
 
-static REGISTER: LazyLock<Register> =
-    LazyLock::new(|| embedded::json("lint_rules.json", include_str!("../../data/lint_rules.json")));
+static REGISTER: LazyLock<Register> = LazyLock::new(|| {
+    embedded::json(
+        "lint_rules.json",
+        include_str!("../../data/lint_rules.json"),
+    )
+});
 
 /// Every rule, in the order of the register.
 pub fn all() -> &'static [Rule] {
@@ -59,15 +65,26 @@ pub fn all() -> &'static [Rule] {
 
 /// The sound document of a kind that the examples change.
 pub fn example(kind: Kind) -> Value {
-    REGISTER.documents.get(kind.as_str()).cloned().unwrap_or_default()
+    REGISTER
+        .documents
+        .get(kind.as_str())
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// A breach of a rule: severity, fix and source as the register has them.
 pub fn found(id: &str, pointer: impl Into<String>) -> Finding {
     let rule = REGISTER.rules.iter().find(|rule| rule.id == id);
-    let finding = Finding::new(id, rule.map_or(Severity::Error, |rule| rule.severity), pointer);
+    let finding = Finding::new(
+        id,
+        rule.map_or(Severity::Error, |rule| rule.severity),
+        pointer,
+    );
     match rule {
-        Some(rule) => finding.says(rule.checks.clone()).fix(rule.fix.clone()).source(&rule.source),
+        Some(rule) => finding
+            .says(rule.checks.clone())
+            .fix(rule.fix.clone())
+            .source(&rule.source),
         None => finding,
     }
 }

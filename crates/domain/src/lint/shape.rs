@@ -1,5 +1,6 @@
-//! The shape and the limits of a CreateTrainingJob body, member by member, after the API model (botocore 1.44.5). What members mean
-//! together is checked in [`super::training`] and [`super::libraries`].
+//! The shape and the limits of a CreateTrainingJob body, member by member, after the API model
+//! (botocore 1.44.5). What members mean together is checked in [`super::training`] and
+//! [`super::libraries`].
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -35,74 +36,262 @@ use Check::{Entries, Items, Label, OneOf, Pattern, Range, Text, Truth};
 
 /// Rule, path (`*` stands for every item), what must hold there.
 const LIMITS: [(&str, &str, Check); 60] = [
-    ("job-name", "/TrainingJobName", Pattern("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", 63)),
-    ("role-arn", "/RoleArn", Pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+", 2048)),
-    ("hyperparameter-limits", "/HyperParameters", Entries(100, 256, 2500)),
+    (
+        "job-name",
+        "/TrainingJobName",
+        Pattern("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", 63),
+    ),
+    (
+        "role-arn",
+        "/RoleArn",
+        Pattern(
+            r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+",
+            2048,
+        ),
+    ),
+    (
+        "hyperparameter-limits",
+        "/HyperParameters",
+        Entries(100, 256, 2500),
+    ),
     ("environment-limits", "/Environment", Entries(100, 512, 512)),
-    ("s3-uri", "/CheckpointConfig/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
-    ("image", "/AlgorithmSpecification/TrainingImage", Text(1, 255)),
-    ("image", "/AlgorithmSpecification/AlgorithmName", Text(1, 170)),
-    ("input-mode", "/AlgorithmSpecification/TrainingInputMode", OneOf(&["File", "Pipe", "FastFile"])),
-    ("metric-count", "/AlgorithmSpecification/MetricDefinitions", Items(0, 40)),
-    ("metric-name", "/AlgorithmSpecification/MetricDefinitions/*/Name", Text(1, 255)),
-    ("metric-regex", "/AlgorithmSpecification/MetricDefinitions/*/Regex", Text(1, 500)),
-    ("entrypoint-limits", "/AlgorithmSpecification/ContainerEntrypoint", Items(1, 100)),
-    ("entrypoint-limits", "/AlgorithmSpecification/ContainerEntrypoint/*", Text(0, 256)),
-    ("entrypoint-limits", "/AlgorithmSpecification/ContainerArguments", Items(1, 100)),
-    ("entrypoint-limits", "/AlgorithmSpecification/ContainerArguments/*", Text(0, 256)),
+    (
+        "s3-uri",
+        "/CheckpointConfig/S3Uri",
+        Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024),
+    ),
+    (
+        "image",
+        "/AlgorithmSpecification/TrainingImage",
+        Text(1, 255),
+    ),
+    (
+        "image",
+        "/AlgorithmSpecification/AlgorithmName",
+        Text(1, 170),
+    ),
+    (
+        "input-mode",
+        "/AlgorithmSpecification/TrainingInputMode",
+        OneOf(&["File", "Pipe", "FastFile"]),
+    ),
+    (
+        "metric-count",
+        "/AlgorithmSpecification/MetricDefinitions",
+        Items(0, 40),
+    ),
+    (
+        "metric-name",
+        "/AlgorithmSpecification/MetricDefinitions/*/Name",
+        Text(1, 255),
+    ),
+    (
+        "metric-regex",
+        "/AlgorithmSpecification/MetricDefinitions/*/Regex",
+        Text(1, 500),
+    ),
+    (
+        "entrypoint-limits",
+        "/AlgorithmSpecification/ContainerEntrypoint",
+        Items(1, 100),
+    ),
+    (
+        "entrypoint-limits",
+        "/AlgorithmSpecification/ContainerEntrypoint/*",
+        Text(0, 256),
+    ),
+    (
+        "entrypoint-limits",
+        "/AlgorithmSpecification/ContainerArguments",
+        Items(1, 100),
+    ),
+    (
+        "entrypoint-limits",
+        "/AlgorithmSpecification/ContainerArguments/*",
+        Text(0, 256),
+    ),
     ("channels", "/InputDataConfig", Items(1, 20)),
-    ("channel-name", "/InputDataConfig/*/ChannelName", Pattern(r"[A-Za-z0-9.\-_]{1,64}", 1024)),
-    ("channel-compression", "/InputDataConfig/*/CompressionType", OneOf(&["None", "Gzip"])),
-    ("s3-uri", "/InputDataConfig/*/DataSource/S3DataSource/S3Uri", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
+    (
+        "channel-name",
+        "/InputDataConfig/*/ChannelName",
+        Pattern(r"[A-Za-z0-9.\-_]{1,64}", 1024),
+    ),
+    (
+        "channel-compression",
+        "/InputDataConfig/*/CompressionType",
+        OneOf(&["None", "Gzip"]),
+    ),
+    (
+        "s3-uri",
+        "/InputDataConfig/*/DataSource/S3DataSource/S3Uri",
+        Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024),
+    ),
     (
         "s3-data-type",
         "/InputDataConfig/*/DataSource/S3DataSource/S3DataType",
-        OneOf(&["ManifestFile", "S3Prefix", "AugmentedManifestFile", "Converse"]),
+        OneOf(&[
+            "ManifestFile",
+            "S3Prefix",
+            "AugmentedManifestFile",
+            "Converse",
+        ]),
     ),
     (
         "s3-distribution",
         "/InputDataConfig/*/DataSource/S3DataSource/S3DataDistributionType",
         OneOf(&["FullyReplicated", "ShardedByS3Key"]),
     ),
-    ("channel-lists", "/InputDataConfig/*/DataSource/S3DataSource/AttributeNames", Items(0, 16)),
-    ("channel-lists", "/InputDataConfig/*/DataSource/S3DataSource/InstanceGroupNames", Items(0, 5)),
-    ("file-system", "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemType", OneOf(&["EFS", "FSxLustre"])),
-    ("file-system", "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemAccessMode", OneOf(&["ro", "rw"])),
-    ("output-path", "/OutputDataConfig/S3OutputPath", Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024)),
-    ("output-path", "/OutputDataConfig/CompressionType", OneOf(&["GZIP", "NONE"])),
-    ("instance-count", "/ResourceConfig/InstanceCount", Range(1, 1000)),
-    ("volume-size", "/ResourceConfig/VolumeSizeInGB", Range(0, 16_384)),
-    ("groups-count", "/ResourceConfig/InstanceGroups", Items(1, 5)),
-    ("preferences-number", "/ResourceConfig/InstancePreferences", Items(1, 5)),
-    ("training-plan", "/ResourceConfig/TrainingPlanArn", Text(50, 2048)),
-    ("placement", "/ResourceConfig/InstancePlacementConfig/PlacementSpecifications", Items(0, 10)),
-    ("max-runtime", "/StoppingCondition/MaxRuntimeInSeconds", Range(1, 28 * 86_400)),
-    ("max-wait", "/StoppingCondition/MaxWaitTimeInSeconds", Range(1, 30 * 86_400)),
-    ("max-pending", "/StoppingCondition/MaxPendingTimeInSeconds", Range(1800, 2_419_200)),
-    ("keep-alive", "/ResourceConfig/KeepAlivePeriodInSeconds", Range(0, 21_600)),
-    ("profiler-interval", "/ProfilerConfig/ProfilingIntervalInMilliseconds", Range(100, 60_000)),
-    ("group-incomplete", "/ResourceConfig/InstanceGroups/*/InstanceGroupName", Text(1, 64)),
+    (
+        "channel-lists",
+        "/InputDataConfig/*/DataSource/S3DataSource/AttributeNames",
+        Items(0, 16),
+    ),
+    (
+        "channel-lists",
+        "/InputDataConfig/*/DataSource/S3DataSource/InstanceGroupNames",
+        Items(0, 5),
+    ),
+    (
+        "file-system",
+        "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemType",
+        OneOf(&["EFS", "FSxLustre"]),
+    ),
+    (
+        "file-system",
+        "/InputDataConfig/*/DataSource/FileSystemDataSource/FileSystemAccessMode",
+        OneOf(&["ro", "rw"]),
+    ),
+    (
+        "output-path",
+        "/OutputDataConfig/S3OutputPath",
+        Pattern(r"(https|s3)://([^/]+)/?(.*)", 1024),
+    ),
+    (
+        "output-path",
+        "/OutputDataConfig/CompressionType",
+        OneOf(&["GZIP", "NONE"]),
+    ),
+    (
+        "instance-count",
+        "/ResourceConfig/InstanceCount",
+        Range(1, 1000),
+    ),
+    (
+        "volume-size",
+        "/ResourceConfig/VolumeSizeInGB",
+        Range(0, 16_384),
+    ),
+    (
+        "groups-count",
+        "/ResourceConfig/InstanceGroups",
+        Items(1, 5),
+    ),
+    (
+        "preferences-number",
+        "/ResourceConfig/InstancePreferences",
+        Items(1, 5),
+    ),
+    (
+        "training-plan",
+        "/ResourceConfig/TrainingPlanArn",
+        Text(50, 2048),
+    ),
+    (
+        "placement",
+        "/ResourceConfig/InstancePlacementConfig/PlacementSpecifications",
+        Items(0, 10),
+    ),
+    (
+        "max-runtime",
+        "/StoppingCondition/MaxRuntimeInSeconds",
+        Range(1, 28 * 86_400),
+    ),
+    (
+        "max-wait",
+        "/StoppingCondition/MaxWaitTimeInSeconds",
+        Range(1, 30 * 86_400),
+    ),
+    (
+        "max-pending",
+        "/StoppingCondition/MaxPendingTimeInSeconds",
+        Range(1800, 2_419_200),
+    ),
+    (
+        "keep-alive",
+        "/ResourceConfig/KeepAlivePeriodInSeconds",
+        Range(0, 21_600),
+    ),
+    (
+        "profiler-interval",
+        "/ProfilerConfig/ProfilingIntervalInMilliseconds",
+        Range(100, 60_000),
+    ),
+    (
+        "group-incomplete",
+        "/ResourceConfig/InstanceGroups/*/InstanceGroupName",
+        Text(1, 64),
+    ),
     ("truth-value", "/EnableManagedSpotTraining", Truth),
     ("truth-value", "/EnableNetworkIsolation", Truth),
-    ("truth-value", "/EnableInterContainerTrafficEncryption", Truth),
+    (
+        "truth-value",
+        "/EnableInterContainerTrafficEncryption",
+        Truth,
+    ),
     ("truth-value", "/ProfilerConfig/DisableProfiler", Truth),
     ("truth-value", "/InfraCheckConfig/EnableInfraCheck", Truth),
-    ("rule-limits", "/DebugRuleConfigurations/*/RuleParameters", Entries(100, 256, 256)),
-    ("rule-limits", "/ProfilerRuleConfigurations/*/RuleParameters", Entries(100, 256, 256)),
-    ("experiment-names", "/ExperimentConfig/TrialName", Text(1, 120)),
-    ("experiment-names", "/ExperimentConfig/TrialComponentDisplayName", Text(1, 120)),
-    ("experiment-names", "/ExperimentConfig/RunName", Text(1, 120)),
+    (
+        "rule-limits",
+        "/DebugRuleConfigurations/*/RuleParameters",
+        Entries(100, 256, 256),
+    ),
+    (
+        "rule-limits",
+        "/ProfilerRuleConfigurations/*/RuleParameters",
+        Entries(100, 256, 256),
+    ),
+    (
+        "experiment-names",
+        "/ExperimentConfig/TrialName",
+        Text(1, 120),
+    ),
+    (
+        "experiment-names",
+        "/ExperimentConfig/TrialComponentDisplayName",
+        Text(1, 120),
+    ),
+    (
+        "experiment-names",
+        "/ExperimentConfig/RunName",
+        Text(1, 120),
+    ),
     ("vpc", "/VpcConfig/SecurityGroupIds", Items(1, 5)),
     ("vpc", "/VpcConfig/Subnets", Items(1, 16)),
     ("tags", "/Tags", Items(0, 50)),
     ("tags", "/Tags/*/Key", Label(1, 128)),
     ("tags", "/Tags/*/Value", Label(0, 256)),
-    ("retry-attempts", "/RetryStrategy/MaximumRetryAttempts", Range(1, 30)),
-    ("debugger-limits", "/DebugHookConfig/HookParameters", Entries(20, 256, 256)),
-    ("debugger-limits", "/DebugHookConfig/CollectionConfigurations", Items(0, 20)),
+    (
+        "retry-attempts",
+        "/RetryStrategy/MaximumRetryAttempts",
+        Range(1, 30),
+    ),
+    (
+        "debugger-limits",
+        "/DebugHookConfig/HookParameters",
+        Entries(20, 256, 256),
+    ),
+    (
+        "debugger-limits",
+        "/DebugHookConfig/CollectionConfigurations",
+        Items(0, 20),
+    ),
     ("rule-limits", "/DebugRuleConfigurations", Items(0, 20)),
     ("rule-limits", "/ProfilerRuleConfigurations", Items(0, 20)),
-    ("experiment-names", "/ExperimentConfig/ExperimentName", Text(1, 120)),
+    (
+        "experiment-names",
+        "/ExperimentConfig/ExperimentName",
+        Text(1, 120),
+    ),
 ];
 
 /// Members that must be there; the last three are optional for serverless jobs.
@@ -182,12 +371,30 @@ const MEMBERS: [(&str, &[&str]); 9] = [
             "InstancePreferences",
         ],
     ),
-    ("/StoppingCondition", &["MaxRuntimeInSeconds", "MaxWaitTimeInSeconds", "MaxPendingTimeInSeconds"]),
-    ("/OutputDataConfig", &["S3OutputPath", "KmsKeyId", "CompressionType"]),
+    (
+        "/StoppingCondition",
+        &[
+            "MaxRuntimeInSeconds",
+            "MaxWaitTimeInSeconds",
+            "MaxPendingTimeInSeconds",
+        ],
+    ),
+    (
+        "/OutputDataConfig",
+        &["S3OutputPath", "KmsKeyId", "CompressionType"],
+    ),
     ("/CheckpointConfig", &["S3Uri", "LocalPath"]),
     ("/RetryStrategy", &["MaximumRetryAttempts"]),
     ("/InfraCheckConfig", &["EnableInfraCheck"]),
-    ("/ProfilerConfig", &["S3OutputPath", "DisableProfiler", "ProfilingIntervalInMilliseconds", "ProfilingParameters"]),
+    (
+        "/ProfilerConfig",
+        &[
+            "S3OutputPath",
+            "DisableProfiler",
+            "ProfilingIntervalInMilliseconds",
+            "ProfilingParameters",
+        ],
+    ),
 ];
 
 static PATTERNS: LazyLock<Vec<Option<Regex>>> = LazyLock::new(|| {
@@ -213,12 +420,23 @@ pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
             }
         }
     }
-    for key in body.get("Environment").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+    for key in body
+        .get("Environment")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::keys)
+    {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !key.chars().all(is_name) || key.starts_with(|c: char| c.is_ascii_digit()) {
             findings.push(
-                found("environment-limits", format!("/Environment/{}", escaped(key)))
-                    .says(format!("`{}` is not a name of an environment variable", cut(key))),
+                found(
+                    "environment-limits",
+                    format!("/Environment/{}", escaped(key)),
+                )
+                .says(format!(
+                    "`{}` is not a name of an environment variable",
+                    cut(key)
+                )),
             );
         }
     }
@@ -238,10 +456,19 @@ fn places<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
         for (pointer, value) in all {
             match (segment, value) {
                 ("*", Value::Array(items)) => {
-                    next.extend(items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)));
+                    next.extend(
+                        items
+                            .iter()
+                            .enumerate()
+                            .map(|(index, item)| (format!("{pointer}/{index}"), item)),
+                    );
                 }
                 (name, Value::Object(entries)) => {
-                    next.extend(entries.get(name).map(|inner| (format!("{pointer}/{name}"), inner)));
+                    next.extend(
+                        entries
+                            .get(name)
+                            .map(|inner| (format!("{pointer}/{name}"), inner)),
+                    );
                 }
                 _ => {}
             }
@@ -256,22 +483,30 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
     match check {
         Text(least, most) => match value.as_str().map(|text| text.chars().count()) {
             None => is_not("text"),
-            Some(count) if !(*least..=*most).contains(&count) => {
-                Some(format!("it has {count} characters; {least} to {most} are taken"))
-            }
+            Some(count) if !(*least..=*most).contains(&count) => Some(format!(
+                "it has {count} characters; {least} to {most} are taken"
+            )),
             Some(_) => None,
         },
         Label(least, most) => {
-            let is_plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.:/=+-@".contains(c);
-            let is_good = |text: &str| (*least..=*most).contains(&text.chars().count()) && text.chars().all(is_plain);
-            (!value.as_str().is_some_and(is_good))
-                .then(|| format!("{} is not {least} to {most} letters, digits, spaces and _.:/=+-@", short(value)))
+            let is_plain =
+                |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.:/=+-@".contains(c);
+            let is_good = |text: &str| {
+                (*least..=*most).contains(&text.chars().count()) && text.chars().all(is_plain)
+            };
+            (!value.as_str().is_some_and(is_good)).then(|| {
+                format!(
+                    "{} is not {least} to {most} letters, digits, spaces and _.:/=+-@",
+                    short(value)
+                )
+            })
         }
         Pattern(expected, most) => match value.as_str() {
             None => is_not("text"),
-            Some(text) if text.chars().count() > *most => {
-                Some(format!("it has {} characters; {most} are taken", text.chars().count()))
-            }
+            Some(text) if text.chars().count() > *most => Some(format!(
+                "it has {} characters; {most} are taken",
+                text.chars().count()
+            )),
             Some(text) if pattern.is_some_and(|regex| regex.is_match(text)) => None,
             Some(_) => Some(format!("{} does not match {expected}", short(value))),
         },
@@ -294,19 +529,30 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
         Truth => is_not("true or false"),
         OneOf(allowed) => match value.as_str() {
             Some(text) if allowed.contains(&text) => None,
-            _ => Some(format!("{} is not one of {}", short(value), allowed.join(", "))),
+            _ => Some(format!(
+                "{} is not one of {}",
+                short(value),
+                allowed.join(", ")
+            )),
         },
     }
 }
 
 fn entries(value: &Value, most: usize, key_max: usize, value_max: usize) -> Option<String> {
-    let Some(entries) = value.as_object() else { return Some(format!("{} is not an object", short(value))) };
+    let Some(entries) = value.as_object() else {
+        return Some(format!("{} is not an object", short(value)));
+    };
     if entries.len() > most {
-        return Some(format!("it has {} entries; {most} are taken", entries.len()));
+        return Some(format!(
+            "it has {} entries; {most} are taken",
+            entries.len()
+        ));
     }
     entries.iter().find_map(|(key, value)| {
         let Some(text) = value.as_str() else {
-            return Some(format!("`{key}` is not text: every value is a string, numbers too"));
+            return Some(format!(
+                "`{key}` is not text: every value is a string, numbers too"
+            ));
         };
         if key.is_empty() || key.chars().count() > key_max {
             return Some(format!(
@@ -317,9 +563,12 @@ fn entries(value: &Value, most: usize, key_max: usize, value_max: usize) -> Opti
         }
         let count = text.chars().count();
         if count > value_max {
-            return Some(format!("`{key}` has {count} characters; {value_max} are taken"));
+            return Some(format!(
+                "`{key}` has {count} characters; {value_max} are taken"
+            ));
         }
-        text.contains('\n').then(|| format!("`{key}` has a line break, which is not taken"))
+        text.contains('\n')
+            .then(|| format!("`{key}` has a line break, which is not taken"))
     })
 }
 
@@ -329,21 +578,36 @@ fn short(value: &Value) -> String {
 }
 
 fn cut(text: &str) -> String {
-    if text.chars().count() <= 60 { text.to_owned() } else { text.chars().take(57).chain("...".chars()).collect() }
+    if text.chars().count() <= 60 {
+        text.to_owned()
+    } else {
+        text.chars().take(57).chain("...".chars()).collect()
+    }
 }
 
 fn members(body: &Value, findings: &mut Vec<Finding>) {
     for (place, known) in MEMBERS {
-        let Some(object) = body.pointer(place).and_then(Value::as_object) else { continue };
-        for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())).take(FINDINGS_MAX + 1) {
+        let Some(object) = body.pointer(place).and_then(Value::as_object) else {
+            continue;
+        };
+        for (key, value) in object
+            .iter()
+            .filter(|(key, _)| !known.contains(&key.as_str()))
+            .take(FINDINGS_MAX + 1)
+        {
             let pointer = format!("{place}/{}", escaped(key));
-            let finding =
-                found("not-api-shape", &pointer).says(format!("CreateTrainingJob has no member `{key}` here"));
+            let finding = found("not-api-shape", &pointer)
+                .says(format!("CreateTrainingJob has no member `{key}` here"));
             findings.push(match renamed(place, key, known) {
                 Some((target, name)) => {
-                    let patch = vec![Operation::remove(&pointer), Operation::set(&target, shaped_member(name, value))];
+                    let patch = vec![
+                        Operation::remove(&pointer),
+                        Operation::set(&target, shaped_member(name, value)),
+                    ];
                     let is_free = body.pointer(&target).is_none() && has_parent(body, &target);
-                    finding.fix(format!("did you mean {name}?")).patch(if is_free { patch } else { Vec::new() })
+                    finding
+                        .fix(format!("did you mean {name}?"))
+                        .patch(if is_free { patch } else { Vec::new() })
                 }
                 None => finding.fix("remove it"),
             });
@@ -352,13 +616,17 @@ fn members(body: &Value, findings: &mut Vec<Finding>) {
 }
 
 fn has_parent(body: &Value, pointer: &str) -> bool {
-    pointer.rsplit_once('/').is_some_and(|(parent, _)| body.pointer(parent).is_some_and(Value::is_object))
+    pointer
+        .rsplit_once('/')
+        .is_some_and(|(parent, _)| body.pointer(parent).is_some_and(Value::is_object))
 }
 
-/// Where a member is meant to stand, and its name: as the SDKs for Python and Terraform write it, or misspelt.
+/// Where a member is meant to stand, and its name: as the SDKs for Python and Terraform write it,
+/// or misspelt.
 fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'static str)> {
     let plain = |name: &str| name.replace('_', "").to_lowercase();
-    let same = |names: &[&'static str]| names.iter().copied().find(|name| plain(name) == plain(key));
+    let same =
+        |names: &[&'static str]| names.iter().copied().find(|name| plain(name) == plain(key));
     if let Some(name) = same(known) {
         return Some((format!("{place}/{name}"), name));
     }
@@ -371,7 +639,11 @@ fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'
         }
     }
     let name = nearest(key, known.iter().copied(), 1).first().copied()?;
-    known.iter().copied().find(|member| *member == name).map(|name| (format!("{place}/{name}"), name))
+    known
+        .iter()
+        .copied()
+        .find(|member| *member == name)
+        .map(|name| (format!("{place}/{name}"), name))
 }
 
 /// A value whose keys are written as the API writes them.
@@ -391,11 +663,21 @@ fn shaped(value: &Value) -> Value {
 }
 
 /// Members whose keys are the user's own.
-const MAPS: [&str; 5] = ["HyperParameters", "Environment", "RuleParameters", "CollectionParameters", "HookParameters"];
+const MAPS: [&str; 5] = [
+    "HyperParameters",
+    "Environment",
+    "RuleParameters",
+    "CollectionParameters",
+    "HookParameters",
+];
 
 /// The value of a member, with the API's names below it; what the user named keeps its names.
 fn shaped_member(name: &str, value: &Value) -> Value {
-    if MAPS.contains(&name) { value.clone() } else { shaped(value) }
+    if MAPS.contains(&name) {
+        value.clone()
+    } else {
+        shaped(value)
+    }
 }
 
 /// `volume_size_in_gb` is `VolumeSizeInGB`, `s3_uri` is `S3Uri`.
@@ -405,7 +687,11 @@ fn camel(key: &str) -> String {
     }
     let word = |word: &str| match word {
         "gb" => "GB".to_owned(),
-        _ => word.chars().enumerate().map(|(i, c)| if i == 0 { c.to_ascii_uppercase() } else { c }).collect::<String>(),
+        _ => word
+            .chars()
+            .enumerate()
+            .map(|(i, c)| if i == 0 { c.to_ascii_uppercase() } else { c })
+            .collect::<String>(),
     };
     key.split('_').map(word).collect()
 }
@@ -415,14 +701,21 @@ fn required(body: &Value, findings: &mut Vec<Finding>) {
     for pointer in REQUIRED {
         let object = pointer.split('/').nth(1).unwrap_or_default();
         let is_optional = OPTIONAL_OBJECTS.contains(&object) && body.get(object).is_none()
-            || is_serverless && matches!(object, "AlgorithmSpecification" | "ResourceConfig" | "StoppingCondition");
+            || is_serverless
+                && matches!(
+                    object,
+                    "AlgorithmSpecification" | "ResourceConfig" | "StoppingCondition"
+                );
         if !is_optional && body.pointer(pointer).is_none() {
             let patch = match pointer {
                 "/AlgorithmSpecification/TrainingInputMode" if has_parent(body, pointer) => {
                     vec![Operation::set(pointer, "File")]
                 }
                 "/StoppingCondition" => {
-                    vec![Operation::set(pointer, serde_json::json!({"MaxRuntimeInSeconds": 86_400}))]
+                    vec![Operation::set(
+                        pointer,
+                        serde_json::json!({"MaxRuntimeInSeconds": 86_400}),
+                    )]
                 }
                 _ => Vec::new(),
             };
@@ -437,59 +730,118 @@ fn required(body: &Value, findings: &mut Vec<Finding>) {
 
 /// One type with its count, groups of them, or preferences.
 fn instances(body: &Value, findings: &mut Vec<Finding>) {
-    let Some(resources) = body.get("ResourceConfig").and_then(Value::as_object) else { return };
-    if ["InstanceGroups", "InstancePreferences"].iter().any(|other| resources.contains_key(*other)) {
+    let Some(resources) = body.get("ResourceConfig").and_then(Value::as_object) else {
+        return;
+    };
+    if ["InstanceGroups", "InstancePreferences"]
+        .iter()
+        .any(|other| resources.contains_key(*other))
+    {
         return;
     }
-    for member in ["InstanceType", "InstanceCount"].into_iter().filter(|member| !resources.contains_key(*member)) {
+    for member in ["InstanceType", "InstanceCount"]
+        .into_iter()
+        .filter(|member| !resources.contains_key(*member))
+    {
         let pointer = format!("/ResourceConfig/{member}");
-        let patch = if member == "InstanceCount" { vec![Operation::set(&pointer, 1)] } else { Vec::new() };
-        findings
-            .push(found("member-missing", &pointer).says(format!("ResourceConfig/{member} is missing")).patch(patch));
+        let patch = if member == "InstanceCount" {
+            vec![Operation::set(&pointer, 1)]
+        } else {
+            Vec::new()
+        };
+        findings.push(
+            found("member-missing", &pointer)
+                .says(format!("ResourceConfig/{member} is missing"))
+                .patch(patch),
+        );
     }
 }
 
 fn image(body: &Value, findings: &mut Vec<Finding>) {
-    let Some(algorithm) = body.get("AlgorithmSpecification").and_then(Value::as_object) else { return };
+    let Some(algorithm) = body
+        .get("AlgorithmSpecification")
+        .and_then(Value::as_object)
+    else {
+        return;
+    };
     if algorithm.contains_key("TrainingImage") == algorithm.contains_key("AlgorithmName") {
         findings.push(found("image-or-algorithm", "/AlgorithmSpecification"));
     }
 }
 
 fn channels(body: &Value, findings: &mut Vec<Finding>) {
-    let mode = body.pointer("/AlgorithmSpecification/TrainingInputMode").and_then(Value::as_str);
+    let mode = body
+        .pointer("/AlgorithmSpecification/TrainingInputMode")
+        .and_then(Value::as_str);
     for (pointer, channel) in places(body, "/InputDataConfig/*") {
         let own = channel.get("InputMode").and_then(Value::as_str).or(mode);
-        if channel.get("CompressionType").and_then(Value::as_str) == Some("Gzip") && own != Some("Pipe") {
-            findings.push(found("gzip-needs-pipe", format!("{pointer}/CompressionType")));
+        if channel.get("CompressionType").and_then(Value::as_str) == Some("Gzip")
+            && own != Some("Pipe")
+        {
+            findings.push(found(
+                "gzip-needs-pipe",
+                format!("{pointer}/CompressionType"),
+            ));
         }
-        let kind = channel.pointer("/DataSource/S3DataSource/S3DataType").and_then(Value::as_str);
+        let kind = channel
+            .pointer("/DataSource/S3DataSource/S3DataType")
+            .and_then(Value::as_str);
         if kind == Some("AugmentedManifestFile") && own != Some("Pipe") {
-            findings
-                .push(found("augmented-manifest-needs-pipe", format!("{pointer}/DataSource/S3DataSource/S3DataType")));
+            findings.push(found(
+                "augmented-manifest-needs-pipe",
+                format!("{pointer}/DataSource/S3DataSource/S3DataType"),
+            ));
         }
-        if channel.get("DataSource").is_none_or(|source| source.as_object().is_none_or(Map::is_empty)) {
+        if channel
+            .get("DataSource")
+            .is_none_or(|source| source.as_object().is_none_or(Map::is_empty))
+        {
             findings.push(found("channel-source", &pointer));
         }
-        if let Some(source) = channel.pointer("/DataSource/S3DataSource").and_then(Value::as_object) {
-            for member in ["S3DataType", "S3Uri"].into_iter().filter(|member| !source.contains_key(*member)) {
+        if let Some(source) = channel
+            .pointer("/DataSource/S3DataSource")
+            .and_then(Value::as_object)
+        {
+            for member in ["S3DataType", "S3Uri"]
+                .into_iter()
+                .filter(|member| !source.contains_key(*member))
+            {
                 let place = format!("{pointer}/DataSource/S3DataSource/{member}");
-                let patch = if member == "S3DataType" { vec![Operation::set(&place, "S3Prefix")] } else { Vec::new() };
-                findings.push(found("member-missing", &place).says(format!("{member} is missing")).patch(patch));
+                let patch = if member == "S3DataType" {
+                    vec![Operation::set(&place, "S3Prefix")]
+                } else {
+                    Vec::new()
+                };
+                findings.push(
+                    found("member-missing", &place)
+                        .says(format!("{member} is missing"))
+                        .patch(patch),
+                );
             }
         }
         if channel.get("ChannelName").is_none() {
-            findings.push(found("member-missing", format!("{pointer}/ChannelName")).says("ChannelName is missing"));
+            findings.push(
+                found("member-missing", format!("{pointer}/ChannelName"))
+                    .says("ChannelName is missing"),
+            );
         }
     }
 }
 
 fn pending(body: &Value, findings: &mut Vec<Finding>) {
     let pointer = "/StoppingCondition/MaxPendingTimeInSeconds";
-    let kind = body.pointer("/ResourceConfig/InstanceType").and_then(Value::as_str).unwrap_or_default();
-    let is_accelerated = ["ml.p", "ml.g", "ml.trn"].iter().any(|prefix| kind.starts_with(prefix));
+    let kind = body
+        .pointer("/ResourceConfig/InstanceType")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let is_accelerated = ["ml.p", "ml.g", "ml.trn"]
+        .iter()
+        .any(|prefix| kind.starts_with(prefix));
     if body.pointer(pointer).is_some() && !kind.is_empty() && !is_accelerated {
-        findings.push(found("max-pending-without-accelerator", pointer).patch(vec![Operation::remove(pointer)]));
+        findings.push(
+            found("max-pending-without-accelerator", pointer)
+                .patch(vec![Operation::remove(pointer)]),
+        );
     }
 }
 
@@ -500,23 +852,30 @@ fn unique_rules(body: &Value, findings: &mut Vec<Finding>) {
             let name = rule.get("RuleConfigurationName").and_then(Value::as_str);
             let image = rule.get("RuleEvaluatorImage").and_then(Value::as_str);
             match (name, image) {
-                (Some(name), Some(image)) if name.len() <= 256 && image.len() <= 255 && !seen.contains(name) => {
+                (Some(name), Some(image))
+                    if name.len() <= 256 && image.len() <= 255 && !seen.contains(name) =>
+                {
                     seen.insert(name);
                 }
                 (Some(name), Some(_)) if seen.contains(name) => {
-                    findings.push(found("rule-limits", &pointer).says(format!("two rules are called {name}")));
+                    findings.push(
+                        found("rule-limits", &pointer).says(format!("two rules are called {name}")),
+                    );
                 }
-                _ => findings.push(
-                    found("rule-limits", &pointer)
-                        .says("a rule needs a name of up to 256 characters and an image of up to 255"),
-                ),
+                _ => {
+                    findings.push(found("rule-limits", &pointer).says(
+                        "a rule needs a name of up to 256 characters and an image of up to 255",
+                    ))
+                }
             }
         }
     }
 }
 
 fn vpc(body: &Value, findings: &mut Vec<Finding>) {
-    let Some(config) = body.get("VpcConfig") else { return };
+    let Some(config) = body.get("VpcConfig") else {
+        return;
+    };
     for member in ["SecurityGroupIds", "Subnets"] {
         if config.get(member).is_none() {
             findings.push(found("vpc", "/VpcConfig").says(format!("{member} is missing")));
@@ -530,7 +889,10 @@ mod tests {
 
     #[test]
     fn every_pattern_compiles() {
-        let patterns = LIMITS.iter().filter(|(_, _, check)| matches!(check, Pattern(..))).count();
+        let patterns = LIMITS
+            .iter()
+            .filter(|(_, _, check)| matches!(check, Pattern(..)))
+            .count();
         assert_eq!(PATTERNS.iter().flatten().count(), patterns);
     }
 

@@ -32,15 +32,23 @@ fn prices() -> Vec<Price> {
 }
 
 fn rules(spec: &ExperimentSpec, least: Severity) -> Vec<String> {
-    lint(spec, &prices()).into_iter().filter(|f| f.severity >= least).map(|f| f.rule).collect()
+    lint(spec, &prices())
+        .into_iter()
+        .filter(|f| f.severity >= least)
+        .map(|f| f.rule)
+        .collect()
 }
 
 #[test]
 fn a_sound_experiment_has_nothing_against_it() {
-    assert_eq!(rules(&spec(|_| {}), Severity::Warning), Vec::<String>::new());
+    assert_eq!(
+        rules(&spec(|_| {}), Severity::Warning),
+        Vec::<String>::new()
+    );
 }
 
-/// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on one A10G.
+/// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on one
+/// A10G.
 #[test]
 fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
     let document = spec(|value| {
@@ -50,12 +58,23 @@ fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
             "cpu_offload": "optimizer_and_parameters", "tensor_parallel_degree": 2, "activation_checkpointing": true});
     });
     let found = lint(&document, &prices());
-    let refused: Vec<&str> =
-        found.iter().filter(|f| f.severity == Severity::Refused).map(|f| f.rule.as_str()).collect();
-    assert_eq!(refused, ["parallelism-exceeds-gpus", "two-engines", "library-not-on-type"]);
+    let refused: Vec<&str> = found
+        .iter()
+        .filter(|f| f.severity == Severity::Refused)
+        .map(|f| f.rule.as_str())
+        .collect();
+    assert_eq!(
+        refused,
+        [
+            "parallelism-exceeds-gpus",
+            "two-engines",
+            "library-not-on-type"
+        ]
+    );
 }
 
-/// Document 000 without the split: 18 bytes a parameter × 1.5 is 191.6 GiB of host memory, and the host has 128.
+/// Document 000 without the split: 18 bytes a parameter × 1.5 is 191.6 GiB of host memory, and the
+/// host has 128.
 #[test]
 fn full_offload_of_seven_billion_outgrows_the_g5_host() {
     let document = spec(|value| {
@@ -83,10 +102,24 @@ fn every_mistake_is_reported_at_once_with_its_place() {
         value["candidates"][0]["instance_type"] = json!("ml.p4ed.24xlarge");
     });
     let found = lint(&broken, &prices());
-    let pointers: Vec<&str> =
-        found.iter().filter(|f| f.severity == Severity::Error).map(|f| f.pointer.as_str()).collect();
-    assert_eq!(pointers, ["/budget_usd", "/max_wait_seconds", "/checkpoint", "/candidates/0/instance_type"]);
-    let kind = found.iter().find(|f| f.rule == "unknown-instance-type").unwrap();
+    let pointers: Vec<&str> = found
+        .iter()
+        .filter(|f| f.severity == Severity::Error)
+        .map(|f| f.pointer.as_str())
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            "/budget_usd",
+            "/max_wait_seconds",
+            "/checkpoint",
+            "/candidates/0/instance_type"
+        ]
+    );
+    let kind = found
+        .iter()
+        .find(|f| f.rule == "unknown-instance-type")
+        .unwrap();
     assert!(kind.fix.contains("ml.p4de.24xlarge"), "{}", kind.fix);
 }
 
@@ -106,16 +139,38 @@ fn a_measured_speed_decides_whether_the_time_is_enough() {
         json!([{"instance_type": "ml.p4de.24xlarge", "instance_count": 1, "profile": profile,
                 "tokens_per_second": tokens_per_second}])
     };
-    let is_short = |spec: &ExperimentSpec| rules(spec, Severity::Info).contains(&"runtime-too-short".to_owned());
-    assert!(is_short(&with(json!([]))), "7B makes about 20,000 tokens/s there");
-    assert!(!is_short(&with(measured(90_000.0))), "and 90,000 were measured");
+    let is_short = |spec: &ExperimentSpec| {
+        rules(spec, Severity::Info).contains(&"runtime-too-short".to_owned())
+    };
+    assert!(
+        is_short(&with(json!([]))),
+        "7B makes about 20,000 tokens/s there"
+    );
+    assert!(
+        !is_short(&with(measured(90_000.0))),
+        "and 90,000 were measured"
+    );
     let speeds = [90_000.0, 9_000.0].map(|speed| {
         let informed = with(measured(speed));
         let calibration = forecast::calibrated(&informed);
-        lint_with(&with(json!([])), Known { prices: &prices(), calibration: &calibration })
+        lint_with(
+            &with(json!([])),
+            Known {
+                prices: &prices(),
+                calibration: &calibration,
+            },
+        )
     });
-    let is_named = speeds.map(|found| found.iter().any(|finding| finding.rule == "runtime-too-short"));
-    assert_eq!(is_named, [false, true], "what others have measured counts too");
+    let is_named = speeds.map(|found| {
+        found
+            .iter()
+            .any(|finding| finding.rule == "runtime-too-short")
+    });
+    assert_eq!(
+        is_named,
+        [false, true],
+        "what others have measured counts too"
+    );
 }
 
 #[test]
@@ -143,11 +198,17 @@ fn absurd_numbers_are_findings_and_not_crashes() {
             "vocabulary": u32::MAX, "sequence_length": u32::MAX});
     });
     let found = rules(&absurd, Severity::Error);
-    assert!(found.contains(&"budget".to_owned()) && found.contains(&"profile-count".to_owned()), "{found:?}");
+    assert!(
+        found.contains(&"budget".to_owned()) && found.contains(&"profile-count".to_owned()),
+        "{found:?}"
+    );
     crate::plan::plan(
         &absurd,
         &[],
-        crate::plan::Tariff { prices: &prices(), rates: &[] },
+        crate::plan::Tariff {
+            prices: &prices(),
+            rates: &[],
+        },
         chrono::TimeDelta::minutes(5),
         chrono::DateTime::UNIX_EPOCH,
     );
@@ -155,11 +216,14 @@ fn absurd_numbers_are_findings_and_not_crashes() {
 
 #[test]
 fn what_the_plan_sets_cannot_be_set_beside_it() {
-    let sneaky = spec(|value| value["workload"]["hyperparameters"] = json!({"gradient_accumulation_steps": "1"}));
+    let sneaky = spec(|value| {
+        value["workload"]["hyperparameters"] = json!({"gradient_accumulation_steps": "1"})
+    });
     assert_eq!(rules(&sneaky, Severity::Error), ["reserved-hyperparameter"]);
 }
 
-/// Two refused candidates agree on 48 sequences a step; the one that can run must not be called odd for its 64.
+/// Two refused candidates agree on 48 sequences a step; the one that can run must not be called odd
+/// for its 64.
 #[test]
 fn refused_candidates_do_not_decide_what_is_usual() {
     let mixed = spec(|value| {
@@ -168,7 +232,10 @@ fn refused_candidates_do_not_decide_what_is_usual() {
         refused["profile"]["micro_batch_per_gpu"] = json!(6);
         for name in ["b", "c"] {
             refused["name"] = json!(name);
-            value["candidates"].as_array_mut().unwrap().push(refused.clone());
+            value["candidates"]
+                .as_array_mut()
+                .unwrap()
+                .push(refused.clone());
         }
     });
     assert!(!rules(&mixed, Severity::Warning).contains(&"global-batch-differs".to_owned()));
@@ -221,14 +288,22 @@ fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
         let Some(example) = &rule.example else {
             // What depends on the installation, and what cannot even be read.
             assert!(
-                ["region-not-allowed", "profile-of-another-type", "unknown-field", "type"].contains(&rule.id.as_str()),
+                [
+                    "region-not-allowed",
+                    "profile-of-another-type",
+                    "unknown-field",
+                    "type"
+                ]
+                .contains(&rule.id.as_str()),
                 "{} has no example",
                 rule.id
             );
             continue;
         };
         let holds = |change: &Value| {
-            found_in(example.document, &changed(example.document, change)).iter().all(|found| found.rule != rule.id)
+            found_in(example.document, &changed(example.document, change))
+                .iter()
+                .all(|found| found.rule != rule.id)
         };
         if holds(&example.fails) {
             wrong.push(format!("{}: its example does not break it", rule.id));
@@ -248,13 +323,20 @@ fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
 fn patches_mend_what_they_are_offered_for() {
     let mut wrong = Vec::new();
     let mut mended = 0;
-    for (rule, example) in rules::all().iter().filter_map(|rule| Some((rule, rule.example.as_ref()?))) {
+    for (rule, example) in rules::all()
+        .iter()
+        .filter_map(|rule| Some((rule, rule.example.as_ref()?)))
+    {
         let mut value = changed(example.document, &example.fails);
         let before = found_in(example.document, &value);
-        let Some(finding) = before.iter().find(|found| found.rule == rule.id && !found.patch.is_empty()) else {
+        let Some(finding) = before
+            .iter()
+            .find(|found| found.rule == rule.id && !found.patch.is_empty())
+        else {
             continue;
         };
-        let patch: json_patch::Patch = serde_json::from_value(serde_json::to_value(&finding.patch).unwrap()).unwrap();
+        let patch: json_patch::Patch =
+            serde_json::from_value(serde_json::to_value(&finding.patch).unwrap()).unwrap();
         if let Err(error) = json_patch::patch(&mut value, &patch) {
             wrong.push(format!("{}: {error}", rule.id));
             continue;
@@ -264,7 +346,11 @@ fn patches_mend_what_they_are_offered_for() {
         if after.iter().any(|found| found.rule == rule.id) {
             wrong.push(format!("{}: it is still broken", rule.id));
         }
-        let errors = |all: &[Finding]| all.iter().filter(|found| found.severity >= Severity::Refused).count();
+        let errors = |all: &[Finding]| {
+            all.iter()
+                .filter(|found| found.severity >= Severity::Refused)
+                .count()
+        };
         if errors(&after) > errors(&before) {
             wrong.push(format!("{}: {after:?}", rule.id));
         }
@@ -281,7 +367,9 @@ fn every_finding_is_of_a_registered_rule() {
         for finding in found_in(example.document, &changed(example.document, &example.fails)) {
             assert!(known.contains(&finding.rule.as_str()), "{finding:?}");
             assert!(
-                !finding.message.is_empty() && !finding.fix.is_empty() && !finding.source.is_empty(),
+                !finding.message.is_empty()
+                    && !finding.fix.is_empty()
+                    && !finding.source.is_empty(),
                 "{finding:?}"
             );
         }

@@ -1,5 +1,5 @@
-//! Rules on a training job, whatever document it was read from: spot, warm pools, volumes, clusters, checkpoints, health.
-//! Libraries that split the work are in [`super::libraries`].
+//! Rules on a training job, whatever document it was read from: spot, warm pools, volumes,
+//! clusters, checkpoints, health. Libraries that split the work are in [`super::libraries`].
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,10 @@ pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
 }
 
 fn spot(job: &Job, findings: &mut Vec<Finding>) {
-    let runtime = job.max_runtime.as_ref().map_or(MAX_RUNTIME_DEFAULT, |seconds| seconds.value);
+    let runtime = job
+        .max_runtime
+        .as_ref()
+        .map_or(MAX_RUNTIME_DEFAULT, |seconds| seconds.value);
     match (&job.max_wait, job.is_spot) {
         (Some(wait), true) if wait.value < runtime => findings.push(
             found("spot-max-wait-below-max-runtime", &wait.pointer)
@@ -57,12 +60,18 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
         }
         _ => {}
     }
-    let waits = job.max_wait.as_ref().filter(|wait| wait.value > ALGORITHM_WAIT_SECONDS);
+    let waits = job
+        .max_wait
+        .as_ref()
+        .filter(|wait| wait.value > ALGORITHM_WAIT_SECONDS);
     if let Some(wait) = waits.filter(|_| job.is_spot && job.is_algorithm && !job.has_checkpoint) {
         findings.push(found("algorithm-spot-wait", &wait.pointer));
     }
     if job.is_spot && !job.has_checkpoint && runtime > SPOT_WITHOUT_CHECKPOINT_SECONDS {
-        findings.push(found("spot-needs-checkpoint", job.pointer(Member::Checkpoint)));
+        findings.push(found(
+            "spot-needs-checkpoint",
+            job.pointer(Member::Checkpoint),
+        ));
     }
 }
 
@@ -72,11 +81,16 @@ pub(super) fn wait_for(runtime: u64) -> u64 {
 }
 
 fn warm_pool(job: &Job, findings: &mut Vec<Finding>) {
-    let Some(keep_alive) = &job.keep_alive else { return };
+    let Some(keep_alive) = &job.keep_alive else {
+        return;
+    };
     if keep_alive.value > KEEP_ALIVE_SECONDS_MAX {
         findings.push(
             found("keep-alive", &keep_alive.pointer)
-                .says(format!("instances would be kept warm for {} s", keep_alive.value))
+                .says(format!(
+                    "instances would be kept warm for {} s",
+                    keep_alive.value
+                ))
                 .patch(job.origin.set(Member::KeepAlive, KEEP_ALIVE_SECONDS_MAX)),
         );
     }
@@ -94,7 +108,9 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
         (kind.nvme_gb > 0).then_some(kind)
     });
     match (nvme, &job.volume_gb) {
-        (Some(kind), Some(volume)) if matches!(job.origin, Origin::Candidate(_)) || volume.value > 30 => {
+        (Some(kind), Some(volume))
+            if matches!(job.origin, Origin::Candidate(_)) || volume.value > 30 =>
+        {
             findings.push(found("volume-on-nvme", &volume.pointer).says(format!(
                 "{} GB are asked for, and {} has {} GB of local NVMe instead: SageMaker makes no volume there",
                 volume.value, kind.instance_type, kind.nvme_gb
@@ -105,27 +121,41 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
                 && !job.groups.is_empty()
                 && volume.as_ref().is_none_or(|volume| volume.value == 0) =>
         {
-            findings
-                .push(found("volume-missing", job.pointer(Member::Volume)).patch(job.origin.set(Member::Volume, 30)));
+            findings.push(
+                found("volume-missing", job.pointer(Member::Volume))
+                    .patch(job.origin.set(Member::Volume, 30)),
+            );
         }
         _ => {}
     }
     if let (Some(kind), Some(pointer)) = (nvme, &job.volume_key) {
         findings.push(
             found("volume-key-on-nvme", pointer)
-                .says(format!("{} has local NVMe, encrypted by the instance itself", kind.instance_type))
+                .says(format!(
+                    "{} has local NVMe, encrypted by the instance itself",
+                    kind.instance_type
+                ))
                 .patch(vec![Operation::remove(pointer)]),
         );
     }
 }
 
 fn clusters(job: &Job, findings: &mut Vec<Finding>) {
-    let unknown = job.groups.iter().filter(|group| catalog::find(&group.instance_type.value).is_none());
+    let unknown = job
+        .groups
+        .iter()
+        .filter(|group| catalog::find(&group.instance_type.value).is_none());
     for group in unknown.take(FINDINGS_MAX + 1) {
-        findings.push(unknown_type(&group.instance_type.value, &group.instance_type.pointer));
+        findings.push(unknown_type(
+            &group.instance_type.value,
+            &group.instance_type.pointer,
+        ));
     }
     if job.is_mixed && job.compiler.is_some() {
-        findings.push(found("compiler-with-mixed-cluster", job.compiler.clone().unwrap_or_default()));
+        findings.push(found(
+            "compiler-with-mixed-cluster",
+            job.compiler.clone().unwrap_or_default(),
+        ));
     }
 }
 
@@ -142,7 +172,9 @@ pub(super) fn unknown_type(name: &str, pointer: &str) -> Finding {
         _ => Vec::new(),
     };
     found("unknown-instance-type", pointer)
-        .says(format!("`{name}` is not a SageMaker training instance type"))
+        .says(format!(
+            "`{name}` is not a SageMaker training instance type"
+        ))
         .fix(fix)
         .patch(patch)
 }
@@ -160,16 +192,29 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
         let listed = if close.is_empty() { all } else { close };
         format!("use {}", listed.join(", "))
     };
-    for rule in job.profiler_rules.iter().filter(|rule| !is_profiler(&rule.value)).take(FINDINGS_MAX + 1) {
+    for rule in job
+        .profiler_rules
+        .iter()
+        .filter(|rule| !is_profiler(&rule.value))
+        .take(FINDINGS_MAX + 1)
+    {
         let mut fix = near(&rule.value, sdk::profiler_rules().collect());
         if rule.value == "HardwareUtilization" {
-            "use LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them".clone_into(&mut fix);
+            "use LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them"
+                .clone_into(&mut fix);
         }
         findings.push(
-            found("profiler-rule", &rule.pointer).says(format!("there is no profiler rule `{}`", rule.value)).fix(fix),
+            found("profiler-rule", &rule.pointer)
+                .says(format!("there is no profiler rule `{}`", rule.value))
+                .fix(fix),
         );
     }
-    for rule in job.debug_rules.iter().filter(|rule| !is_debugger(&rule.value)).take(FINDINGS_MAX + 1) {
+    for rule in job
+        .debug_rules
+        .iter()
+        .filter(|rule| !is_debugger(&rule.value))
+        .take(FINDINGS_MAX + 1)
+    {
         if is_profiler(&rule.value) {
             findings.push(
                 found("profiler-rule-as-debug-rule", &rule.pointer)
@@ -187,10 +232,10 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
     if let (Some(region), Some(rule)) = (&job.region, evaluated)
         && !sdk::has_rules(&region.value)
     {
-        findings.push(
-            found("rules-not-in-region", &rule.pointer)
-                .says(format!("AWS has no image in {} that evaluates {}", region.value, rule.value)),
-        );
+        findings.push(found("rules-not-in-region", &rule.pointer).says(format!(
+            "AWS has no image in {} that evaluates {}",
+            region.value, rule.value
+        )));
     }
     if let (Some(disabled), Some(rule)) = (&job.profiler_disabled, job.profiler_rules.first()) {
         findings.push(
@@ -199,11 +244,22 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
                 .patch(vec![Operation::remove(disabled)]),
         );
     }
-    if let Some(interval) = job.profiler_interval.as_ref().filter(|ms| !INTERVALS.contains(&ms.value)) {
-        let above = INTERVALS.iter().copied().find(|ms| *ms >= interval.value).unwrap_or(60_000);
+    if let Some(interval) = job
+        .profiler_interval
+        .as_ref()
+        .filter(|ms| !INTERVALS.contains(&ms.value))
+    {
+        let above = INTERVALS
+            .iter()
+            .copied()
+            .find(|ms| *ms >= interval.value)
+            .unwrap_or(60_000);
         findings.push(
             found("profiler-interval", &interval.pointer)
-                .says(format!("{} ms is not an interval of the profiler", interval.value))
+                .says(format!(
+                    "{} ms is not an interval of the profiler",
+                    interval.value
+                ))
                 .patch(vec![Operation::set(&interval.pointer, above)]),
         );
     }
@@ -218,10 +274,16 @@ fn health(job: &Job, findings: &mut Vec<Finding>) {
                 Operation::set("/InfraCheckConfig", json!({"EnableInfraCheck": true})),
             ],
             Origin::Estimator => {
-                vec![Operation::set("/max_retry_attempts", 3), Operation::set("/enable_infra_check", true)]
+                vec![
+                    Operation::set("/max_retry_attempts", 3),
+                    Operation::set("/enable_infra_check", true),
+                ]
             }
             Origin::Candidate(_) => {
-                vec![Operation::set("/workload/techniques", json!({"retry_attempts": 3, "infra_check": true}))]
+                vec![Operation::set(
+                    "/workload/techniques",
+                    json!({"retry_attempts": 3, "infra_check": true}),
+                )]
             }
         };
         let is_free = !(matches!(job.origin, Origin::Candidate(_))
@@ -250,50 +312,76 @@ fn words(job: &Job, findings: &mut Vec<Finding>) {
             "use_nvme_cache" => {
                 "a cache on NVMe is the script's business; types with NVMe mount it as the volume anyway"
             }
-            "use_smddp" | "use_spot" | "use_spot_instances" => "the script cannot turn this on from inside the job",
+            "use_smddp" | "use_spot" | "use_spot_instances" => {
+                "the script cannot turn this on from inside the job"
+            }
             _ => continue,
         };
-        findings.push(found("only-the-script-sees-it", &key.pointer).says(format!("`{}`: {meant}", key.value)));
+        findings.push(
+            found("only-the-script-sees-it", &key.pointer)
+                .says(format!("`{}`: {meant}", key.value)),
+        );
     }
 }
 
 /// Jobs whose fixed name can be used only once.
 pub(super) fn fixed_name(name: &str, pointer: &str, findings: &mut Vec<Finding>) {
     if !name.is_empty() && !name.chars().any(|letter| letter.is_ascii_digit()) {
-        findings.push(
-            found("fixed-job-name", pointer).says(format!("`{name}` has nothing of its own: no date, no number")),
-        );
+        findings.push(found("fixed-job-name", pointer).says(format!(
+            "`{name}` has nothing of its own: no date, no number"
+        )));
     }
 }
 
 /// InstancePreferences: what it cannot be combined with, and how counts are given.
 pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
     let at = "/ResourceConfig/InstancePreferences";
-    let Some(preferences) = body.pointer(at).and_then(Value::as_array) else { return };
+    let Some(preferences) = body.pointer(at).and_then(Value::as_array) else {
+        return;
+    };
     let resources = body.get("ResourceConfig").unwrap_or(&Value::Null);
-    let is_spot = body.get("EnableManagedSpotTraining").and_then(Value::as_bool).unwrap_or(false);
+    let is_spot = body
+        .get("EnableManagedSpotTraining")
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
     let others = ["InstanceType", "InstanceGroups", "InstancePlacementConfig"];
-    let beside: Vec<&str> = others.into_iter().filter(|name| resources.get(name).is_some()).collect();
+    let beside: Vec<&str> = others
+        .into_iter()
+        .filter(|name| resources.get(name).is_some())
+        .collect();
     if !beside.is_empty() || is_spot {
-        let all: Vec<&str> = beside.iter().copied().chain(is_spot.then_some("managed spot training")).collect();
-        findings.push(
-            found("preferences-alone", at)
-                .says(format!("InstancePreferences cannot be combined with {}", all.join(", "))),
-        );
+        let all: Vec<&str> = beside
+            .iter()
+            .copied()
+            .chain(is_spot.then_some("managed spot training"))
+            .collect();
+        findings.push(found("preferences-alone", at).says(format!(
+            "InstancePreferences cannot be combined with {}",
+            all.join(", ")
+        )));
     }
-    let counted = preferences.iter().filter(|one| one.get("InstanceCount").is_some()).count();
+    let counted = preferences
+        .iter()
+        .filter(|one| one.get("InstanceCount").is_some())
+        .count();
     let on_all = resources.get("InstanceCount").is_some();
     if (counted > 0 && (counted < preferences.len() || on_all)) || (counted == 0 && !on_all) {
         findings.push(found("preferences-counts", at));
     }
-    let kinds: Vec<&str> = preferences.iter().filter_map(|one| one.get("InstanceType")?.as_str()).collect();
+    let kinds: Vec<&str> = preferences
+        .iter()
+        .filter_map(|one| one.get("InstanceType")?.as_str())
+        .collect();
     if kinds.iter().collect::<BTreeSet<_>>().len() < kinds.len() {
         findings.push(found("preferences-twice", at));
     }
-    let has_plans = preferences.iter().any(|one| one.get("TrainingPlanArns").is_some());
+    let has_plans = preferences
+        .iter()
+        .any(|one| one.get("TrainingPlanArns").is_some());
     if has_plans && resources.get("TrainingPlanArn").is_some() {
         findings.push(
-            found("preferences-training-plan", at).patch(vec![Operation::remove("/ResourceConfig/TrainingPlanArn")]),
+            found("preferences-training-plan", at)
+                .patch(vec![Operation::remove("/ResourceConfig/TrainingPlanArn")]),
         );
     }
 }
@@ -301,33 +389,49 @@ pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
 /// Groups of instances: complete, instead of one type, and their channels.
 pub(super) fn groups(body: &Value, findings: &mut Vec<Finding>) {
     let at = "/ResourceConfig/InstanceGroups";
-    let Some(groups) = body.pointer(at).and_then(Value::as_array) else { return };
+    let Some(groups) = body.pointer(at).and_then(Value::as_array) else {
+        return;
+    };
     let has = |member: &str| body.pointer(&format!("/ResourceConfig/{member}")).is_some();
     if has("InstanceType") || has("InstanceCount") {
         findings.push(found("groups-or-type", at));
     }
     for (index, group) in groups.iter().enumerate() {
-        let missing =
-            ["InstanceGroupName", "InstanceType", "InstanceCount"].into_iter().filter(|m| group.get(m).is_none());
+        let missing = ["InstanceGroupName", "InstanceType", "InstanceCount"]
+            .into_iter()
+            .filter(|m| group.get(m).is_none());
         let missing: Vec<&str> = missing.collect();
         if !missing.is_empty() {
             findings.push(
-                found("group-incomplete", format!("{at}/{index}")).says(format!("{} is missing", missing.join(", "))),
+                found("group-incomplete", format!("{at}/{index}"))
+                    .says(format!("{} is missing", missing.join(", "))),
             );
         }
     }
     let channels = body.get("InputDataConfig").and_then(Value::as_array);
-    let assigned = |channel: &&Value| channel.pointer("/DataSource/S3DataSource/InstanceGroupNames").is_some();
+    let assigned = |channel: &&Value| {
+        channel
+            .pointer("/DataSource/S3DataSource/InstanceGroupNames")
+            .is_some()
+    };
     let total = channels.map_or(0, Vec::len);
     let count = channels.into_iter().flatten().filter(assigned).count();
     if count > 0 && count < total {
         findings.push(found("channel-groups", "/InputDataConfig"));
     }
-    let starts = ["sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled"];
+    let starts = [
+        "sagemaker_mpi_enabled",
+        "sagemaker_distributed_dataparallel_enabled",
+    ];
     let hyper = body.get("HyperParameters").unwrap_or(&Value::Null);
-    if hyper.get("sagemaker_distribution_instance_groups").is_some()
+    if hyper
+        .get("sagemaker_distribution_instance_groups")
+        .is_some()
         && !starts.iter().any(|key| hyper.get(key).is_some())
     {
-        findings.push(found("groups-without-distribution", "/HyperParameters/sagemaker_distribution_instance_groups"));
+        findings.push(found(
+            "groups-without-distribution",
+            "/HyperParameters/sagemaker_distribution_instance_groups",
+        ));
     }
 }

@@ -1,5 +1,5 @@
-//! CloudWatch: GetMetricData and ListMetrics, once as JSON values; CBOR is turned into them and back. The Rust SDK speaks
-//! rpc-v2-cbor only, boto3 awsJson1_0.
+//! CloudWatch: GetMetricData and ListMetrics, once as JSON values; CBOR is turned into them and
+//! back. The Rust SDK speaks rpc-v2-cbor only, boto3 awsJson1_0.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -24,22 +24,32 @@ pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Val
     let now = region.now();
     region.with(|world| {
         if world.throttles(operation, now) {
-            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+            return Err(Refusal {
+                code: "ThrottlingException",
+                message: "Rate exceeded".to_owned(),
+            });
         }
         match operation {
             "GetMetricData" => get_metric_data(world, body, now),
             "ListMetrics" => Ok(list_metrics(world, body)),
-            other => Err(invalid(format!("the simulated region does not know {other}"))),
+            other => Err(invalid(format!(
+                "the simulated region does not know {other}"
+            ))),
         }
     })
 }
 
 fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let queries = body["MetricDataQueries"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let queries = body["MetricDataQueries"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     if queries.is_empty() || queries.len() > QUERIES_MAX {
         return Err(Refusal {
             code: "ValidationError",
-            message: format!("The collection MetricDataQueries must contain between 1 and {QUERIES_MAX} members."),
+            message: format!(
+                "The collection MetricDataQueries must contain between 1 and {QUERIES_MAX} members."
+            ),
         });
     }
     let (start, end) = (moment(&body["StartTime"])?, moment(&body["EndTime"])?);
@@ -51,12 +61,14 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
     }
     let page = page(world, body, now)?;
     // What a first page leaves out is on the second: there PartialData says no more than that.
-    let is_partial = page.part == Part::Whole && world.happens(world.faults.partial_metrics, "partial_metrics");
+    let is_partial =
+        page.part == Part::Whole && world.happens(world.faults.partial_metrics, "partial_metrics");
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
     let mut results = Vec::with_capacity(queries.len());
     for query in queries {
         let mut points = metrics::series(world, &request(query, start, end), page.as_of);
-        let is_failed = page.part != Part::Second && world.happens(world.faults.failed_series, "failed_series");
+        let is_failed =
+            page.part != Part::Second && world.happens(world.faults.failed_series, "failed_series");
         if newest_first {
             points.reverse();
         }
@@ -85,7 +97,11 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
     }
     let mut answer = json!({ "MetricDataResults": results, "Messages": [] });
     if page.part == Part::First {
-        answer["NextToken"] = json!(format!("after-{}-{}", page.as_of.timestamp_millis(), world.account));
+        answer["NextToken"] = json!(format!(
+            "after-{}-{}",
+            page.as_of.timestamp_millis(),
+            world.account
+        ));
     }
     Ok(answer)
 }
@@ -93,8 +109,13 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
 /// A caller cannot know whether these were read, and may book them.
 fn count_unserved(world: &mut World, body: &Value) {
     for query in body["MetricDataQueries"].as_array().into_iter().flatten() {
-        let value = query["MetricStat"]["Metric"]["Dimensions"][0]["Value"].as_str().unwrap_or_default();
-        *world.metrics_unserved.entry(metrics::job_of(value)).or_default() += 1;
+        let value = query["MetricStat"]["Metric"]["Dimensions"][0]["Value"]
+            .as_str()
+            .unwrap_or_default();
+        *world
+            .metrics_unserved
+            .entry(metrics::job_of(value))
+            .or_default() += 1;
     }
 }
 
@@ -118,11 +139,20 @@ fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPag
         let own = token.strip_suffix(&format!("-{}", world.account));
         let millis = own.and_then(|token| token.strip_prefix("after-")?.parse().ok());
         let as_of = millis.and_then(DateTime::from_timestamp_millis);
-        let refusal = || Refusal { code: "InvalidNextToken", message: "The next token is invalid".to_owned() };
-        return Ok(MetricPage { part: Part::Second, as_of: as_of.ok_or_else(refusal)? });
+        let refusal = || Refusal {
+            code: "InvalidNextToken",
+            message: "The next token is invalid".to_owned(),
+        };
+        return Ok(MetricPage {
+            part: Part::Second,
+            as_of: as_of.ok_or_else(refusal)?,
+        });
     }
     let is_long = world.happens(world.faults.metric_pages, "metric_pages");
-    Ok(MetricPage { part: if is_long { Part::First } else { Part::Whole }, as_of: now })
+    Ok(MetricPage {
+        part: if is_long { Part::First } else { Part::Whole },
+        as_of: now,
+    })
 }
 
 fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
@@ -130,8 +160,11 @@ fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
     let dimension = &asked["Metric"]["Dimensions"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // Another namespace is another metric, and this region publishes only one.
-    let metric =
-        if asked["Metric"]["Namespace"] == NAMESPACE { text(&asked["Metric"]["MetricName"]) } else { String::new() };
+    let metric = if asked["Metric"]["Namespace"] == NAMESPACE {
+        text(&asked["Metric"]["MetricName"])
+    } else {
+        String::new()
+    };
     Request {
         metric,
         dimension: text(&dimension["Name"]),
@@ -145,18 +178,25 @@ fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
 fn moment(value: &Value) -> Result<DateTime<Utc>, Refusal> {
     let parsed = match value {
         Value::Number(number) => number.as_f64().and_then(|seconds| {
-            let scale = DateTime::UNIX_EPOCH.checked_add_signed(bakeoff_domain::clock::seconds(seconds));
+            let scale =
+                DateTime::UNIX_EPOCH.checked_add_signed(bakeoff_domain::clock::seconds(seconds));
             scale.filter(|_| seconds > 0.0)
         }),
         Value::String(text) => text.parse().ok(),
         _ => None,
     };
-    parsed.ok_or_else(|| Refusal { code: "ValidationError", message: "StartTime and EndTime are required".to_owned() })
+    parsed.ok_or_else(|| Refusal {
+        code: "ValidationError",
+        message: "StartTime and EndTime are required".to_owned(),
+    })
 }
 
 fn list_metrics(world: &World, body: &Value) -> Value {
     let wanted = body["MetricName"].as_str();
-    let filters = body["Dimensions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let filters = body["Dimensions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let mut found = Vec::new();
     for job in &world.jobs {
         let hosts = (1..=job.count).map(|n| ("Host", format!("{}/algo-{n}", job.name)));
@@ -164,13 +204,22 @@ fn list_metrics(world: &World, body: &Value) -> Value {
             let names: Vec<&str> = if dimension == "Host" {
                 bakeoff_domain::metric::HOST_METRICS.to_vec()
             } else {
-                let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
-                definitions.into_iter().flatten().filter_map(|definition| definition["Name"].as_str()).collect()
+                let definitions =
+                    job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
+                definitions
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|definition| definition["Name"].as_str())
+                    .collect()
             };
             let matches = filters.iter().all(|filter| {
-                filter["Name"] == dimension && (filter["Value"].is_null() || filter["Value"] == value.as_str())
+                filter["Name"] == dimension
+                    && (filter["Value"].is_null() || filter["Value"] == value.as_str())
             });
-            for name in names.into_iter().filter(|name| matches && wanted.is_none_or(|wanted| wanted == *name)) {
+            for name in names
+                .into_iter()
+                .filter(|name| matches && wanted.is_none_or(|wanted| wanted == *name))
+            {
                 found.push(json!({
                     "Namespace": NAMESPACE, "MetricName": name, "Dimensions": [{ "Name": dimension, "Value": value }],
                 }));
@@ -180,8 +229,13 @@ fn list_metrics(world: &World, body: &Value) -> Value {
     json!({ "Metrics": found })
 }
 
-/// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible mode.
-pub(super) async fn cbor(State(region): State<Region>, Path(operation): Path<String>, body: Bytes) -> Response {
+/// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible
+/// mode.
+pub(super) async fn cbor(
+    State(region): State<Region>,
+    Path(operation): Path<String>,
+    body: Bytes,
+) -> Response {
     let fault = region.with(World::call_fault);
     let asked = ciborium::from_reader::<Cbor, _>(body.as_ref()).map(to_json);
     if fault.is_some_and(CallFault::is_before)
@@ -199,15 +253,27 @@ pub(super) async fn cbor(State(region): State<Region>, Path(operation): Path<Str
                 region.with(|world| count_unserved(world, &asked));
             }
         }),
-        Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
+        Err(error) => Err(Refusal {
+            code: "SerializationException",
+            message: error.to_string(),
+        }),
     };
-    let protocol = [("smithy-protocol", "rpc-v2-cbor"), (header::CONTENT_TYPE.as_str(), "application/cbor")];
+    let protocol = [
+        ("smithy-protocol", "rpc-v2-cbor"),
+        (header::CONTENT_TYPE.as_str(), "application/cbor"),
+    ];
     let answer = match answer {
         Ok(value) => (protocol, encode(&value)).into_response(),
         Err(refusal) => {
             let body = json!({ "__type": refusal.code, "message": refusal.message });
             let code = format!("{};Sender", refusal.code);
-            (StatusCode::BAD_REQUEST, protocol, [("x-amzn-query-error", code)], encode(&body)).into_response()
+            (
+                StatusCode::BAD_REQUEST,
+                protocol,
+                [("x-amzn-query-error", code)],
+                encode(&body),
+            )
+                .into_response()
         }
     };
     after(fault, answer).await
@@ -224,7 +290,12 @@ fn to_json(value: Cbor) -> Value {
         Cbor::Array(items) => Value::Array(items.into_iter().map(to_json).collect()),
         Cbor::Map(entries) => {
             let text = |key: Cbor| key.into_text().unwrap_or_default();
-            Value::Object(entries.into_iter().map(|(key, value)| (text(key), to_json(value))).collect::<Map<_, _>>())
+            Value::Object(
+                entries
+                    .into_iter()
+                    .map(|(key, value)| (text(key), to_json(value)))
+                    .collect::<Map<_, _>>(),
+            )
         }
         _ => Value::Null,
     }
@@ -241,14 +312,18 @@ fn from_json(value: &Value, key: &str) -> Cbor {
     match value {
         Value::Null => Cbor::Null,
         Value::Bool(flag) => Cbor::Bool(*flag),
-        Value::Number(number) if key == "Timestamps" => {
-            Cbor::Tag(1, Box::new(Cbor::Float(number.as_f64().unwrap_or_default())))
-        }
+        Value::Number(number) if key == "Timestamps" => Cbor::Tag(
+            1,
+            Box::new(Cbor::Float(number.as_f64().unwrap_or_default())),
+        ),
         Value::Number(number) => Cbor::Float(number.as_f64().unwrap_or_default()),
         Value::String(text) => Cbor::Text(text.clone()),
         Value::Array(items) => Cbor::Array(items.iter().map(|item| from_json(item, key)).collect()),
-        Value::Object(entries) => {
-            Cbor::Map(entries.iter().map(|(key, value)| (Cbor::Text(key.clone()), from_json(value, key))).collect())
-        }
+        Value::Object(entries) => Cbor::Map(
+            entries
+                .iter()
+                .map(|(key, value)| (Cbor::Text(key.clone()), from_json(value, key)))
+                .collect(),
+        ),
     }
 }

@@ -6,7 +6,10 @@ use serde_json::{Map, Value, json};
 use crate::world::Job;
 
 /// awsJson timestamps: seconds since 1970, with fractions.
-#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 lie far below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds since 1970 lie far below 2^53"
+)]
 pub(super) fn epoch(at: DateTime<Utc>) -> f64 {
     at.timestamp_millis() as f64 / 1000.0
 }
@@ -30,9 +33,23 @@ pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
 }
 
 pub(crate) fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
-    let begun = job.timeline.phases.iter().map(|phase| phase.start).filter(|start| *start <= now);
-    let pool = job.pool_end.as_ref().map(|end| end.at).filter(|at| *at <= now).unwrap_or(job.created_at);
-    let ended = job.timeline.end().filter(|end| *end <= now).unwrap_or(job.created_at);
+    let begun = job
+        .timeline
+        .phases
+        .iter()
+        .map(|phase| phase.start)
+        .filter(|start| *start <= now);
+    let pool = job
+        .pool_end
+        .as_ref()
+        .map(|end| end.at)
+        .filter(|at| *at <= now)
+        .unwrap_or(job.created_at);
+    let ended = job
+        .timeline
+        .end()
+        .filter(|end| *end <= now)
+        .unwrap_or(job.created_at);
     begun.max().unwrap_or(job.created_at).max(ended).max(pool)
 }
 
@@ -56,22 +73,33 @@ const ECHOED: [&str; 14] = [
 
 pub(super) fn describe(job: &Job, now: DateTime<Utc>) -> Value {
     let mut value = summary(job, now);
-    let Some(fields) = value.as_object_mut() else { return value };
+    let Some(fields) = value.as_object_mut() else {
+        return value;
+    };
     for key in ECHOED {
         if !job.request[key].is_null() {
             fields.insert(key.to_owned(), job.request[key].clone());
         }
     }
-    fields.insert("SecondaryStatusTransitions".to_owned(), transitions(job, now));
+    fields.insert(
+        "SecondaryStatusTransitions".to_owned(),
+        transitions(job, now),
+    );
     timing(job, now, fields);
-    if let Some(reason) = job.timeline.failure_reason.filter(|_| job.timeline.is_over(now)) {
+    if let Some(reason) = job
+        .timeline
+        .failure_reason
+        .filter(|_| job.timeline.is_over(now))
+    {
         fields.insert("FailureReason".to_owned(), json!(reason));
     }
     value
 }
 
 fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
-    let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) else { return };
+    let Some(start) = job.timeline.billing_start().filter(|start| *start <= now) else {
+        return;
+    };
     fields.insert("TrainingStartTime".to_owned(), json!(epoch(start)));
     if job.timeline.is_over(now) {
         if let Some((trained, billed)) = job.told_seconds(now) {
@@ -89,9 +117,13 @@ fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
 
 fn transitions(job: &Job, now: DateTime<Utc>) -> Value {
     let mut entries: Vec<Value> = Vec::new();
-    for phase in job.timeline.phases.iter().filter(|phase| phase.start <= now) {
-        let mut entry =
-            json!({ "Status": phase.status, "StartTime": epoch(phase.start), "StatusMessage": phase.message });
+    for phase in job
+        .timeline
+        .phases
+        .iter()
+        .filter(|phase| phase.start <= now)
+    {
+        let mut entry = json!({ "Status": phase.status, "StartTime": epoch(phase.start), "StatusMessage": phase.message });
         if phase.end <= now {
             entry["EndTime"] = json!(epoch(phase.end));
         }

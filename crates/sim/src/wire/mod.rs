@@ -1,4 +1,5 @@
-//! The wire: which operation is asked for, in which protocol. What an operation does is in its own file.
+//! The wire: which operation is asked for, in which protocol. What an operation does is in its own
+//! file.
 
 mod cloudwatch;
 pub(crate) mod describe;
@@ -31,7 +32,10 @@ use crate::world::World;
 pub(crate) fn router(region: Region) -> Router {
     Router::new()
         .route("/", post(aws))
-        .route("/service/GraniteServiceVersion20100801/operation/{operation}", post(cloudwatch::cbor))
+        .route(
+            "/service/GraniteServiceVersion20100801/operation/{operation}",
+            post(cloudwatch::cbor),
+        )
         .route("/BatchGetMetrics", post(iterations))
         .route("/_sim/record", get(record))
         .route("/_sim/requests/{name}", get(request))
@@ -55,7 +59,10 @@ async fn record(State(region): State<Region>) -> Response {
 async fn request(State(region): State<Region>, Path(name): Path<String>) -> Response {
     region
         .with(|world| world.job(&name).map(|job| job.request.clone()))
-        .map_or_else(|| StatusCode::NOT_FOUND.into_response(), |body| axum::Json(body).into_response())
+        .map_or_else(
+            || StatusCode::NOT_FOUND.into_response(),
+            |body| axum::Json(body).into_response(),
+        )
 }
 
 /// How many points CloudWatch has of each metric that a job defines, and their sum.
@@ -77,11 +84,18 @@ async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> Sta
     if moved {
         checkpoints::write_due(&region);
     }
-    if moved { StatusCode::NO_CONTENT } else { StatusCode::CONFLICT }
+    if moved {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CONFLICT
+    }
 }
 
 /// What goes wrong from now on; what is left out does not.
-async fn set_faults(State(region): State<Region>, axum::Json(faults): axum::Json<Faults>) -> StatusCode {
+async fn set_faults(
+    State(region): State<Region>,
+    axum::Json(faults): axum::Json<Faults>,
+) -> StatusCode {
     region.with(|world| world.faults = faults);
     StatusCode::NO_CONTENT
 }
@@ -94,10 +108,23 @@ struct Unsigned {
     message: String,
 }
 
-async fn sign(State(region): State<Region>, headers: HeaderMap, axum::Json(new): axum::Json<Unsigned>) -> Response {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    axum::Json(sns::envelope(&format!("http://{host}"), &new.topic, &new.kind, &new.message, region.now()))
-        .into_response()
+async fn sign(
+    State(region): State<Region>,
+    headers: HeaderMap,
+    axum::Json(new): axum::Json<Unsigned>,
+) -> Response {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    axum::Json(sns::envelope(
+        &format!("http://{host}"),
+        &new.topic,
+        &new.kind,
+        &new.message,
+        region.now(),
+    ))
+    .into_response()
 }
 
 async fn confirm(State(region): State<Region>) -> StatusCode {
@@ -116,14 +143,20 @@ async fn aws(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> R
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.
 async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> Response {
-    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let target = headers
+        .get("x-amz-target")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let (service, operation) = target.split_once('.').unwrap_or_default();
     let fault = region.with(World::call_fault);
     if let Some(answer) = before(fault).await {
         return answer;
     }
     let answer = match serde_json::from_slice::<Value>(&body) {
-        Err(error) => Err(Refusal { code: "SerializationException", message: error.to_string() }),
+        Err(error) => Err(Refusal {
+            code: "SerializationException",
+            message: error.to_string(),
+        }),
         Ok(body) => match service {
             "SageMaker" => sagemaker::call(&region, operation, body),
             "GraniteServiceVersion20100801" => cloudwatch::call(&region, operation, &body),
@@ -139,11 +172,20 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
     };
     let (status, value) = match answer {
         Ok(value) => (StatusCode::OK, value),
-        Err(refusal) => (status_of(&refusal), json!({ "__type": refusal.code, "message": refusal.message })),
+        Err(refusal) => (
+            status_of(&refusal),
+            json!({ "__type": refusal.code, "message": refusal.message }),
+        ),
     };
-    #[expect(clippy::disallowed_methods, reason = "a request id is for logs, not part of the world")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a request id is for logs, not part of the world"
+    )]
     let id = uuid::Uuid::now_v7().to_string();
-    let headers = [(header::CONTENT_TYPE.as_str(), content_type.to_owned()), ("x-amzn-requestid", id)];
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), content_type.to_owned()),
+        ("x-amzn-requestid", id),
+    ];
     after(fault, (status, headers, value.to_string()).into_response()).await
 }
 
@@ -155,8 +197,14 @@ struct NewPrice {
     effective_from: DateTime<Utc>,
 }
 
-async fn change_price(State(region): State<Region>, axum::Json(new): axum::Json<NewPrice>) -> StatusCode {
-    let rate = Rate { effective_from: new.effective_from, micro_usd: new.micro_usd };
+async fn change_price(
+    State(region): State<Region>,
+    axum::Json(new): axum::Json<NewPrice>,
+) -> StatusCode {
+    let rate = Rate {
+        effective_from: new.effective_from,
+        micro_usd: new.micro_usd,
+    };
     region.with(|world| world.rates.change(&new.instance_type, rate));
     StatusCode::NO_CONTENT
 }
@@ -165,11 +213,16 @@ fn get_products(region: &Region, operation: &str, body: &Value) -> Result<Value,
     let now = region.now();
     region.with(|world| {
         if world.throttles(operation, now) {
-            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+            return Err(Refusal {
+                code: "ThrottlingException",
+                message: "Rate exceeded".to_owned(),
+            });
         }
         match operation {
             "GetProducts" => price_list::get_products(&world.rates, body, now),
-            other => Err(invalid(format!("the simulated region does not know {other}"))),
+            other => Err(invalid(format!(
+                "the simulated region does not know {other}"
+            ))),
         }
     })
 }
@@ -185,14 +238,27 @@ async fn iterations(State(region): State<Region>, axum::Json(body): axum::Json<V
         if world.throttles("BatchGetMetrics", now) {
             return None;
         }
-        let queries = body["MetricQueries"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Some(queries.iter().map(|query| metrics::iterations(world, query, now)).collect::<Vec<_>>())
+        let queries = body["MetricQueries"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        Some(
+            queries
+                .iter()
+                .map(|query| metrics::iterations(world, query, now))
+                .collect::<Vec<_>>(),
+        )
     });
     let answer = if let Some(results) = answer {
         axum::Json(json!({ "MetricQueryResults": results })).into_response()
     } else {
         let body = axum::Json(json!({ "message": "Rate exceeded" }));
-        (StatusCode::TOO_MANY_REQUESTS, [("x-amzn-errortype", "ThrottlingException")], body).into_response()
+        (
+            StatusCode::TOO_MANY_REQUESTS,
+            [("x-amzn-errortype", "ThrottlingException")],
+            body,
+        )
+            .into_response()
     };
     after(fault, answer).await
 }
@@ -201,11 +267,16 @@ fn list_quotas(region: &Region, operation: &str, body: &Value) -> Result<Value, 
     let now = region.now();
     region.with(|world| {
         if world.throttles(operation, now) {
-            return Err(Refusal { code: "TooManyRequestsException", message: "Rate exceeded".to_owned() });
+            return Err(Refusal {
+                code: "TooManyRequestsException",
+                message: "Rate exceeded".to_owned(),
+            });
         }
         match operation {
             "ListServiceQuotas" => Ok(world.quotas.list(body)),
-            other => Err(invalid(format!("the simulated region does not know {other}"))),
+            other => Err(invalid(format!(
+                "the simulated region does not know {other}"
+            ))),
         }
     })
 }
@@ -228,7 +299,8 @@ fn reset() -> ! {
 async fn before(fault: Option<CallFault>) -> Option<Response> {
     match fault? {
         CallFault::ServerError => {
-            let body = json!({ "__type": "InternalFailure", "message": "An internal failure occurred" });
+            let body =
+                json!({ "__type": "InternalFailure", "message": "An internal failure occurred" });
             Some((StatusCode::INTERNAL_SERVER_ERROR, body.to_string()).into_response())
         }
         CallFault::HangBefore => {
@@ -236,18 +308,28 @@ async fn before(fault: Option<CallFault>) -> Option<Response> {
             reset()
         }
         CallFault::ResetBefore => reset(),
-        CallFault::ExpiredCredentials => {
-            Some(refuse("ExpiredTokenException", "The security token included in the request is expired"))
+        CallFault::ExpiredCredentials => Some(refuse(
+            "ExpiredTokenException",
+            "The security token included in the request is expired",
+        )),
+        CallFault::UnknownCode => Some(refuse(
+            "SomethingNewException",
+            "A rule that nobody has heard of yet",
+        )),
+        CallFault::HangAfter | CallFault::ResetAfter | CallFault::Truncate | CallFault::Slow => {
+            None
         }
-        CallFault::UnknownCode => Some(refuse("SomethingNewException", "A rule that nobody has heard of yet")),
-        CallFault::HangAfter | CallFault::ResetAfter | CallFault::Truncate | CallFault::Slow => None,
     }
 }
 
-/// A refusal in every protocol at once: the headers name the code where a client does not read it from the body.
+/// A refusal in every protocol at once: the headers name the code where a client does not read it
+/// from the body.
 fn refuse(code: &'static str, message: &str) -> Response {
     let body = json!({ "__type": code, "message": message });
-    let headers = [("x-amzn-errortype", code.to_owned()), ("x-amzn-query-error", format!("{code};Sender"))];
+    let headers = [
+        ("x-amzn-errortype", code.to_owned()),
+        ("x-amzn-query-error", format!("{code};Sender")),
+    ];
     (StatusCode::BAD_REQUEST, headers, body.to_string()).into_response()
 }
 
@@ -278,15 +360,23 @@ async fn after(fault: Option<CallFault>, answer: Response) -> Response {
 /// The headers and the first half of the body, and then nothing.
 async fn truncated(answer: Response) -> Response {
     let (parts, body) = answer.into_parts();
-    let whole = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let whole = axum::body::to_bytes(body, usize::MAX)
+        .await
+        .unwrap_or_default();
     let half = whole.slice(..whole.len() / 2);
     let cut = std::io::Error::other("cut off, as asked");
     let chunks = futures::stream::iter([Ok(half), Err(cut)]);
     let mut parts = parts;
-    parts.headers.insert(header::CONTENT_LENGTH, whole.len().into());
+    parts
+        .headers
+        .insert(header::CONTENT_LENGTH, whole.len().into());
     Response::from_parts(parts, Body::from_stream(chunks))
 }
 
 fn status_of(refusal: &Refusal) -> StatusCode {
-    if refusal.code == "InternalFailure" { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::BAD_REQUEST }
+    if refusal.code == "InternalFailure" {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else {
+        StatusCode::BAD_REQUEST
+    }
 }

@@ -14,14 +14,17 @@ const ACCESS_KEY: &str = "simulated";
 
 /// Serves until the listener fails.
 pub(crate) async fn serve(listener: TcpListener, root: &Path) -> std::io::Result<()> {
-    let files = FileSystem::new(root).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
+    let files =
+        FileSystem::new(root).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
     let mut builder = S3ServiceBuilder::new(files);
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, ACCESS_KEY));
     let service = builder.build();
     let server = Builder::new(TokioExecutor::new());
     loop {
         let (socket, _) = listener.accept().await?;
-        let connection = server.serve_connection(TokioIo::new(socket), service.clone()).into_owned();
+        let connection = server
+            .serve_connection(TokioIo::new(socket), service.clone())
+            .into_owned();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an S3 connection ended");
@@ -32,13 +35,20 @@ pub(crate) async fn serve(listener: TcpListener, root: &Path) -> std::io::Result
 
 /// Whether a file below `root` has a path (relative to it) that begins with `prefix`.
 pub(crate) fn any_file(root: &Path, dir: &Path, prefix: &str) -> bool {
-    std::fs::read_dir(dir).into_iter().flatten().flatten().any(|entry| {
-        let path = entry.path();
-        let relative = path.strip_prefix(root).map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        if path.is_dir() {
-            let leads_there = relative.starts_with(prefix) || prefix.starts_with(&relative);
-            return leads_there && any_file(root, &path, prefix);
-        }
-        relative.starts_with(prefix)
-    })
+    std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            let path = entry.path();
+            let relative = path
+                .strip_prefix(root)
+                .map(|path| path.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            if path.is_dir() {
+                let leads_there = relative.starts_with(prefix) || prefix.starts_with(&relative);
+                return leads_there && any_file(root, &path, prefix);
+            }
+            relative.starts_with(prefix)
+        })
 }

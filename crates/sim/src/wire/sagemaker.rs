@@ -15,7 +15,10 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
     let now = region.now();
     region.with(|world| {
         if world.throttles(operation, now) {
-            return Err(Refusal { code: "ThrottlingException", message: "Rate exceeded".to_owned() });
+            return Err(Refusal {
+                code: "ThrottlingException",
+                message: "Rate exceeded".to_owned(),
+            });
         }
         match operation {
             "CreateTrainingJob" => create(region, world, body, now),
@@ -38,24 +41,45 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
     })
 }
 
-fn create(region: &Region, world: &mut World, body: Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let is_taken = body["TrainingJobName"].as_str().is_some_and(|name| world.job(name).is_some());
+fn create(
+    region: &Region,
+    world: &mut World,
+    body: Value,
+    now: DateTime<Utc>,
+) -> Result<Value, Refusal> {
+    let is_taken = body["TrainingJobName"]
+        .as_str()
+        .is_some_and(|name| world.job(name).is_some());
     if is_taken && world.denies_again() {
         let message = "User is not authorized to perform: sagemaker:CreateTrainingJob".to_owned();
-        return Err(Refusal { code: "AccessDeniedException", message });
+        return Err(Refusal {
+            code: "AccessDeniedException",
+            message,
+        });
     }
     rules::check_create(region, world, &body, now)?;
-    let created = world.create(body, now).map(|job| json!({ "TrainingJobArn": job.arn }));
+    let created = world
+        .create(body, now)
+        .map(|job| json!({ "TrainingJobArn": job.arn }));
     if world.loses_reply() {
-        return Err(Refusal { code: "InternalFailure", message: "An internal failure occurred".to_owned() });
+        return Err(Refusal {
+            code: "InternalFailure",
+            message: "An internal failure occurred".to_owned(),
+        });
     }
     created.ok_or_else(|| invalid("the request is not one that this region can carry out"))
 }
 
 /// What Describe and Stop know of: not yet of a job whose news travels slowly.
-fn find<'a>(world: &'a mut World, body: &Value, now: DateTime<Utc>) -> Result<&'a mut Job, Refusal> {
+fn find<'a>(
+    world: &'a mut World,
+    body: &Value,
+    now: DateTime<Utc>,
+) -> Result<&'a mut Job, Refusal> {
     let name = body["TrainingJobName"].as_str().unwrap_or_default();
-    let known = world.job_mut(name).filter(|job| job.created_at + job.describe_lag <= now);
+    let known = world
+        .job_mut(name)
+        .filter(|job| job.created_at + job.describe_lag <= now);
     known.ok_or_else(|| invalid("Requested resource not found."))
 }
 
@@ -87,10 +111,17 @@ fn odd(world: &mut World, mut entry: Value) -> Value {
 fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let job = find(world, body, now)?;
     if !job.has_idle_pool(now) {
-        return Err(invalid("Warm pool can only be updated when it is in Available status."));
+        return Err(invalid(
+            "Warm pool can only be updated when it is in Available status.",
+        ));
     }
     match body["ResourceConfig"]["KeepAlivePeriodInSeconds"].as_u64() {
-        Some(0) => job.pool_end = Some(PoolEnd { at: now, reused_by: None }),
+        Some(0) => {
+            job.pool_end = Some(PoolEnd {
+                at: now,
+                reused_by: None,
+            })
+        }
         Some(seconds) => job.request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = json!(seconds),
         None => return Err(invalid("KeepAlivePeriodInSeconds is missing")),
     }
@@ -100,14 +131,17 @@ fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
 fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let job = find(world, body, now)?;
     if !job.timeline.is_over(now) {
-        return Err(invalid("The training job must be in a terminal status to be deleted."));
+        return Err(invalid(
+            "The training job must be in a terminal status to be deleted.",
+        ));
     }
     let name = job.name.clone();
     world.delete(&name);
     Ok(json!({}))
 }
 
-/// The page is taken first and filtered by name and status afterwards: a page can be short, or empty, and go on.
+/// The page is taken first and filtered by name and status afterwards: a page can be short, or
+/// empty, and go on.
 fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let size = body["MaxResults"].as_u64().unwrap_or(10);
     if !(1..=100).contains(&size) {
@@ -121,22 +155,28 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         Some(_) if world.happens(world.faults.expired_page, "expired_page") => {
             return Err(invalid("The pagination token has expired"));
         }
-        Some(token) => {
-            token.strip_prefix("page-").and_then(|n| n.parse().ok()).ok_or_else(|| invalid("Invalid NextToken"))?
-        }
+        Some(token) => token
+            .strip_prefix("page-")
+            .and_then(|n| n.parse().ok())
+            .ok_or_else(|| invalid("Invalid NextToken"))?,
     };
     let fragment = body["NameContains"].as_str().unwrap_or_default();
     let within = |job: &&Job| {
         let created = epoch(job.created_at);
-        body["CreationTimeAfter"].as_f64().is_none_or(|after| created > after)
-            && body["CreationTimeBefore"].as_f64().is_none_or(|before| created < before)
+        body["CreationTimeAfter"]
+            .as_f64()
+            .is_none_or(|after| created > after)
+            && body["CreationTimeBefore"]
+                .as_f64()
+                .is_none_or(|before| created < before)
     };
     let account = world.account.clone();
     let own = |job: &&Job| job.account == account && job.created_at + job.list_lag <= now;
     let count = world.jobs.iter().filter(own).filter(within).count();
     let rest = count.saturating_sub(offset).min(size);
     if rest > 1 && world.happens(world.faults.short_pages, "short_page") {
-        // What was left out comes with the next: a page that did not go on would give its own token again.
+        // What was left out comes with the next: a page that did not go on would give its own token
+        // again.
         size = world.fewer_than(rest).max(1);
     }
     let mut matching: Vec<&Job> = world.jobs.iter().filter(own).filter(within).collect();
@@ -151,11 +191,21 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         .skip(offset)
         .take(size)
         .filter(|job| job.name.contains(fragment))
-        .filter(|job| body["StatusEquals"].as_str().is_none_or(|wanted| wanted == job.status(now - job.list_lag)))
+        .filter(|job| {
+            body["StatusEquals"]
+                .as_str()
+                .is_none_or(|wanted| wanted == job.status(now - job.list_lag))
+        })
         .collect();
-    let page: Vec<Value> = asked.iter().map(|job| summary(job, now - job.list_lag)).collect();
-    let idle: BTreeSet<String> =
-        asked.iter().filter(|job| job.has_idle_pool(now - job.list_lag)).map(|job| job.name.clone()).collect();
+    let page: Vec<Value> = asked
+        .iter()
+        .map(|job| summary(job, now - job.list_lag))
+        .collect();
+    let idle: BTreeSet<String> = asked
+        .iter()
+        .filter(|job| job.has_idle_pool(now - job.list_lag))
+        .map(|job| job.name.clone())
+        .collect();
     for job in world.jobs.iter_mut().filter(|job| idle.contains(&job.name)) {
         job.pool_listed += 1;
     }
@@ -170,7 +220,10 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
 fn by_arn<'a>(world: &'a mut World, body: &Value) -> Result<&'a mut Job, Refusal> {
     let arn = body["ResourceArn"].as_str().unwrap_or_default().to_owned();
     let name = arn.rsplit('/').next().unwrap_or_default().to_owned();
-    world.job_mut(&name).filter(|job| job.arn == arn).ok_or_else(|| invalid("Requested resource not found."))
+    world
+        .job_mut(&name)
+        .filter(|job| job.arn == arn)
+        .ok_or_else(|| invalid("Requested resource not found."))
 }
 
 fn add_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
@@ -184,5 +237,8 @@ fn list_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
 }
 
 fn tag_list(job: &Job) -> Vec<Value> {
-    job.tags.iter().map(|(key, value)| json!({ "Key": key, "Value": value })).collect()
+    job.tags
+        .iter()
+        .map(|(key, value)| json!({ "Key": key, "Value": value }))
+        .collect()
 }

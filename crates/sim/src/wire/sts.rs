@@ -1,4 +1,5 @@
-//! STS: GetCallerIdentity, in the AWS query protocol; and whose credentials callers have from now on.
+//! STS: GetCallerIdentity, in the AWS query protocol; and whose credentials callers have from now
+//! on.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,7 +19,10 @@ pub(super) struct NewAccount {
 }
 
 /// Callers' credentials belong to another account: jobs that were made before are not there.
-pub(super) async fn set_account(State(region): State<Region>, axum::Json(new): axum::Json<NewAccount>) -> StatusCode {
+pub(super) async fn set_account(
+    State(region): State<Region>,
+    axum::Json(new): axum::Json<NewAccount>,
+) -> StatusCode {
     region.with(|world| world.account = new.account);
     StatusCode::NO_CONTENT
 }
@@ -29,11 +33,18 @@ pub(super) async fn call(region: &Region, body: &Bytes) -> Response {
         return answer;
     }
     let form = String::from_utf8_lossy(body);
-    let is_known = form.split('&').any(|pair| pair == format!("Action={OPERATION}"));
+    let is_known = form
+        .split('&')
+        .any(|pair| pair == format!("Action={OPERATION}"));
     let now = region.now();
-    let (is_throttled, account) = region.with(|world| (world.throttles(OPERATION, now), world.account.clone()));
+    let (is_throttled, account) =
+        region.with(|world| (world.throttles(OPERATION, now), world.account.clone()));
     let answer = if !is_known {
-        error(StatusCode::BAD_REQUEST, "InvalidAction", "the simulated region does not know this operation")
+        error(
+            StatusCode::BAD_REQUEST,
+            "InvalidAction",
+            "the simulated region does not know this operation",
+        )
     } else if is_throttled {
         error(StatusCode::BAD_REQUEST, "Throttling", "Rate exceeded")
     } else {
