@@ -2,20 +2,22 @@
 //! function is one transaction, fenced by the lease token: [`Applied::Stale`] means that another
 //! scheduler has the trial now, and nothing was changed.
 
+mod looks;
+
 use bakeoff_domain::attempt::{AttemptState, TrialState};
-use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::job::ObservedJob;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::plan::{TrialPlan, WorstCase};
 use bakeoff_domain::price::Price;
 use bakeoff_domain::request;
-use bakeoff_domain::requested::{self, Actual, Difference};
+use bakeoff_domain::requested::{self, Difference};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
 
-use super::error::{found_one, from_json, to_json};
+use super::error::to_json;
 use super::events::{self, NewEvent};
 use super::ledger::{self, Account, Entry};
 use super::trials::{Attempt, Claimed};
@@ -424,214 +426,6 @@ impl Store {
             now,
         )
         .await?;
-        tx.commit().await?;
-        Ok(Applied::Done)
-    }
-
-    /// Compares what a running attempt asked for with what an event says it got; once.
-    pub async fn compare_settings(
-        &self,
-        attempt: AttemptId,
-        actual: &Actual,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            r#"UPDATE attempts a SET is_compared = true FROM trials t
-               WHERE a.id = $1 AND t.id = a.trial_id AND NOT a.is_compared
-               RETURNING a.job_name, a.project_id, a.experiment_id, a.trial_id, t.plan"#,
-            attempt.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(()) };
-        let plan: TrialPlan = from_json(row.plan, "trials", row.trial_id, "plan")?;
-        let Some(request) = &plan.request else {
-            return Ok(());
-        };
-        let trial = TrialId(row.trial_id);
-        let request = request::for_attempt(
-            request,
-            &row.job_name,
-            &attempt.to_string(),
-            &trial.to_string(),
-        );
-        let events: Vec<NewEvent> = requested::differences(&request, actual)
-            .into_iter()
-            .map(|difference| NewEvent {
-                project_id: ProjectId(row.project_id),
-                experiment_id: ExperimentId(row.experiment_id),
-                trial_id: Some(trial),
-                kind: "trial.silent_drop".to_owned(),
-                severity: "warning",
-                message: format!("{}: {difference}", plan.candidate),
-            })
-            .collect();
-        events::insert_all(&mut tx, &events, now).await?;
-        tx.commit().await?;
-        Ok(())
-    }
-
-    /// Nothing came of it yet: the attempt stays as it is, and is looked at again.
-    pub async fn postpone(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        until: (DateTime<Utc>, &str),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        retried(|| self.postpone_once(trial, attempt, until, now)).await
-    }
-
-    async fn postpone_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        until: (DateTime<Utc>, &str),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let (at, why) = until;
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE attempts SET postponed = postponed + 1 WHERE id = $1",
-            attempt.id.0
-        )
-        .execute(&mut *tx)
-        .await?;
-        found_one(&done, "attempts", attempt.id)?;
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (at, Some(why)),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
-            return Ok(Applied::Stale);
-        }
-        // Said at first, and loudly when it lasts.
-        if let Some(severity) = match attempt.postponed {
-            0 => Some("info"),
-            POSTPONED_ALARM => Some("alarm"),
-            _ => None,
-        } {
-            events::insert(&mut tx, &event(trial, "waiting", severity, why), now).await?;
-        }
-        tx.commit().await?;
-        Ok(Applied::Done)
-    }
-
-    /// Cancelled or refused while a create may have been under way: held, with its reservation,
-    /// until `until`.
-    pub async fn quarantine(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        held: (DateTime<Utc>, &str),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        retried(|| self.quarantine_once(trial, attempt, held, now)).await
-    }
-
-    async fn quarantine_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        held: (DateTime<Utc>, &str),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let (until, why) = held;
-        let mut tx = self.pool.begin().await?;
-        sqlx::query!(
-            "UPDATE attempts SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
-            attempt.id.0,
-            until,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (until, Some(why)),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
-            return Ok(Applied::Stale);
-        }
-        tx.commit().await?;
-        Ok(Applied::Done)
-    }
-
-    /// Records what a look showed, accrues its cost, and says when to look again.
-    pub async fn record_look(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        seen: Option<&ObservedJob>,
-        again: (DateTime<Utc>, bool),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        retried(|| self.record_look_once(trial, attempt, seen, again, now)).await
-    }
-
-    async fn record_look_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        seen: Option<&ObservedJob>,
-        again: (DateTime<Utc>, bool),
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let (at, is_absent) = again;
-        let mut tx = self.pool.begin().await?;
-        let absent = if is_absent { attempt.absent + 1 } else { 0 };
-        let done = sqlx::query!(
-            "UPDATE attempts SET absent = $2 WHERE id = $1",
-            attempt.id.0,
-            i32::try_from(absent).unwrap_or(i32::MAX)
-        )
-        .execute(&mut *tx)
-        .await?;
-        found_one(&done, "attempts", attempt.id)?;
-        // Its pool is looked after although its bill is waited for.
-        let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
-        if let Some(ended_at) = over.and_then(|job| job.ended_at) {
-            warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
-        }
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (at, None),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
-            return Ok(Applied::Stale);
-        }
-        if let Some(job) = seen {
-            let recorded = record_job(&mut tx, trial, attempt, job).await?;
-            events::insert_all(&mut tx, &recorded.differences, now).await?;
-            if recorded.is_news {
-                let severity = if job.secondary_status == "Interrupted" {
-                    "warning"
-                } else {
-                    "info"
-                };
-                events::insert(
-                    &mut tx,
-                    &event(trial, "status", severity, &job.secondary_status),
-                    now,
-                )
-                .await?;
-            }
-        }
         tx.commit().await?;
         Ok(Applied::Done)
     }

@@ -5,20 +5,23 @@
 //! already, a month without a partition, a series that has been compacted) makes the database
 //! refuse it, and it is merged with care instead.
 
+mod write;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::ids::{ProjectId, TrialId};
 use bakeoff_domain::metric::{Source, Subject, standard};
-use bakeoff_domain::rollup::{Gain, Roll, StoredPoint, bucket_start, roll_up};
+use bakeoff_domain::rollup::{StoredPoint, roll_up};
 use bakeoff_domain::samples::Point;
-use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady};
-use chrono::{DateTime, Datelike, NaiveDate, Utc};
-use sqlx::{PgConnection, PgExecutor};
+use bakeoff_domain::steady::{Bucket, Steady};
+use chrono::{DateTime, Datelike, Utc};
 use uuid::Uuid;
 
+use self::write::write;
+pub(super) use self::write::{merge, sorted};
 use super::error::{from_json, to_json};
-use super::{Store, StoreError, compaction, retried};
+use super::{Store, StoreError, retried};
 
 /// Series whose ids a process remembers; beyond, it forgets them all and asks again.
 const REMEMBERED_MAX: usize = 200_000;
@@ -463,235 +466,4 @@ impl Store {
 
 fn month(at: DateTime<Utc>) -> (i32, u32) {
     (at.year(), at.month())
-}
-
-/// By key, each once; the first of equals stays.
-pub(super) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
-    let stored = |point: &Point| {
-        let series = ids.get(point.name).copied()?;
-        Some(StoredPoint {
-            series,
-            at: point.at,
-            step: point.step.unwrap_or(-1),
-            value: point.value,
-        })
-    };
-    let mut points: Vec<StoredPoint> = points.iter().filter_map(stored).collect();
-    points.sort_by_key(StoredPoint::key);
-    points.dedup_by_key(|point| point.key());
-    points
-}
-
-/// Points, what they add to buckets and what series gain, in one statement. The points must be new.
-async fn write(
-    executor: impl PgExecutor<'_>,
-    points: &[StoredPoint],
-    rolls: &[Roll],
-    gains: &[Gain],
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    sqlx::query!(
-        r#"WITH appended AS (
-               INSERT INTO samples (series_id, step, sampled_at, value)
-               SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])),
-           rolled AS (
-               INSERT INTO rollups AS r (series_id, start_at, points, sum, min, max, last_at, last_step, last)
-               SELECT * FROM UNNEST($5::integer[], $6::timestamptz[], $7::integer[], $8::double precision[],
-                                    $9::double precision[], $10::double precision[], $11::timestamptz[],
-                                    $12::integer[], $13::double precision[])
-               ON CONFLICT (series_id, start_at) DO UPDATE
-               SET points = r.points + excluded.points, sum = r.sum + excluded.sum,
-                   min = least(r.min, excluded.min), max = greatest(r.max, excluded.max),
-                   last_at = greatest(r.last_at, excluded.last_at),
-                   last_step = CASE WHEN (excluded.last_at, excluded.last_step) >= (r.last_at, r.last_step)
-                                    THEN excluded.last_step ELSE r.last_step END,
-                   last = CASE WHEN (excluded.last_at, excluded.last_step) >= (r.last_at, r.last_step)
-                               THEN excluded.last ELSE r.last END)
-           UPDATE series s
-           SET points = s.points + n.points, non_finite = s.non_finite + n.non_finite,
-               first_at = least(s.first_at, n.first_at), last_at = greatest(s.last_at, n.last_at),
-               last_step = CASE WHEN (s.last_at, s.last_step) > (n.last_at, n.last_step)
-                                THEN s.last_step ELSE n.last_step END,
-               last_value = CASE WHEN (s.last_at, s.last_step) > (n.last_at, n.last_step)
-                                 THEN s.last_value ELSE n.last_value END,
-               written_at = $21, is_settled = false
-           FROM UNNEST($14::integer[], $15::bigint[], $16::bigint[], $17::timestamptz[], $18::timestamptz[],
-                       $19::integer[], $20::double precision[])
-                AS n(series_id, points, non_finite, first_at, last_at, last_step, last_value)
-           WHERE s.id = n.series_id"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.series).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.start_at).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.points).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.sum).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.min).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.max).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last_at).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last_step).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.series).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.points).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.non_finite).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.first_at).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_at).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_step).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_value).collect::<Vec<_>>(),
-        now,
-    )
-    .execute(executor)
-    .await?;
-    Ok(())
-}
-
-/// Points that may be there already, or late, or of a compacted series; returns how many were new.
-pub(super) async fn merge(
-    tx: &mut PgConnection,
-    points: &[StoredPoint],
-    again: Again,
-    now: DateTime<Utc>,
-) -> Result<u64, StoreError> {
-    let months: BTreeSet<NaiveDate> = points
-        .iter()
-        .filter_map(|point| point.at.date_naive().with_day(1))
-        .collect();
-    for month in months {
-        sqlx::query!("SELECT make_samples_partition($1)", month)
-            .execute(&mut *tx)
-            .await?;
-    }
-    let mut ids: Vec<i32> = points.iter().map(|point| point.series).collect();
-    ids.dedup();
-    let compacted = sqlx::query!(
-        r#"SELECT id, compacted_at IS NOT NULL AS "is_compacted!" FROM series WHERE id = ANY($1) ORDER BY id
-           FOR NO KEY UPDATE"#,
-        &ids,
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    for series in compacted.into_iter().filter(|row| row.is_compacted) {
-        compaction::expand(tx, series.id).await?;
-    }
-    let changed = if again == Again::Replace {
-        replace(tx, points).await?
-    } else {
-        Vec::new()
-    };
-    let fresh = insert_new(tx, points).await?;
-    let (rolls, gains) = roll_up(&fresh);
-    write(&mut *tx, &[], &rolls, &gains, now).await?;
-    if !changed.is_empty() {
-        roll_again(tx, &changed, now).await?;
-    }
-    Ok(u64::try_from(fresh.len()).unwrap_or_default())
-}
-
-async fn insert_new(
-    tx: &mut PgConnection,
-    points: &[StoredPoint],
-) -> Result<Vec<StoredPoint>, StoreError> {
-    let rows = sqlx::query!(
-        r#"INSERT INTO samples (series_id, step, sampled_at, value)
-           SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
-           ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
-    )
-    .fetch_all(tx)
-    .await?;
-    let mut fresh: Vec<StoredPoint> = rows
-        .into_iter()
-        .map(|row| StoredPoint {
-            series: row.series_id,
-            at: row.sampled_at,
-            step: row.step,
-            value: row.value,
-        })
-        .collect();
-    fresh.sort_by_key(StoredPoint::key);
-    Ok(fresh)
-}
-
-/// New values for points that are there; returns the buckets that they lie in.
-async fn replace(
-    tx: &mut PgConnection,
-    points: &[StoredPoint],
-) -> Result<Vec<(i32, DateTime<Utc>)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"UPDATE samples s SET value = n.value
-           FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
-                AS n(series_id, step, sampled_at, value)
-           WHERE s.series_id = n.series_id AND s.sampled_at = n.sampled_at AND s.step = n.step
-             AND s.value IS DISTINCT FROM n.value
-           RETURNING s.series_id, s.sampled_at"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
-    )
-    .fetch_all(tx)
-    .await?;
-    let mut buckets: Vec<(i32, DateTime<Utc>)> = rows
-        .into_iter()
-        .map(|row| (row.series_id, bucket_start(row.sampled_at)))
-        .collect();
-    buckets.sort_unstable();
-    buckets.dedup();
-    Ok(buckets)
-}
-
-/// Computes some buckets anew from their points.
-async fn roll_again(
-    tx: &mut PgConnection,
-    buckets: &[(i32, DateTime<Utc>)],
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    let ids: Vec<i32> = buckets.iter().map(|(series, _)| *series).collect();
-    let starts: Vec<DateTime<Utc>> = buckets.iter().map(|(_, start)| *start).collect();
-    sqlx::query!(
-        r#"DELETE FROM rollups r USING UNNEST($1::integer[], $2::timestamptz[]) AS b(series_id, start_at)
-           WHERE r.series_id = b.series_id AND r.start_at = b.start_at"#,
-        &ids,
-        &starts,
-    )
-    .execute(&mut *tx)
-    .await?;
-    let rows = sqlx::query!(
-        r#"SELECT s.series_id, s.step, s.sampled_at, s.value
-           FROM UNNEST($1::integer[], $2::timestamptz[]) AS b(series_id, start_at)
-           JOIN samples s ON s.series_id = b.series_id
-                AND s.sampled_at >= b.start_at AND s.sampled_at < b.start_at + $3::interval
-           ORDER BY s.series_id, s.sampled_at, s.step"#,
-        &ids,
-        &starts,
-        super::session::interval(std::time::Duration::from_secs(
-            BUCKET_SECONDS.unsigned_abs()
-        )),
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let points: Vec<StoredPoint> = rows
-        .into_iter()
-        .map(|row| StoredPoint {
-            series: row.series_id,
-            at: row.sampled_at,
-            step: row.step,
-            value: row.value,
-        })
-        .collect();
-    let (rolls, gains) = roll_up(&points);
-    // They are counted already; only the latest value may be another.
-    let gains: Vec<Gain> = gains
-        .into_iter()
-        .map(|gain| Gain {
-            points: 0,
-            non_finite: 0,
-            ..gain
-        })
-        .collect();
-    write(tx, &[], &rolls, &gains, now).await
 }

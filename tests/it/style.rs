@@ -7,8 +7,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::visit::{self, Visit};
 
-// On their way down: to 600 lines, 600 tokens, and 350.
-const FILE_LINES_MAX: usize = 910;
+const FILE_LINES_MAX: usize = 600;
+// On their way down: to 600 tokens, and 350.
 const FUNCTION_TOKENS_MAX: usize = 920;
 /// Nineteen of twenty functions have at most so many.
 const FUNCTION_TOKENS_USUAL: usize = 420;

@@ -588,5 +588,6 @@ pub fn after_rejection(
 }
 
 #[cfg(test)]
-#[path = "decide_tests.rs"]
+mod properties;
+#[cfg(test)]
 mod tests;

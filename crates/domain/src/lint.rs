@@ -12,6 +12,7 @@ mod claims;
 mod estimator;
 mod job;
 mod libraries;
+mod rendered;
 mod request;
 pub mod rules;
 mod shape;
@@ -329,7 +330,7 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
     let mut findings = once(findings);
     for index in 0..spec.candidates.len() {
         let from = findings.len();
-        candidate::rendered(spec, index, &mut findings);
+        rendered::check(spec, index, &mut findings);
         mark_candidate(index, &mut findings, from);
     }
     let mut findings = once(findings);

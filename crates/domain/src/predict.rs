@@ -5,15 +5,15 @@
 //! and, less surely, for others. What has not been in the fitted data (offload, tensor and pipeline
 //! parallel, LoRA) is physics only, and wider.
 
+mod case;
+
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::catalog::InstanceType;
+pub use self::case::{Case, hardware, setting};
 use crate::embedded;
-use crate::model::ModelShape;
-use crate::spec::{CpuOffload, Precision, ProfileSpec};
 
 /// Number of fitted coefficients.
 pub const COUNT: usize = 10;
@@ -144,10 +144,6 @@ const NETWORK_EFFICIENCY: f64 = 0.8;
 const OVERLAP: f64 = 4.0;
 /// An A100's, the chip whose efficiency is the yardstick.
 const YARDSTICK_PEAK: f64 = 312e12;
-/// Host to accelerator, PCIe 4.0 x16, bytes/s (physics, not fitted).
-const PCIE: f64 = 25e9;
-/// What an optimiser on the host's processors reaches, bytes/s (physics, not fitted).
-const HOST_MEMORY: f64 = 100e9;
 
 /// Seconds of one micro-step on each accelerator, by what they are spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -486,150 +482,6 @@ pub fn type_sd(accelerator: &str) -> f64 {
     }
 }
 
-/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends
-/// on.
-pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
-    let count = f64::from(instance.accelerator_count);
-    let peak = match precision {
-        Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
-        // Half the 16-bit rate where there is TF32, an eighth where not.
-        Precision::Fp32 => instance
-            .bf16_tflops
-            .map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
-    };
-    let is_trainium = instance.family().starts_with("trn");
-    let pcie = if instance.family() == "g4dn" {
-        32.0
-    } else {
-        64.0
-    };
-    let link = instance.accelerator_link_gb_s.unwrap_or(pcie);
-    (!is_trainium && count > 0.0).then_some(Hardware {
-        peak: peak * 1e12,
-        bandwidth: instance.accelerator_bandwidth_gb_s? * 1e9,
-        link: link * 1e9,
-        network: instance.network_gbps? * 1e9 / 8.0 / count,
-        per_instance: count,
-    })
-}
-
-/// The setting of a model under a profile, and how uncertain its unfitted parts are, in logarithms.
-pub fn setting(
-    model: &ModelShape,
-    profile: &ProfileSpec,
-    precision: Precision,
-    accelerators: u32,
-) -> (Setting, f64) {
-    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
-    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
-    let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
-    let is_lora = model.lora_rank.is_some();
-    let n = f64::from(accelerators.max(1));
-    let (parameters, trained) = (model.parameters(), model.trainable_parameters());
-    let share = trained / parameters;
-    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded
-    // weights once a step.
-    let collectives = match profile.zero_stage {
-        0 | 1 => 2.0 * share / accumulation,
-        2 => share * (1.0 + 1.0 / accumulation),
-        _ => 2.0 + share,
-    };
-    let width = if precision == Precision::Fp32 {
-        2.0
-    } else {
-        1.0
-    };
-    let mut uncertain: f64 = 0.0;
-    let mut widen = |sd: f64| uncertain = uncertain.hypot(sd);
-    // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
-    let host_per_step = match profile.cpu_offload {
-        CpuOffload::None => 0.0,
-        _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
-    };
-    let host_per_micro_step = match profile.cpu_offload {
-        CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
-        _ => 0.0,
-    };
-    if profile.cpu_offload != CpuOffload::None {
-        widen(0.30);
-    }
-    if tensor * pipeline > 1.0 {
-        widen(0.20);
-    }
-    if is_lora {
-        widen(0.15);
-    }
-    if profile.activation_offload {
-        widen(0.15);
-    }
-    if precision == Precision::Fp32 {
-        widen(0.30);
-    }
-    let setting = Setting {
-        parameters,
-        layer_parameters: model.layer_parameters(),
-        layers: f64::from(model.layers),
-        hidden: f64::from(model.hidden),
-        vocabulary: f64::from(model.vocabulary),
-        sequence_length: f64::from(model.sequence_length),
-        accelerators: n,
-        micro_batch: f64::from(profile.micro_batch_per_gpu.max(1)),
-        accumulation,
-        collectives,
-        recomputes: profile.activation_checkpointing,
-        is_fp8: false,
-        products: if is_lora { 4.0 } else { 6.0 },
-        optimised: trained
-            / (tensor * pipeline)
-            / if profile.zero_stage == 0 {
-                1.0
-            } else {
-                n / (tensor * pipeline)
-            },
-        width,
-        split: tensor * pipeline,
-        tensor,
-        pipeline,
-        host_per_micro_step,
-        host_per_step,
-    };
-    (setting, uncertain)
-}
-
-/// A training on instances of one type, as the law sees it.
-#[derive(Debug, Clone, Copy)]
-pub struct Case<'a> {
-    /// The accelerator's name.
-    pub kind: &'a str,
-    pub hardware: Hardware,
-    pub setting: Setting,
-    /// Standard deviation of what the law does not know of the setting, in logarithms.
-    pub extra: f64,
-}
-
-impl<'a> Case<'a> {
-    /// Nothing where the catalog lacks a figure that speed depends on.
-    pub fn new(
-        model: &ModelShape,
-        profile: &ProfileSpec,
-        precision: Precision,
-        (instance, count): (&'a InstanceType, u32),
-    ) -> Option<Self> {
-        let accelerators = instance
-            .accelerator_count
-            .max(1)
-            .saturating_mul(count.max(1));
-        let (setting, extra) = setting(model, profile, precision, accelerators);
-        let kind = instance.accelerator.as_deref().unwrap_or_default();
-        Some(Self {
-            kind,
-            hardware: hardware(instance, precision)?,
-            setting,
-            extra,
-        })
-    }
-}
-
 impl Calibration {
     /// Tokens/s of all accelerators together: low, expected, high.
     pub fn tokens_per_second(&self, case: &Case<'_>) -> [f64; 3] {
@@ -657,110 +509,4 @@ impl Calibration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::catalog;
-
-    fn mpt(profile: &serde_json::Value) -> (ModelShape, ProfileSpec) {
-        let model = serde_json::from_value(
-            serde_json::json!({"layers": 32, "hidden": 4096, "heads": 32,
-            "vocabulary": 50368, "tied_embeddings": true, "sequence_length": 2048}),
-        );
-        (
-            model.unwrap(),
-            serde_json::from_value(profile.clone()).unwrap(),
-        )
-    }
-
-    fn speed(calibration: &Calibration, kind: &str, profile: &serde_json::Value) -> [f64; 3] {
-        let (model, profile) = mpt(profile);
-        let instance = catalog::find(kind).unwrap();
-        let hardware = hardware(instance, Precision::Bf16).unwrap();
-        let (setting, extra) = setting(
-            &model,
-            &profile,
-            Precision::Bf16,
-            instance.accelerator_count,
-        );
-        let name = instance.accelerator.as_deref().unwrap();
-        calibration.speed(name, type_sd(name), (&hardware, &setting), extra)
-    }
-
-    fn sharded(micro: u32) -> serde_json::Value {
-        serde_json::json!({"micro_batch_per_gpu": micro, "gradient_accumulation_steps": 1, "zero_stage": 3,
-            "activation_checkpointing": true})
-    }
-
-    #[test]
-    fn what_is_shipped_is_read() {
-        let shipped: ShippedFile =
-            serde_json::from_str(include_str!("../data/coefficients.json")).unwrap();
-        assert_eq!(shipped.throughput.coefficients.len(), COUNT);
-        assert!(
-            NAMES
-                .iter()
-                .all(|name| shipped.throughput.coefficients.contains_key(*name))
-        );
-        assert!(source().contains("llm-foundry"));
-    }
-
-    #[test]
-    fn a_measurement_moves_its_type_and_less_its_kin() {
-        let mut calibration = Calibration::shipped();
-        let before = ["ml.p4d.24xlarge", "ml.p5.48xlarge"]
-            .map(|kind| speed(&calibration, kind, &sharded(8)));
-        let (model, profile) = mpt(&sharded(8));
-        let instance = catalog::find("ml.p5.48xlarge").unwrap();
-        let hardware = hardware(instance, Precision::Bf16).unwrap();
-        let (setting, _) = setting(&model, &profile, Precision::Bf16, 8);
-        calibration.measure(
-            "NVIDIA H100 SXM",
-            0.0,
-            (&hardware, &setting),
-            before[1][1] * 0.9,
-        );
-        let after = ["ml.p4d.24xlarge", "ml.p5.48xlarge"]
-            .map(|kind| speed(&calibration, kind, &sharded(8)));
-        let [p4d, p5] = [after[0][1] / before[0][1], after[1][1] / before[1][1]];
-        assert!((0.89..0.93).contains(&p5), "{p5}");
-        assert!((0.89..0.95).contains(&p4d) && p4d > p5, "{p4d}");
-        let width = |speed: [f64; 3]| (speed[2] / speed[0]).ln();
-        assert!(
-            width(after[1]) < width(before[1]) * 0.7 && width(after[0]) < width(before[0]),
-            "{after:?} {before:?}"
-        );
-    }
-
-    #[test]
-    fn unknown_chips_and_offload_widen_the_interval() {
-        let calibration = Calibration::shipped();
-        let width = |kind: &str, profile: &serde_json::Value| {
-            let [low, _, high] = speed(&calibration, kind, profile);
-            (high / low).ln()
-        };
-        let mut offloaded = sharded(4);
-        offloaded["cpu_offload"] = serde_json::json!("optimizer");
-        assert!(width("ml.g5.12xlarge", &sharded(4)) > 1.8 * width("ml.p4d.24xlarge", &sharded(4)));
-        assert!(width("ml.p4d.24xlarge", &offloaded) > 1.8 * width("ml.p4d.24xlarge", &sharded(4)));
-    }
-
-    /// More work at a time is never slower, and more accelerators never make each of them faster.
-    #[test]
-    fn speed_is_monotone() {
-        let calibration = Calibration::shipped();
-        for kind in [
-            "ml.p4d.24xlarge",
-            "ml.p5.48xlarge",
-            "ml.g5.48xlarge",
-            "ml.g6e.12xlarge",
-        ] {
-            let speeds: Vec<f64> = [1, 2, 4, 8, 16]
-                .map(|micro| speed(&calibration, kind, &sharded(micro))[1])
-                .to_vec();
-            assert!(
-                speeds.windows(2).all(|pair| pair[0] <= pair[1]),
-                "{kind} {speeds:?}"
-            );
-        }
-    }
-}
+mod tests;

@@ -205,5 +205,4 @@ fn over_the_whole_quota(trial: &Waiting, quota: u32) -> String {
 }
 
 #[cfg(test)]
-#[path = "queue_tests.rs"]
 mod tests;

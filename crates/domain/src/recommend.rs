@@ -514,5 +514,4 @@ fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String>
 }
 
 #[cfg(test)]
-#[path = "recommend_tests.rs"]
 mod tests;

@@ -1,16 +1,17 @@
 //! The processes of one seed: a region, replicas of the service, a proxy to their database. Nothing
 //! of it can reach AWS.
 
+mod blows;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::{Value, json};
+use chrono::{DateTime, Utc};
+use serde_json::Value;
 
-use super::client::{get, post, strangers_job};
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::twin::FENCE;
@@ -434,205 +435,11 @@ impl Stage {
         said.unwrap_or_else(|_| SystemTime::now())
     }
 
-    /// Copies the database as it is at this moment: nobody may be connected meanwhile.
-    pub(super) fn copy_database(&self) -> Result<(), String> {
-        let name = self.direct.url.rsplit('/').next().unwrap_or_default();
-        let admin = self.direct.beside("postgres");
-        admin.execute(&format!("DROP DATABASE IF EXISTS {name}{COPY}"))?;
-        admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))?;
-        let end = format!(
-            "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE datname = '{name}'"
-        );
-        let copied = admin
-            .execute(&end)
-            .and_then(|()| admin.execute(&format!("CREATE DATABASE {name}{COPY} TEMPLATE {name}")));
-        while let Err(error) =
-            admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
-        {
-            eprintln!("{name} takes no connections yet: {error}");
-            std::thread::sleep(Duration::from_millis(500));
-        }
-        copied
-    }
-
-    /// Starts a replica on the copy, and says where it listens.
-    pub(super) fn start_on_copy(&mut self) -> Result<(Child, String), String> {
-        let port = free_port()?;
-        let child =
-            spawn(&mut self.serve("copy", port, 0, &format!("{}{COPY}", self.direct.url))?)?;
-        *self.blows.entry("database_copy").or_default() += 1;
-        Ok((child, format!("http://127.0.0.1:{port}")))
-    }
-
-    /// The database is lost, and its backup takes its place.
-    pub(super) fn restore_copy(&mut self) {
-        for replica in self.replicas.iter_mut().filter(|replica| !replica.is_lost) {
-            if let Some(mut child) = replica.child.take() {
-                kill(&mut child);
-            }
-            (replica.continue_at, replica.restart_at) = (None, Some(Instant::now()));
-        }
-        self.database.push_str(COPY);
-        *self.blows.entry("restored_backup").or_default() += 1;
-    }
-
     /// The real moment of a virtual one.
     pub(super) fn real(&self, at: DateTime<Utc>) -> DateTime<Utc> {
         let virtual_origin: DateTime<Utc> = self.pace.origin.parse().unwrap_or_default();
         let origin = DateTime::from_timestamp(self.real_origin, 0).unwrap_or_default();
         origin + (at - virtual_origin) / self.pace.factor
-    }
-
-    /// `kill -9`, and a start soon after; with a clock that is off, if asked.
-    pub(super) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
-        let Some(replica) = self
-            .replicas
-            .get_mut(index)
-            .filter(|replica| !replica.is_lost)
-        else {
-            return;
-        };
-        if let Some(mut child) = replica.child.take() {
-            self.deaths.push(Death {
-                pid: child.id(),
-                at: SystemTime::now(),
-                end: End::Killed,
-            });
-            kill(&mut child);
-            let kind = if clock_shift == 0 {
-                "kill"
-            } else {
-                "clock_jump"
-            };
-            *self.blows.entry(kind).or_default() += 1;
-        }
-        replica.continue_at = None;
-        replica.clock_shift = clock_shift;
-        replica.restart_at = Some(Instant::now() + Duration::from_millis(100));
-    }
-
-    /// SIGSTOP, to be continued later.
-    pub(super) fn freeze_replica(&mut self, index: usize, freeze: Duration) {
-        let Some(replica) = self
-            .replicas
-            .get_mut(index)
-            .filter(|replica| !replica.is_lost)
-        else {
-            return;
-        };
-        if let Some(child) = &replica.child {
-            signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
-            replica.continue_at = Some(Instant::now() + freeze);
-            let now = SystemTime::now();
-            self.freezes.push(Freeze {
-                pid: child.id(),
-                from: now,
-                to: now + freeze,
-            });
-            *self.blows.entry("freeze").or_default() += 1;
-        }
-    }
-
-    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections.
-    /// False when it was not there.
-    pub(super) fn lose_replica(&mut self, index: usize) -> bool {
-        if self.replicas.iter().any(|replica| replica.is_lost) {
-            return true;
-        }
-        let last_words = self.last_words(index);
-        let Some(replica) = self.replicas.get_mut(index) else {
-            return false;
-        };
-        if let Some(child) = &mut replica.child {
-            // One that is starting, or refuses to, holds nothing.
-            let is_there = matches!(child.try_wait(), Ok(None));
-            let answers = || get(&format!("http://127.0.0.1:{}/livez", replica.port), "").is_ok();
-            let was_stopped = is_stopped(child.id());
-            if !is_there || !(was_stopped || answers()) {
-                return false;
-            }
-            signal(i32::try_from(child.id()).unwrap_or_default(), Signal::STOP);
-            (replica.is_lost, replica.continue_at) = (true, None);
-            let at = if was_stopped {
-                last_words
-            } else {
-                SystemTime::now()
-            };
-            self.deaths.push(Death {
-                pid: child.id(),
-                at,
-                end: End::Frozen,
-            });
-            *self.blows.entry("freeze_for_good").or_default() += 1;
-        }
-        self.replicas
-            .get(index)
-            .is_some_and(|replica| replica.is_lost)
-    }
-
-    pub(super) fn silence_connections(&mut self) {
-        *self.blows.entry("silent_connections").or_default() += 1;
-        self.silences.push(SystemTime::now());
-        self.proxy.silence();
-    }
-
-    /// For a while the credentials are of another account.
-    pub(super) fn use_foreign_credentials(&mut self) {
-        if self.use_account(FOREIGN_ACCOUNT).is_ok() {
-            *self.blows.entry("foreign_credentials").or_default() += 1;
-            self.foreign_from.push(SystemTime::now());
-            self.foreign_until = Some(Instant::now() + FOREIGN_FOR);
-        }
-    }
-
-    pub(super) fn start_strangers_job(&mut self) {
-        let count = self.blows.get("strangers_job").copied().unwrap_or_default();
-        if strangers_job(&self.region_url, &format!("{STRANGERS}{count}")).is_ok() {
-            *self.blows.entry("strangers_job").or_default() += 1;
-        }
-    }
-
-    /// AWS changes the price of a type, half an hour from now.
-    pub(super) fn change_price(
-        &mut self,
-        instance_type: &str,
-        micro_usd: i64,
-    ) -> Result<DateTime<Utc>, String> {
-        let record = get(&format!("{}/_sim/record", self.region_url), "")?;
-        let now: DateTime<Utc> = record["now"]
-            .as_str()
-            .and_then(|at| at.parse().ok())
-            .ok_or("the region has no time")?;
-        let from = now + TimeDelta::minutes(30);
-        let new = json!({ "instance_type": instance_type, "micro_usd": micro_usd, "effective_from": from });
-        post(&format!("{}/_sim/prices", self.region_url), "", &new)?;
-        *self.blows.entry("price_change").or_default() += 1;
-        Ok(from)
-    }
-
-    fn use_account(&self, account: &str) -> Result<(), String> {
-        post(
-            &format!("{}/_sim/account", self.region_url),
-            "",
-            &json!({ "account": account }),
-        )
-        .map(drop)
-    }
-
-    pub(super) fn cut_connections(&mut self) {
-        *self.blows.entry("cut_connections").or_default() += 1;
-        self.proxy.cut();
-    }
-
-    /// Spans in which nobody could do anything: connections were silent, credentials another
-    /// account's, or no replica may run.
-    pub(super) fn hindrances(&self) -> impl Iterator<Item = (SystemTime, SystemTime)> {
-        let silences = self.silences.iter().map(|from| (*from, *from + SILENT_MAX));
-        let foreign = self
-            .foreign_from
-            .iter()
-            .map(|from| (*from, *from + 2 * FOREIGN_FOR));
-        silences.chain(foreign).chain(self.upgrades.iter().copied())
     }
 
     /// The only replica, if its clock is set back.
@@ -649,56 +456,6 @@ impl Stage {
             .as_ref()
             .filter(|_| is_set_back && !replica.is_lost)
             .map(Child::id)
-    }
-
-    /// How often a replica's work may have been broken off midway: by what was done to it, or to
-    /// everybody's database.
-    pub(super) fn disturbances(&self, outages: u64) -> u64 {
-        let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
-        let cuts = self
-            .blows
-            .get("cut_connections")
-            .copied()
-            .unwrap_or_default();
-        let of_all = outages + cuts + count(self.silences.len()) + count(self.foreign_from.len());
-        let restores = self
-            .blows
-            .get("restored_backup")
-            .copied()
-            .unwrap_or_default();
-        count(self.deaths.len())
-            + count(self.freezes.len())
-            + self.ended
-            + (of_all + restores) * count(self.replicas.len())
-    }
-
-    /// No more faults are armed, clocks and credentials are right again, everybody goes on but who
-    /// is lost.
-    pub(super) fn calm(&mut self) -> Result<(), String> {
-        self.armed.clear();
-        self.foreign_until = None;
-        self.use_account(ACCOUNT)?;
-        for index in 0..self.replicas.len() {
-            let Some(replica) = self
-                .replicas
-                .get_mut(index)
-                .filter(|replica| !replica.is_lost)
-            else {
-                continue;
-            };
-            if let Some(child) = &replica.child {
-                signal(i32::try_from(child.id()).unwrap_or_default(), Signal::CONT);
-            }
-            replica.continue_at = None;
-            let is_set_back = replica
-                .armed
-                .as_ref()
-                .is_some_and(|armed| armed.starts_with("set-back"));
-            if replica.clock_shift != 0 || is_set_back {
-                self.kill_replica(index, 0);
-            }
-        }
-        Ok(())
     }
 
     /// Lines of the replicas' logs that contain a text.

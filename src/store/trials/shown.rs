@@ -1,0 +1,223 @@
+//! Trials as they are shown: with what their plan says, and without the request that is in it.
+
+use bakeoff_domain::attempt::TrialState;
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::spec::PurchaseOption;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{Attempt, AttemptRow, count};
+use crate::store::{Store, StoreError};
+
+/// A trial for the API, with its attempts: the plan goes through unread.
+#[derive(Debug)]
+pub struct ShownTrial {
+    pub id: TrialId,
+    pub experiment_id: ExperimentId,
+    pub state: TrialState,
+    pub reason: Option<String>,
+    pub plan: Box<RawValue>,
+    pub is_spot: bool,
+    pub instance_count: u32,
+    /// Zero without checkpoints.
+    pub checkpoint_seconds: u32,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+    pub attempts: Vec<Attempt>,
+}
+
+/// A trial without attempts.
+struct HeadRow {
+    id: Uuid,
+    experiment_id: Uuid,
+    state: String,
+    reason: Option<String>,
+    plan: Option<String>,
+    purchase_option: String,
+    instance_count: i32,
+    checkpoint_seconds: Option<i64>,
+    created_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<HeadRow> for ShownTrial {
+    type Error = StoreError;
+
+    fn try_from(row: HeadRow) -> Result<Self, StoreError> {
+        let plan = row.plan.and_then(|text| RawValue::from_string(text).ok());
+        Ok(Self {
+            id: TrialId(row.id),
+            experiment_id: ExperimentId(row.experiment_id),
+            state: TrialState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            reason: row.reason,
+            plan: plan.ok_or_else(|| StoreError::corrupt("trials", row.id, "plan"))?,
+            is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
+            instance_count: count(row.instance_count),
+            checkpoint_seconds: row
+                .checkpoint_seconds
+                .and_then(|seconds| u32::try_from(seconds).ok())
+                .unwrap_or(0),
+            created_at: row.created_at,
+            ended_at: row.ended_at,
+            attempts: Vec::new(),
+        })
+    }
+}
+
+impl Store {
+    /// Trials of an experiment, or one, as they are shown, without attempts.
+    pub async fn heads(
+        &self,
+        project: ProjectId,
+        trial: Option<TrialId>,
+        experiment: Option<ExperimentId>,
+    ) -> Result<Vec<ShownTrial>, StoreError> {
+        sqlx::query_as!(
+            HeadRow,
+            r#"SELECT id, experiment_id, state, reason, plan::text, purchase_option, instance_count,
+                      (plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      created_at, ended_at
+               FROM trials WHERE project_id = $1 AND (id = $2 OR experiment_id = $3) ORDER BY ordinal"#,
+            project.0,
+            trial.map(|id| id.0),
+            experiment.map(|id| id.0),
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(ShownTrial::try_from)
+        .collect()
+    }
+
+    /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
+    pub async fn shown_trial(
+        &self,
+        project: ProjectId,
+        id: TrialId,
+    ) -> Result<Option<ShownTrial>, StoreError> {
+        let rows = sqlx::query_as!(
+            ShownRow,
+            r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
+                      CASE WHEN a.number = 1 THEN t.plan::text END AS plan,
+                      (t.plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      t.created_at, t.ended_at AS trial_ended_at,
+                      a.id, a.trial_id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour,
+                      a.reserved_training_usd, a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed,
+                      a.job_status, a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!",
+                      a.training_seconds, a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at,
+                      a.started_at, a.ended_at, a.is_compared, a.checkpoint_at,
+                      greatest(a.started_at, a.modified_at) AS training_since, a.modified_at
+               FROM trials t JOIN attempts a ON a.trial_id = t.id
+               WHERE t.id = $1 AND t.project_id = $2 ORDER BY a.number"#,
+            id.0,
+            project.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut rows = rows.into_iter();
+        let Some(mut first) = rows.next() else {
+            // Nothing was attempted.
+            return Ok(self.heads(project, Some(id), None).await?.pop());
+        };
+        let mut shown = ShownTrial::try_from(first.head())?;
+        for row in std::iter::once(first).chain(rows) {
+            shown.attempts.push(row.attempt().try_into()?);
+        }
+        Ok(Some(shown))
+    }
+}
+
+/// A trial beside one of its attempts.
+struct ShownRow {
+    experiment_id: Uuid,
+    trial_state: String,
+    reason: Option<String>,
+    purchase_option: String,
+    instance_count: i32,
+    /// With the first attempt only.
+    plan: Option<String>,
+    checkpoint_seconds: Option<i64>,
+    created_at: DateTime<Utc>,
+    trial_ended_at: Option<DateTime<Utc>>,
+    id: Uuid,
+    trial_id: Uuid,
+    number: i32,
+    job_name: String,
+    state: String,
+    price_id: Uuid,
+    usd_per_hour: Decimal,
+    reserved_training_usd: Decimal,
+    reserved_metrics_usd: Decimal,
+    quarantine_until: Option<DateTime<Utc>>,
+    absent: i32,
+    postponed: i32,
+    job_status: Option<String>,
+    secondary_status: Option<String>,
+    failure_reason: Option<String>,
+    transitions: String,
+    training_seconds: Option<i64>,
+    billable_seconds: Option<i64>,
+    billing_estimated: bool,
+    metrics_requested: i64,
+    planned_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+    is_compared: bool,
+    checkpoint_at: Option<DateTime<Utc>>,
+    training_since: Option<DateTime<Utc>>,
+    modified_at: Option<DateTime<Utc>>,
+}
+
+impl ShownRow {
+    /// The trial without attempts; takes the plan.
+    fn head(&mut self) -> HeadRow {
+        HeadRow {
+            id: self.trial_id,
+            experiment_id: self.experiment_id,
+            state: std::mem::take(&mut self.trial_state),
+            reason: self.reason.take(),
+            plan: self.plan.take(),
+            purchase_option: std::mem::take(&mut self.purchase_option),
+            instance_count: self.instance_count,
+            checkpoint_seconds: self.checkpoint_seconds,
+            created_at: self.created_at,
+            ended_at: self.trial_ended_at,
+        }
+    }
+
+    fn attempt(self) -> AttemptRow {
+        AttemptRow {
+            id: self.id,
+            trial_id: self.trial_id,
+            number: self.number,
+            job_name: self.job_name,
+            state: self.state,
+            price_id: self.price_id,
+            usd_per_hour: self.usd_per_hour,
+            reserved_training_usd: self.reserved_training_usd,
+            reserved_metrics_usd: self.reserved_metrics_usd,
+            quarantine_until: self.quarantine_until,
+            absent: self.absent,
+            postponed: self.postponed,
+            job_status: self.job_status,
+            secondary_status: self.secondary_status,
+            failure_reason: self.failure_reason,
+            transitions: self.transitions,
+            training_seconds: self.training_seconds,
+            billable_seconds: self.billable_seconds,
+            billing_estimated: self.billing_estimated,
+            metrics_requested: self.metrics_requested,
+            planned_at: self.planned_at,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            is_compared: self.is_compared,
+            checkpoint_at: self.checkpoint_at,
+            training_since: self.training_since,
+            modified_at: self.modified_at,
+            listed_at: None,
+        }
+    }
+}

@@ -1,0 +1,508 @@
+//! One claimed trial in a scheduler's hand: look, and carry out what is decided.
+
+use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
+use bakeoff_domain::decide::{
+    self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
+};
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
+use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::queue::Lane;
+use bakeoff_domain::{bill, cost, price, request, requested};
+use chrono::{DateTime, Utc};
+
+use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince};
+use crate::app::App;
+use crate::aws::Operation;
+use crate::store::StoreError;
+use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
+use crate::store::trials::{Attempt, Claimed};
+use crate::{crash, ids, push_token};
+
+/// What is known in the middle of a claim.
+pub(super) struct Hand<'a> {
+    pub(super) app: &'a App,
+    pub(super) trial: &'a Claimed,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) seen: Seen,
+    pub(super) held_since: &'a HeldSince,
+    /// The attempt that this very claim has planned: nobody else can have sent its create.
+    pub(super) planned_here: Option<AttemptId>,
+}
+
+impl Hand<'_> {
+    pub(super) fn facts(&self) -> Option<AttemptFacts> {
+        self.attempt.as_ref().map(|attempt| AttemptFacts {
+            state: attempt.state,
+            failures: self.trial.failures,
+            over_quota: self.trial.over_quota,
+            no_capacity: self.trial.no_capacity,
+            give_up_at: self.trial.give_up_at,
+            longest_billed_seconds: longest_billed_seconds(&self.trial.plan),
+            marker: attempt.id.to_string(),
+            quarantine_until: attempt.quarantine_until,
+            absent: attempt.absent,
+            postponed: attempt.postponed,
+            may_be_under_way: self.planned_here != Some(attempt.id),
+            started_at: attempt.started_at,
+            waits: bill::waits(&attempt.transitions),
+        })
+    }
+
+    pub(super) async fn look(&mut self) {
+        let Some(attempt) = &self.attempt else { return };
+        self.seen = match self.app.aws.describe(&attempt.job_name).await {
+            Ok(job) => {
+                self.check_tags(attempt, &job).await;
+                Seen::Job(Box::new(job))
+            }
+            Err(AwsError::NotFound(_)) => Seen::Absent,
+            Err(error) => Seen::NoAnswer(error.to_string()),
+        };
+    }
+
+    /// At the first look, and only for a sample. What cannot be asked is not asked again.
+    async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
+        let Some(request) = self.trial.plan.request.as_ref() else {
+            return;
+        };
+        if attempt.is_compared || !requested::is_sampled(attempt.id) {
+            return;
+        }
+        let Ok(tags) = self.app.aws.tags(&job.arn).await else {
+            return;
+        };
+        if let Some(missing) = requested::missing_tags(request, &tags)
+            && let Err(error) = self
+                .app
+                .store
+                .record_silent_drop(self.trial, &missing, self.app.clock.now())
+                .await
+        {
+            tracing::info!(%error, trial = %self.trial.id, "missing tags could not be reported");
+        }
+    }
+
+    fn job(&self) -> Option<&ObservedJob> {
+        match &self.seen {
+            Seen::Job(job) => Some(job),
+            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => None,
+        }
+    }
+
+    /// Acts and applies. True when the same claim has a next step.
+    pub(super) async fn carry_out(
+        &mut self,
+        decision: Decision,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let store = &self.app.store;
+        match (decision, self.attempt.clone()) {
+            (Decision::Plan, _) => self.plan(now).await,
+            (Decision::Create, Some(attempt)) => self.create(&attempt, now).await,
+            (Decision::Adopt, Some(attempt)) => self.record_running(&attempt, now).await,
+            (Decision::Stop, Some(attempt)) => self.stop(&attempt, now).await,
+            (Decision::LookAgain { at }, Some(attempt)) => {
+                let is_absent = self.seen == Seen::Absent;
+                store
+                    .record_look(self.trial, &attempt, self.job(), (at, is_absent), now)
+                    .await?;
+                Ok(false)
+            }
+            (Decision::Quarantine { until }, Some(attempt)) => {
+                let why = "cancelled; waiting until it is certain that no job exists";
+                store
+                    .quarantine(self.trial, &attempt, (until, why), now)
+                    .await?;
+                Ok(false)
+            }
+            (Decision::End(ending), Some(attempt)) => {
+                self.settle(&attempt, &ending, None, now).await
+            }
+            (Decision::Retry { ending, at }, Some(attempt)) => {
+                self.settle(&attempt, &ending, Some(at), now).await
+            }
+            (Decision::EndUnstarted { reason }, _) => {
+                store
+                    .end_without_attempt(self.trial, TrialState::Stopped, &reason, now)
+                    .await?;
+                Ok(false)
+            }
+            (
+                Decision::Nothing
+                | Decision::Create
+                | Decision::Adopt
+                | Decision::Stop
+                | Decision::LookAgain { .. }
+                | Decision::Quarantine { .. }
+                | Decision::End(_)
+                | Decision::Retry { .. },
+                _,
+            ) => {
+                store
+                    .release_lease(self.trial, now + self.app.settings.policy.poll, None)
+                    .await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Price and worst case are those of this moment: a trial may have waited long, and a retry may
+    /// come days later.
+    async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let mut plan = self.trial.plan.clone();
+        let kind = std::slice::from_ref(&plan.instance_type);
+        let region = &self.app.settings.region;
+        let tariffs = self
+            .app
+            .store
+            .tariffs(self.trial.project_id, region, kind)
+            .await?;
+        let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
+        let Some((price, request)) = current.zip(plan.request.as_ref()) else {
+            self.app
+                .store
+                .refuse(
+                    self.trial,
+                    "its price is unknown: its cost cannot be bounded",
+                    now,
+                )
+                .await?;
+            return Ok(false);
+        };
+        // What its weights and data take was worked out with the plan.
+        let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
+        let spacing = self.app.settings.metrics_spacing();
+        let worst = plan::worst_case((request, transfer), tariffs.as_ref(), &price, spacing, now);
+        plan.price = Some(price.clone());
+        plan.worst_case = Some(worst);
+        let id = AttemptId(ids::fresh());
+        let job_name = request::job_name(&self.app.settings.installation, id.0);
+        let reserve = (worst.training_usd, worst.metrics_usd);
+        if self.has_earlier_job(now).await? {
+            let at = now + self.app.settings.policy.poll;
+            self.app
+                .store
+                .requeue(self.trial, (at, EARLIER_JOB), worst.training_usd, now)
+                .await?;
+            return Ok(false);
+        }
+        crash::point("before_plan");
+        let applied = self
+            .app
+            .store
+            .plan_attempt(self.trial, (id, &job_name), &plan, &price, now)
+            .await?;
+        crash::point("after_plan");
+        match applied {
+            Applied::Stale => Ok(false),
+            Applied::OverBudget => self.wait_for_budget(&worst, now).await,
+            Applied::Done => {
+                self.attempt = Some(Attempt {
+                    id,
+                    trial_id: self.trial.id,
+                    number: self.trial.attempts_made + 1,
+                    job_name,
+                    state: AttemptState::Planned,
+                    price_id: price.id,
+                    usd_per_hour: price.usd_per_hour,
+                    reserved_training_usd: reserve.0,
+                    reserved_metrics_usd: reserve.1,
+                    quarantine_until: None,
+                    absent: 0,
+                    postponed: 0,
+                    job_status: None,
+                    secondary_status: None,
+                    failure_reason: None,
+                    transitions: Vec::new(),
+                    training_seconds: None,
+                    billable_seconds: None,
+                    billing_estimated: false,
+                    metrics_requested: 0,
+                    planned_at: now,
+                    started_at: None,
+                    ended_at: None,
+                    is_compared: false,
+                    checkpoint_at: None,
+                    training_since: None,
+                    modified_at: None,
+                    listed_at: None,
+                });
+                self.seen = Seen::NotLooked;
+                self.planned_here = Some(id);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
+    async fn wait_for_budget(
+        &self,
+        worst: &WorstCase,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let store = &self.app.store;
+        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
+        let experiment = store
+            .experiment(self.trial.project_id, self.trial.experiment_id)
+            .await?;
+        let project = store.project(self.trial.project_id).await?;
+        let Some((experiment, project)) = experiment.zip(project) else {
+            return Ok(false);
+        };
+        let held_back = match experiment.state {
+            ExperimentState::Running => experiment.paused_reason.as_deref(),
+            ExperimentState::Cancelling
+            | ExperimentState::Completed
+            | ExperimentState::Failed
+            | ExperimentState::Cancelled => Some("cancelled"),
+        };
+        let own = Purse {
+            budget_usd: Some(experiment.budget_usd),
+            reserved_usd: experiment.reserved_usd,
+            settled_usd: experiment.settled_usd,
+        };
+        let shared = Purse {
+            budget_usd: project.budget_usd,
+            reserved_usd: project.reserved_usd,
+            settled_usd: project.settled_usd,
+        };
+        match shortfall(worst.total_usd, &own, &shared, held_back) {
+            Shortfall::Never { why } => {
+                store.refuse(self.trial, &why, now).await?;
+            }
+            Shortfall::Wait { why } => {
+                let at = now + self.app.settings.policy.poll * 2;
+                store
+                    .requeue(self.trial, (at, &why), worst.training_usd, now)
+                    .await?;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        // An attempt is planned only from a request; without one the lease runs out, and the log
+        // names the row.
+        let Some(template) = &self.trial.plan.request else {
+            return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
+        };
+        let marker = attempt.id.to_string();
+        let mut request = request::for_attempt(
+            template,
+            &attempt.job_name,
+            &marker,
+            &self.trial.id.to_string(),
+        );
+        request.metrics_time_series = self.app.settings.sagemaker_metrics;
+        if let Some(url) = &self.app.settings.public_url {
+            let token = push_token::of(&self.app.settings.secret_key, self.trial.id);
+            request
+                .environment
+                .insert(request::URL_VARIABLE.to_owned(), url.clone());
+            request
+                .environment
+                .insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
+        }
+        if let Some((at, why)) = self.is_held_back(now).await? {
+            self.app
+                .store
+                .release_lease(self.trial, at, Some(&why))
+                .await?;
+            return Ok(false);
+        }
+        if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
+            self.app
+                .store
+                .release_lease(self.trial, now + wait, None)
+                .await?;
+            return Ok(false);
+        }
+        // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
+        if self.held_since.elapsed() * 2 > self.app.settings.lease {
+            self.app.store.release_lease(self.trial, now, None).await?;
+            return Ok(false);
+        }
+        let reply = self.app.aws.create(&request).await;
+        self.learn_of_quota(&reply, now).await?;
+        let Some(facts) = self.facts() else {
+            return Ok(false);
+        };
+        let policy = &self.app.settings.policy;
+        let mut after = after_create(reply, &facts, now, policy);
+        if let AfterCreate::Rejected { ending, again_at } = after {
+            self.look().await;
+            after = after_rejection((ending, again_at), &self.seen, &facts, now, policy);
+        }
+        match after {
+            AfterCreate::Running => self.record_running(attempt, now).await,
+            AfterCreate::LookFirst => {
+                self.look().await;
+                Ok(true)
+            }
+            AfterCreate::Postpone { at, why } => {
+                self.app
+                    .store
+                    .postpone(self.trial, attempt, (at, &why), now)
+                    .await?;
+                Ok(false)
+            }
+            AfterCreate::Hold { until, why } => {
+                let why =
+                    format!("{why}; waiting until it is certain that no earlier create arrives");
+                self.app
+                    .store
+                    .quarantine(self.trial, attempt, (until, &why), now)
+                    .await?;
+                Ok(false)
+            }
+            AfterCreate::Rejected { ending, again_at } => {
+                self.settle(attempt, &ending, again_at, now).await
+            }
+        }
+    }
+
+    /// One job of a trial at a time. What cannot be stopped or looked at within
+    /// [`EARLIER_JOB_HOLDS`] has raised its alarm, and the trial goes on without it.
+    async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        self.app
+            .store
+            .has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS)
+            .await
+    }
+
+    /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
+    async fn is_held_back(
+        &self,
+        now: DateTime<Utc>,
+    ) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
+        let soon = now + self.app.settings.policy.poll;
+        if !self.app.fence.may_act(now) {
+            let why = "held back: it is not certain that this database is the installation's own";
+            return Ok(Some((soon, why.to_owned())));
+        }
+        // In another account it would run where nobody looks.
+        if let Err(error) = crate::tasks::confirm_account(self.app).await? {
+            return Ok(Some((soon, format!("held back: {error}"))));
+        }
+        // A create that may have been sent already is repeated in any case: its job must be found.
+        let is_fresh = self.planned_here.is_some();
+        Ok((is_fresh && self.has_earlier_job(now).await?).then(|| (soon, EARLIER_JOB.to_owned())))
+    }
+
+    async fn record_running(
+        &self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let settings = &self.app.settings;
+        // Launching and warming up tell nothing.
+        let metrics_at = settings
+            .metrics_interval
+            .map(|interval| settings.metrics_slot(now + interval * 2));
+        let due_at = if self.trial.stop_requested {
+            now
+        } else {
+            now + settings.policy.net
+        };
+        let applied = self
+            .app
+            .store
+            .record_running(self.trial, attempt, (due_at, metrics_at), now)
+            .await?;
+        crash::point("after_running");
+        // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is
+        // over. Then we alone know of it.
+        if applied == Applied::Stale && self.app.store.record_stray(&attempt.job_name, now).await? {
+            tracing::error!(
+                job = attempt.job_name,
+                "a create arrived after its attempt was over; the job is stopped"
+            );
+        }
+        Ok(false)
+    }
+
+    /// A refusal for the quota holds its lane, whoever waits in it.
+    async fn learn_of_quota(
+        &self,
+        reply: &Result<(), AwsError>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let Err(AwsError::LimitExceeded(_)) = reply else {
+            return Ok(());
+        };
+        let lane = Lane {
+            instance_type: self.trial.plan.instance_type.clone(),
+            option: self.trial.plan.purchase_option,
+        };
+        let policy = &self.app.settings.policy;
+        let until = now + policy.backoff_after(self.trial.over_quota, &lane.instance_type);
+        self.app.store.hold_lane(&lane, until, now).await
+    }
+
+    /// A stop that fails is asked for again soon; one that was taken is looked at when it should be
+    /// over.
+    async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let mut at = now + decide::STOP_TAKES;
+        if !self.app.fence.may_stop(now) {
+            at = now + self.app.settings.policy.poll;
+            tracing::error!(
+                job = attempt.job_name,
+                "not stopped: this database may be a copy of the installation's"
+            );
+        } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
+            tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
+            at = now + self.app.settings.policy.poll / 2;
+        }
+        self.app
+            .store
+            .record_look(self.trial, attempt, self.job(), (at, false), now)
+            .await?;
+        Ok(false)
+    }
+
+    async fn settle(
+        &self,
+        attempt: &Attempt,
+        ending: &Ending,
+        again_at: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        // An attempt without a job of its own learns nothing from somebody else's of that name.
+        let job = ending.billable_seconds.and(self.job());
+        let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
+        let metrics_at = self
+            .app
+            .settings
+            .metrics_slot(ended_at + METRICS_FINAL_AFTER);
+        crash::point("before_settle");
+        self.app
+            .store
+            .settle(
+                self.trial,
+                attempt,
+                ending,
+                (job, again_at, metrics_at),
+                now,
+            )
+            .await?;
+        crash::point("after_settle");
+        Ok(false)
+    }
+}
+
+/// What an estimate of a trial's bill never exceeds; of a plan from before it was written down,
+/// worked out anew.
+fn longest_billed_seconds(plan: &TrialPlan) -> u64 {
+    let written = plan
+        .worst_case
+        .map(|worst| worst.billed_seconds)
+        .filter(|seconds| *seconds > 0);
+    let limit = plan
+        .request
+        .as_ref()
+        .map_or(u32::MAX, |request| request.max_runtime_seconds);
+    written.unwrap_or_else(|| cost::longest_billed_seconds(limit, 0))
+}
