@@ -16,10 +16,13 @@ use bakeoff_domain::job::{
 };
 use bakeoff_domain::pool::{WarmPool, WarmPoolStatus};
 use bakeoff_domain::requested::Actual;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound, Utc};
 
+/// A moment that AWS tells, to the millisecond, which is what it tells: the SDK reads it from a
+/// fraction of seconds, and `.376` comes out as `.375999927`. The same moment told by an event
+/// would be later than that, and what a listing shows would be taken for old.
 pub(crate) fn moment(at: &SdkDateTime) -> Option<DateTime<Utc>> {
-    DateTime::from_timestamp(at.secs(), at.subsec_nanos())
+    DateTime::from_timestamp(at.secs(), at.subsec_nanos()).map(|at| at.round_subsecs(3))
 }
 
 pub(crate) fn sdk_moment(at: DateTime<Utc>) -> SdkDateTime {
@@ -285,4 +288,19 @@ pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
         modified_at: entry.last_modified_time().and_then(moment),
         warm_pool: entry.warm_pool_status().map(warm_pool),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_of_a_reply_is_that_of_an_event() {
+        for millis in (1_795_054_835_000..1_795_054_836_000).chain([1_795_054_835_999]) {
+            let told = DateTime::from_timestamp_millis(millis);
+            let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
+            let read = SdkDateTime::from_secs_f64(seconds.parse().unwrap_or_default());
+            assert_eq!(moment(&read), told, "{seconds}");
+        }
+    }
 }

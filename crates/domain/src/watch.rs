@@ -129,7 +129,9 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             .zip(job.modified_at)
             .is_some_and(|(ours, theirs)| theirs < ours);
         let is_new = stored.secondary_status.as_deref() != Some(job.secondary_status.as_str());
-        if is_old {
+        let is_over = job.status.is_over();
+        // The end stays the end, however old the page: without a look nobody settles it.
+        if is_old && !is_over {
             continue;
         }
         // Between two listings it can have been interrupted, and train again.
@@ -139,7 +141,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
                 .modified_at
                 .zip(job.modified_at)
                 .is_some_and(|(ours, theirs)| ours < theirs);
-        if is_new {
+        if is_new && !is_old {
             notices.changed.push(Change {
                 attempt: stored.attempt,
                 trial: stored.trial,
@@ -149,7 +151,6 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             });
         }
         // The end is looked at until it is settled, were a look lost; the rest once.
-        let is_over = job.status.is_over();
         if (is_new || is_over || may_be_back)
             && deserves_a_look(stored, &job.status, &job.secondary_status)
         {
@@ -319,6 +320,18 @@ mod tests {
             read(&[ours], &[job(1, "InProgress", "Downloading")], true),
             Notices::default()
         );
+    }
+
+    /// An event has told of the end by a clock that is a moment ahead of the listing's, and the
+    /// look that followed met a replica that knew nothing of it yet.
+    #[test]
+    fn an_end_is_looked_at_however_old_the_page_is_that_shows_it() {
+        let ours = Known {
+            modified_at: Some(at(300)),
+            ..known(1, "Completed")
+        };
+        let notices = read(&[ours], &[job(1, "Completed", "Completed")], true);
+        assert_eq!((notices.changed.len(), notices.look.len()), (0, 1));
     }
 
     #[test]
