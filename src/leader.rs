@@ -97,7 +97,7 @@ impl Leader {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, lease = self.name, "the lease could not be renewed")
+                tracing::debug!(%error, lease = self.name, "the lease could not be renewed");
             }
         }
     }

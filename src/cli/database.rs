@@ -121,7 +121,7 @@ async fn supervise(mut cluster: Cluster, stop: CancellationToken) -> anyhow::Res
         match outcome {
             Ok(()) => tracing::info!(pid = cluster.pid(), "the embedded PostgreSQL is up again"),
             Err(error) => {
-                tracing::error!(%error, "the embedded PostgreSQL could not be started again; trying on")
+                tracing::error!(%error, "the embedded PostgreSQL could not be started again; trying on");
             }
         }
     }

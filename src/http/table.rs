@@ -306,13 +306,13 @@ fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
     for (_, column) in table {
         match column {
             Column::Text(cells) => {
-                put::<ByteArrayType, _>(&mut group, cells, |cell| ByteArray::from(cell.as_str()))?
+                put::<ByteArrayType, _>(&mut group, cells, |cell| ByteArray::from(cell.as_str()))?;
             }
             Column::Whole(cells) => put::<Int64Type, _>(&mut group, cells, |cell| *cell)?,
             Column::Real(cells) => put::<DoubleType, _>(&mut group, cells, |cell| *cell)?,
             Column::Flag(cells) => put::<BoolType, _>(&mut group, cells, |cell| *cell)?,
             Column::Time(cells) => {
-                put::<Int64Type, _>(&mut group, cells, DateTime::timestamp_micros)?
+                put::<Int64Type, _>(&mut group, cells, DateTime::timestamp_micros)?;
             }
         }
     }

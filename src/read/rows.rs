@@ -320,7 +320,7 @@ fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
         let seconds = seconds_between(transition.started_at, ended_at);
         match transition.status.as_str() {
             "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => {
-                phases.starting += seconds
+                phases.starting += seconds;
             }
             "DownloadingTrainingImage" => phases.pulling += seconds,
             "Downloading" => phases.downloading += seconds,

@@ -194,7 +194,7 @@ impl Store {
             };
             match all.last_mut() {
                 Some((dependent, changes)) if dependent.experiment_id.0 == row.experiment_id => {
-                    changes.push(change)
+                    changes.push(change);
                 }
                 _ => {
                     let dependent = Dependent {

@@ -25,7 +25,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
             match conclude(app, *project, *id).await {
                 Ok(is_done) => concluded += usize::from(is_done),
                 Err(error) => {
-                    tracing::error!(%error, experiment = %id, "an experiment could not be concluded")
+                    tracing::error!(%error, experiment = %id, "an experiment could not be concluded");
                 }
             }
         }

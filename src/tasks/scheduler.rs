@@ -131,7 +131,7 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
             Ok(true) => held_since.renewed(asked),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed")
+                tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed");
             }
         }
     };
@@ -149,7 +149,7 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
             tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
         }
         Err(_) => {
-            tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on")
+            tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on");
         }
     }
 }

@@ -124,7 +124,7 @@ fn mutate(document: &mut Value, place: Index, mutation: &Mutation) {
             Some(Value::String(text)) => *text = text.repeat(2),
             Some(Value::Array(items)) => items.extend(items.clone()),
             Some(Value::Number(number)) => {
-                *number = (number.as_u64().unwrap_or(1).saturating_mul(2)).into()
+                *number = (number.as_u64().unwrap_or(1).saturating_mul(2)).into();
             }
             _ => {}
         },

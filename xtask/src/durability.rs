@@ -298,7 +298,7 @@ impl Client {
                 Ok(text) => return Ok(text),
                 // The last kill may have been a moment ago.
                 Err(_) if begun.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(200))
+                    std::thread::sleep(Duration::from_millis(200));
                 }
                 Err(error) => return Err(format!("GET {url}: {error}")),
             }

@@ -183,7 +183,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
                     claims::check(&claimed, "/claims", facts, &mut findings);
                 }
                 Some(Err(error)) => {
-                    findings.push(rules::found("claims-shape", "/claims").says(error.to_string()))
+                    findings.push(rules::found("claims-shape", "/claims").says(error.to_string()));
                 }
                 None => {}
             }

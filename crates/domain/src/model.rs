@@ -43,9 +43,9 @@ impl ModelShape {
         h * h * (2.0 + 2.0 * kv_share) + 3.0 * h * f64::from(intermediate)
     }
 
-    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`: `L(12h²
-    /// + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et al. 2021
-    /// (arXiv 2104.04473); else Llama/Qwen style.
+    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`:
+    /// `L(12h² + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et
+    /// al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
     pub fn parameters(&self) -> f64 {
         let [layers, h, vocabulary, s] = [
             self.layers,

@@ -352,7 +352,7 @@ fn started_by(body: &Value, job: &mut Job) {
             ParallelLibrary::Torchrun,
         ),
         (None, false) if is_on("sagemaker_mpi_enabled") => {
-            push("sagemaker_mpi_enabled", ParallelLibrary::Horovod)
+            push("sagemaker_mpi_enabled", ParallelLibrary::Horovod);
         }
         (None, false) => {}
     }

@@ -485,7 +485,7 @@ fn unique_rules(body: &Value, findings: &mut Vec<Finding>) {
                 _ => {
                     findings.push(found("rule-limits", &pointer).says(
                         "a rule needs a name of up to 256 characters and an image of up to 255",
-                    ))
+                    ));
                 }
             }
         }

@@ -217,7 +217,7 @@ fn absurd_numbers_are_findings_and_not_crashes() {
 #[test]
 fn what_the_plan_sets_cannot_be_set_beside_it() {
     let sneaky = spec(|value| {
-        value["workload"]["hyperparameters"] = json!({"gradient_accumulation_steps": "1"})
+        value["workload"]["hyperparameters"] = json!({"gradient_accumulation_steps": "1"});
     });
     assert_eq!(rules(&sneaky, Severity::Error), ["reserved-hyperparameter"]);
 }

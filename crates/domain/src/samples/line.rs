@@ -134,7 +134,7 @@ impl<'a> Line<'a> {
                 self.step.get_or_insert(step);
             }
             ("gpu_id" | "gpu_index" | "device_id" | "rank" | "local_rank" | "node_rank", _) => {
-                self.is_of_device = true
+                self.is_of_device = true;
             }
             ("metric", Cell::Text(name)) => self.metric = Some(name),
             (_, Cell::Number(value)) => self.numbers.push((key, value)),

@@ -120,7 +120,7 @@ fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
             job.pool_end = Some(PoolEnd {
                 at: now,
                 reused_by: None,
-            })
+            });
         }
         Some(seconds) => job.request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = json!(seconds),
         None => return Err(invalid("KeepAlivePeriodInSeconds is missing")),
