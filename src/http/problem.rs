@@ -244,7 +244,10 @@ impl From<StoreError> for Problem {
                 tracing::error!(%error, ?source, "the database failed a request");
                 Self::unavailable("the database did not answer; try again")
             }
-            StoreError::Corrupt { .. } | StoreError::Missing { .. } | StoreError::Migration(_) => {
+            StoreError::Corrupt { .. }
+            | StoreError::Missing { .. }
+            | StoreError::Twice { .. }
+            | StoreError::Migration(_) => {
                 tracing::error!(%error, "a request met a row that cannot be read, or is not there");
                 Self::internal()
             }

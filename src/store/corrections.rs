@@ -68,10 +68,10 @@ impl Store {
         let Some(row) = row else {
             return self.why_not(said).await;
         };
-        let (experiment, region) = (
-            ExperimentId(row.experiment_id),
-            row.region.unwrap_or_default(),
-        );
+        let experiment = ExperimentId(row.experiment_id);
+        let region = row
+            .region
+            .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"))?;
         bill::lock(&mut tx, experiment).await?;
         let tariffs = prices::tariffs(
             &mut *tx,

@@ -25,6 +25,9 @@ pub enum StoreError {
     /// money or state would be lost.
     #[error("a row is missing: {table} {id}")]
     Missing { table: &'static str, id: String },
+    /// A row that is written once is there already: done again, money would be counted twice.
+    #[error("a row is there already: {table} of {id}")]
+    Twice { table: &'static str, id: String },
     #[error("a migration failed: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
 }

@@ -93,8 +93,9 @@ pub(crate) async fn write_part(
     // The budgets have been told of it in the same transaction: they would count twice what is
     // written once.
     if written.rows_affected() == 0 {
-        return Err(StoreError::Conflict {
-            constraint: "ledger_once".to_owned(),
+        return Err(StoreError::Twice {
+            table: "ledger",
+            id: account.attempt_id.to_string(),
         });
     }
     Ok(())

@@ -350,7 +350,7 @@ pub(super) struct SettledRow {
     instance_type: String,
     instance_count: i32,
     is_estimated: bool,
-    volume_gb: i64,
+    volume_gb: Option<i64>,
     pool_from: Option<DateTime<Utc>>,
     retained_seconds: Option<i64>,
     training: Decimal,
@@ -382,7 +382,11 @@ impl SettledRow {
             waits: waits(&transitions),
             billed_seconds: billed,
             run_seconds: if billed == 0 { 0 } else { trained.max(billed) },
-            volume_gb: self.count(self.volume_gb, "volume_gb")?,
+            // Without it, all that is booked for its volume would be taken back.
+            volume_gb: self
+                .volume_gb
+                .and_then(|gb| u32::try_from(gb).ok())
+                .ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "plan"))?,
         })
     }
 
@@ -449,7 +453,7 @@ pub(super) async fn settled_rows(
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
                   a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
                   coalesce(t.plan->'price'->>'status' = 'estimated', false) AS "is_estimated!",
-                  coalesce((t.plan #>> '{request,volume_size_gb}')::bigint, 0) AS "volume_gb!",
+                  (t.plan #>> '{request,volume_size_gb}')::bigint AS volume_gb,
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
                   l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
            FROM attempts a JOIN trials t ON t.id = a.trial_id

@@ -68,6 +68,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
+        let is_settled = settled.is_some();
         if let Some(row) = settled {
             let ran = row
                 .training_seconds
@@ -102,6 +103,13 @@ impl Store {
         .await?
         {
             return Ok(Applied::Stale);
+        }
+        if !is_settled {
+            // Nothing would be booked, and nothing given back, of a trial that is over.
+            return Err(StoreError::Missing {
+                table: "attempts",
+                id: attempt.id.to_string(),
+            });
         }
         events::insert_all(&mut tx, &differences, now).await?;
         if let Some(alarm) = alarm {

@@ -86,8 +86,9 @@ pub(super) async fn reserve(
     reserved: Usd,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    // What is reserved for a pool without a row is never given back.
     let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else {
-        return Ok(());
+        return Err(StoreError::corrupt("trials", account.trial_id, "plan"));
     };
     sqlx::query!(
         r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,

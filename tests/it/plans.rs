@@ -101,7 +101,7 @@ const TABLES: [(&str, &str); 18] = [
         "spending: saved by spot",
     ),
     (
-        "FROM sample_chunks WHERE series_id = $1",
+        "step, value FROM sample_chunks WHERE series_id = $1",
         "points: of a closed series",
     ),
     (
@@ -207,7 +207,7 @@ fn committed(fragment: &str) -> (String, usize) {
     let files = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
-    let mut found = files.filter_map(|text| {
+    let found = files.filter_map(|text| {
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();
         let query = file["query"].as_str()?.to_owned();
         let parameters = file["describe"]["parameters"]["Left"]
@@ -215,7 +215,7 @@ fn committed(fragment: &str) -> (String, usize) {
             .map_or(0, Vec::len);
         query.contains(fragment).then_some((query, parameters))
     });
-    found
-        .next()
-        .unwrap_or_else(|| panic!("no query contains `{fragment}`"))
+    let mut found: Vec<(String, usize)> = found.collect();
+    assert_eq!(found.len(), 1, "queries that contain `{fragment}`");
+    found.remove(0)
 }

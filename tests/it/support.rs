@@ -426,7 +426,7 @@ impl TestApp {
             .as_array()
             .expect("jobs")
             .iter()
-            .map(|job| job["micro_usd"].as_f64().unwrap_or(0.0) / 1e6)
+            .map(|job| job["micro_usd"].as_f64().expect("its bill") / 1e6)
             .sum()
     }
 
@@ -551,7 +551,7 @@ pub(crate) fn on_p5(repeats: u32) -> Value {
 
 /// Jobs in a record of the region.
 pub(crate) fn jobs(record: &Value) -> Vec<Value> {
-    record["jobs"].as_array().cloned().unwrap_or_default()
+    record["jobs"].as_array().cloned().expect("jobs")
 }
 
 pub(crate) fn in_progress(record: &Value) -> usize {
