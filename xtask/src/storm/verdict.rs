@@ -171,6 +171,12 @@ pub(super) fn judge(
             stage.unnoticed
         ));
     }
+    if client.overdrawn > 0 {
+        verdict.notes.push(format!(
+            "more was reserved and spent than a budget holds, in {} looks at it",
+            client.overdrawn
+        ));
+    }
     verdict.jobs = jobs.len().try_into().unwrap_or(0);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
     let mut booked: BTreeMap<String, Booked> = BTreeMap::new();
