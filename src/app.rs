@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff_domain::decide::Policy;
+use bakeoff_domain::lifecycle::policy::Policy;
 use chrono::{DateTime, TimeDelta, Utc};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Notify;
 
 use crate::aws::Aws;
+use crate::aws::sns::Sns;
 use crate::clock::{Clock, HighWater};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
 use crate::pulse::{Pulse, TaskBoard};
-use crate::sns::Sns;
 use crate::store::Store;
+use crate::store::leases::Holder;
 
 /// CloudWatch shows a minute about a minute after it has ended.
 const VISIBLE_AFTER_SECONDS: i64 = 90;
@@ -63,6 +64,14 @@ impl Settings {
             .map_or(300, |interval| interval.num_seconds().max(60));
         let grid = (after.timestamp() - VISIBLE_AFTER_SECONDS).div_euclid(step) + 1;
         DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
+    }
+
+    /// Whoever takes leases on trials and pools here.
+    pub fn holder(&self) -> Holder<'_> {
+        Holder {
+            owner: &self.owner,
+            lease: self.lease,
+        }
     }
 
     /// A tick that has not taken a step for so long is given up (real time).

@@ -2,12 +2,13 @@
 //! pointers. Used by handlers and by the command line; what is wrong with the values themselves is
 //! the linter's business.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::finding::{Finding, capped, nearest};
-use bakeoff_domain::lint::rules::found;
-use bakeoff_domain::lint::{self, Document, Kind};
-use bakeoff_domain::price::Price;
+use bakeoff_domain::money::price::Price;
+use bakeoff_planner::lint::rules::found;
+use bakeoff_planner::lint::{self, Document, Kind};
 use serde::de::DeserializeOwned;
 use serde_ignored::Path as Ignored;
 use serde_json::{Map, Value};
@@ -21,13 +22,14 @@ const MISSING_MAX: usize = 50;
 /// The value, or what keeps it from being read; and what else does not fit: fields that there are
 /// not, further ones that are missing.
 pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
+    let schemas = Schemas::of::<T>();
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(json, &mut track);
     let mut more = 0_usize;
     let parsed = serde_ignored::deserialize(deserializer, |path| {
         if unknown.len() < UNKNOWN_MAX {
-            unknown.push(unknown_field(&path));
+            unknown.push(schemas.unknown_field(&path));
         } else {
             more += 1;
         }
@@ -55,7 +57,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         && first.message.starts_with("missing field")
     {
         let mut missing = Vec::new();
-        find_missing(&schema_of(&T::name()), json, String::new(), &mut missing);
+        schemas.find_missing(schemas.named(&T::name()), json, String::new(), &mut missing);
         unknown.extend(
             missing
                 .into_iter()
@@ -63,79 +65,6 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         );
     }
     (parsed, unknown)
-}
-
-/// Required members that a document lacks, at every depth.
-fn find_missing(schema: &Value, json: &Value, pointer: String, missing: &mut Vec<Finding>) {
-    if missing.len() >= MISSING_MAX {
-        return;
-    }
-    if let Some(name) = schema["$ref"].as_str() {
-        return find_missing(
-            &schema_of(name.rsplit('/').next().unwrap_or_default()),
-            json,
-            pointer,
-            missing,
-        );
-    }
-    if let Some(parts) = schema["allOf"].as_array() {
-        return parts
-            .iter()
-            .for_each(|part| find_missing(part, json, pointer.clone(), missing));
-    }
-    // One of several is left to serde, unless the others are null: then it is optional, and here.
-    let choices = schema["oneOf"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    if let [one] = choices
-        .iter()
-        .filter(|choice| choice["type"] != "null")
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
-        return find_missing(one, json, pointer, missing);
-    }
-    match json {
-        Value::Object(members) => {
-            let required = schema["required"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str);
-            let absent = required.filter(|name| !members.contains_key(*name));
-            missing.extend(absent.map(|name| {
-                found("type", pointer.clone()).says(format!("missing field `{name}`"))
-            }));
-            for (name, member) in members {
-                let below = schema["properties"]
-                    .get(name)
-                    .unwrap_or(&schema["additionalProperties"]);
-                find_missing(
-                    below,
-                    member,
-                    format!("{pointer}/{}", escaped(name)),
-                    missing,
-                );
-            }
-        }
-        Value::Array(items) => {
-            for (place, item) in items.iter().enumerate() {
-                find_missing(
-                    &schema["items"],
-                    item,
-                    format!("{pointer}/{place}"),
-                    missing,
-                );
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// The schema of a type that the API knows; null for another.
-fn schema_of(name: &str) -> Value {
-    SCHEMAS.get(name).cloned().unwrap_or_default()
 }
 
 /// A member's name in a JSON pointer (RFC 6901).
@@ -154,45 +83,140 @@ fn pointer(path: &Ignored<'_>) -> String {
     }
 }
 
-/// The schemas of all types that the API knows, by their names.
-static SCHEMAS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-    let document = serde_json::json!(crate::http::openapi());
-    document
-        .pointer("/components/schemas")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default()
-});
+/// A type of a document and those that it is made of, as the API describes them.
+struct Schemas {
+    by_name: Map<String, Value>,
+    /// Every property name: for "did you mean".
+    fields: Vec<String>,
+}
 
-/// Every property name that the API knows: for "did you mean".
-static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let names = SCHEMAS
-        .values()
-        .filter_map(|schema| schema.get("properties")?.as_object())
-        .flatten();
-    names.map(|(name, _)| name.clone()).collect()
-});
+impl Schemas {
+    /// Worked out once for each type: a big one takes milliseconds.
+    fn of<T: ToSchema>() -> Arc<Self> {
+        static KNOWN: Mutex<BTreeMap<String, Arc<Schemas>>> = Mutex::new(BTreeMap::new());
+        let name = T::name().into_owned();
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let schemas = known
+            .entry(name.clone())
+            .or_insert_with(|| Arc::new(Self::describe::<T>(name)));
+        Arc::clone(schemas)
+    }
 
-fn unknown_field(place: &Ignored<'_>) -> Finding {
-    let pointer = pointer(place);
-    let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-    // One that belongs elsewhere is no answer to itself.
-    let near = nearest(
-        &name,
-        FIELDS
+    fn describe<T: ToSchema>(name: String) -> Self {
+        let mut all = vec![(name, T::schema())];
+        T::schemas(&mut all);
+        let by_name: Map<String, Value> = all
+            .into_iter()
+            .map(|(name, schema)| (name, serde_json::json!(schema)))
+            .collect();
+        let properties = by_name
+            .values()
+            .filter_map(|schema| schema.get("properties")?.as_object())
+            .flatten();
+        let fields = properties.map(|(name, _)| name.clone()).collect();
+        Self { by_name, fields }
+    }
+
+    /// Null for a type that is not part of it.
+    fn named(&self, name: &str) -> &Value {
+        self.by_name.get(name).unwrap_or(&Value::Null)
+    }
+
+    /// Required members that a document lacks, at every depth.
+    fn find_missing(
+        &self,
+        schema: &Value,
+        json: &Value,
+        pointer: String,
+        missing: &mut Vec<Finding>,
+    ) {
+        if missing.len() >= MISSING_MAX {
+            return;
+        }
+        if let Some(name) = schema["$ref"].as_str() {
+            return self.find_missing(
+                self.named(name.rsplit('/').next().unwrap_or_default()),
+                json,
+                pointer,
+                missing,
+            );
+        }
+        if let Some(parts) = schema["allOf"].as_array() {
+            return parts
+                .iter()
+                .for_each(|part| self.find_missing(part, json, pointer.clone(), missing));
+        }
+        // One of several is left to serde, unless the others are null: then it is optional, and here.
+        let choices = schema["oneOf"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        if let [one] = choices
             .iter()
-            .map(String::as_str)
-            .filter(|field| *field != name),
-        2,
-    );
-    let fix = if near.is_empty() {
-        "remove it".to_owned()
-    } else {
-        format!("did you mean {}?", near.join(" or "))
-    };
-    found("unknown-field", pointer)
-        .says(format!("there is no field `{name}` here"))
-        .fix(fix)
+            .filter(|choice| choice["type"] != "null")
+            .collect::<Vec<_>>()
+            .as_slice()
+        {
+            return self.find_missing(one, json, pointer, missing);
+        }
+        match json {
+            Value::Object(members) => {
+                let required = schema["required"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str);
+                let absent = required.filter(|name| !members.contains_key(*name));
+                missing.extend(absent.map(|name| {
+                    found("type", pointer.clone()).says(format!("missing field `{name}`"))
+                }));
+                for (name, member) in members {
+                    let below = schema["properties"]
+                        .get(name)
+                        .unwrap_or(&schema["additionalProperties"]);
+                    self.find_missing(
+                        below,
+                        member,
+                        format!("{pointer}/{}", escaped(name)),
+                        missing,
+                    );
+                }
+            }
+            Value::Array(items) => {
+                for (place, item) in items.iter().enumerate() {
+                    self.find_missing(
+                        &schema["items"],
+                        item,
+                        format!("{pointer}/{place}"),
+                        missing,
+                    );
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn unknown_field(&self, place: &Ignored<'_>) -> Finding {
+        let pointer = pointer(place);
+        let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
+        // One that belongs elsewhere is no answer to itself.
+        let near = nearest(
+            &name,
+            self.fields
+                .iter()
+                .map(String::as_str)
+                .filter(|field| *field != name),
+            2,
+        );
+        let fix = if near.is_empty() {
+            "remove it".to_owned()
+        } else {
+            format!("did you mean {}?", near.join(" or "))
+        };
+        found("unknown-field", pointer)
+            .says(format!("there is no field `{name}` here"))
+            .fix(fix)
+    }
 }
 
 /// A document of one of our own types, as far as it can be read.
@@ -344,7 +368,7 @@ mod tests {
         let fields: serde_json::Map<String, Value> = numbered
             .chain([("accelerator_cuont".to_owned(), json!(1))])
             .collect();
-        let (_, mut unknown) = read::<bakeoff_domain::run::RunSpec>(&Value::Object(fields));
+        let (_, mut unknown) = read::<bakeoff_domain::spec::run::RunSpec>(&Value::Object(fields));
         unknown.retain(|finding| finding.rule == "unknown-field");
         assert_eq!(unknown.len(), UNKNOWN_MAX + 1);
         assert!(

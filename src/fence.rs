@@ -1,10 +1,10 @@
 //! Whether this process may act on AWS: the fence task's last result, which expires when it is not
-//! confirmed. The rules are in [`bakeoff_domain::fence`].
+//! confirmed. The rules are in [`bakeoff_domain::lifecycle::fence`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bakeoff_domain::fence::{SILENCE, TRUSTED};
+use bakeoff_domain::lifecycle::fence::{SILENCE, TRUSTED};
 use chrono::{DateTime, Utc};
 
 /// Where a process stands.

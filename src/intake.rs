@@ -4,27 +4,29 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::{Finding, Severity, capped};
-use bakeoff_domain::forecast::{self, Measurement};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::lint::rules::found;
-use bakeoff_domain::metric;
-use bakeoff_domain::plan::{TrialPlan, plan};
-use bakeoff_domain::preview::{self, Preview};
-use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::measure::metric;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_domain::{lint, money::Usd};
+use bakeoff_domain::spec::measurement::Measurement;
+use bakeoff_planner::lint;
+use bakeoff_planner::lint::rules::found;
+use bakeoff_planner::plan::{TrialPlan, plan};
+use bakeoff_planner::predict::forecast;
+use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
 
+use crate::api::{CreatedExperiment, PlannedTrial};
 use crate::app::{App, Settings};
-use crate::figures::Figures;
 use crate::ids;
+use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
-use crate::store::prices::Tariffs;
+use crate::store::money::prices::Tariffs;
 use crate::store::requests::Once;
 use crate::store::{Store, StoreError};
-use crate::view::{CreatedExperiment, PlannedTrial};
 
 /// An experiment that may be started, with ids, not yet written.
 #[derive(Debug)]

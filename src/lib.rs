@@ -1,7 +1,9 @@
 //! Bakeoff, the service: HTTP, store, tasks, command line. A library so that the integration tests
 //! can drive it; its rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
 
+pub mod api;
 pub mod app;
+pub mod auth;
 pub mod aws;
 pub mod cli;
 pub mod clock;
@@ -9,16 +11,12 @@ pub mod crash;
 pub mod document;
 pub mod event_board;
 pub mod fence;
-pub mod figures;
 pub mod http;
 pub mod ids;
 pub mod intake;
 pub mod leader;
 pub mod pulse;
-pub mod push_token;
 pub mod read;
 pub mod refresh;
-pub mod sns;
 pub mod store;
 pub mod tasks;
-pub mod view;

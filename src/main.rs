@@ -9,6 +9,7 @@ use clap::Parser;
 async fn main() -> ExitCode {
     bakeoff_postgres::reaper::stand_by();
     bakeoff_domain::read_embedded();
+    bakeoff_planner::read_embedded();
     match Cli::parse().run().await {
         Ok(code) => code,
         Err(error) => {

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use bakeoff_domain::catalog;
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::ports::AwsError;
-use bakeoff_domain::price::{self, Component, NewPrice, PriceStatus};
-use bakeoff_domain::price_list::{self, ListedRate, Skipped};
+use bakeoff_domain::money::price::{self, Component, NewPrice, PriceStatus};
+use bakeoff_domain::money::price_list::{self, ListedRate, Skipped};
+use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Utc};
 use thiserror::Error;
 
+use crate::api::{PriceChange, Refreshed, SkippedProduct};
 use crate::app::App;
 use crate::ids;
 use crate::store::StoreError;
-use crate::view::{PriceChange, Refreshed, SkippedProduct};
 
 /// Where listed prices come from.
 const SOURCE: &str = "AWS Price List API";

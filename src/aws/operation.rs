@@ -1,7 +1,7 @@
 //! The operations of AWS that are called: their names, and where their pace begins. Who calls them
 //! is [`super::Aws`].
 
-use bakeoff_domain::limiter::Limiter;
+use bakeoff_domain::sagemaker::limiter::Limiter;
 
 /// An operation with a limiter and a tally of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

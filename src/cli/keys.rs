@@ -4,8 +4,9 @@ use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use clap::{Args, Subcommand};
 
 use super::database;
+use crate::auth::keys::{Role, format_key, hash};
+use crate::auth::secrets::{self, events_key};
 use crate::clock::real_now;
-use crate::http::{Role, events_key, format_key, hash};
 use crate::ids;
 use crate::store::keys::NewKey;
 
@@ -59,7 +60,7 @@ pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     let project = store
         .ensure_project(ProjectId(ids::fresh()), &create.project, now)
         .await?;
-    let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
+    let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
     let key = NewKey {
         id,
         name: &create.name,

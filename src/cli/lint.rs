@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::lint::Kind;
-use bakeoff_domain::price::{self, Price};
-use bakeoff_domain::{body, estimator};
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_planner::lint::Kind;
+use bakeoff_planner::render::{body, estimator};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use bakeoff_domain::finding::Finding;
-use bakeoff_domain::plan::{Tariff, plan};
-use bakeoff_domain::preview::{Preview, preview};
+use bakeoff_domain::money::price;
+use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_domain::{lint, price};
+use bakeoff_planner::lint;
+use bakeoff_planner::plan::plan;
+use bakeoff_planner::preview::{Preview, preview};
 use chrono::TimeDelta;
 use clap::Args;
 

@@ -2,16 +2,16 @@
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::fit::Verdict;
-use bakeoff_domain::forecast::Interval;
-use bakeoff_domain::preview::{CandidatePreview, Preview};
-use bakeoff_domain::recommend::{Conclusion, Ranked};
+use bakeoff_domain::ranking::recommend::{Conclusion, Ranked};
 use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_planner::predict::fit::Verdict;
+use bakeoff_planner::predict::forecast::Interval;
+use bakeoff_planner::preview::{CandidatePreview, Preview};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use super::run::Ended;
-use crate::view::{ComparisonRow, CreatedExperiment};
+use crate::api::{ComparisonRow, CreatedExperiment};
 
 fn purchase(option: PurchaseOption) -> &'static str {
     match option {

@@ -6,17 +6,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bakeoff_domain::attempt::{ExperimentState, TrialState};
 use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::client::{Client, Target};
 use super::report;
+use crate::api::{Comparison, ComparisonRow, CreatedExperiment, RecommendationView};
 use crate::clock::real_sleep;
 use crate::ids;
-use crate::view::{Comparison, ComparisonRow, CreatedExperiment, RecommendationView};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BAR_LENGTH: u64 = 1000;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::ids;
+use crate::auth::secrets;
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct SecretOptions {
@@ -47,7 +47,7 @@ pub(super) fn of_service(
         (Some(text), _) => parse(text),
         (None, Some(path)) if path.exists() => parse(&std::fs::read_to_string(path)?),
         (None, Some(path)) => {
-            let fresh = hex::encode(ids::secret());
+            let fresh = hex::encode(secrets::secret());
             super::serve::write_whole(&path, &fresh)?;
             parse(&fresh)
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use bakeoff_domain::clock::Timescale;
-use bakeoff_domain::decide::Policy;
-use bakeoff_domain::price;
+use bakeoff_domain::lifecycle::policy::Policy;
+use bakeoff_domain::money::price;
 use chrono::TimeDelta;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -23,13 +23,13 @@ use tokio_util::task::TaskTracker;
 use super::database::{self, Embedded};
 use super::secret;
 use crate::app::{App, Settings};
+use crate::aws::sns::Sns;
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
 use crate::pulse::Pulse;
-use crate::sns::Sns;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
 
@@ -156,7 +156,7 @@ pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
     };
     let under_way = CancellationToken::new();
     let served = tokio::select! {
-        served = serve(&options, clock, &url, (&asked, &under_way)) => served,
+        served = serve(&options, clock, &url, &asked, &under_way) => served,
         () = asked_before(&asked, &under_way) => Ok(()),
     };
     if let Some(embedded) = embedded {
@@ -214,13 +214,49 @@ async fn serve(
     options: &ServeOptions,
     clock: Timescale,
     url: &str,
-    (asked, under_way): (&CancellationToken, &CancellationToken),
+    asked: &CancellationToken,
+    under_way: &CancellationToken,
 ) -> anyhow::Result<()> {
     // A migration may take longer than any statement of the service.
     prepare_schema(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
     let lease = lease(options);
     let (tasks_share, http_share) = connections(options.database_connections);
     let store = Store::connect_lazy(url, http_share, Some(lease))?;
+    let app = compose(options, clock, store).await?;
+    under_way.cancel();
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
+    let beside = App {
+        store: app.store.apart(tasks_share, lease),
+        ..app.clone()
+    };
+    let migrated = upgraded(app.store.clone(), lease);
+    tasks::spawn(&beside, &tracker, &stop);
+    let listener = listen(options).await?;
+    let limits = http::Limits::of_process();
+    let server = tokio::spawn(http::serve(
+        listener,
+        http::router(app),
+        limits,
+        stop.clone(),
+    ));
+    let outcome = tokio::select! {
+        () = asked.cancelled() => Ok(()),
+        error = migrated => Err(error),
+    };
+    tracing::info!("stopping");
+    stop.cancel();
+    tracker.close();
+    // A stream that stays open must not keep the process.
+    tokio::select! {
+        _ = async { (server.await, tracker.wait().await) } => {}
+        () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
+    }
+    outcome
+}
+
+/// Where AWS and the database come together; nothing is started yet.
+async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyhow::Result<App> {
     let elsewhere = store.living_elsewhere(&options.region).await?;
     ensure!(
         elsewhere == 0,
@@ -239,7 +275,7 @@ async fn serve(
     let aws = Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND));
     pin_account(&store, &aws).await?;
     let fence = open_fence(&store, options).await?;
-    let app = App {
+    Ok(App {
         aws,
         fence: Arc::new(fence),
         newest: Arc::default(),
@@ -261,16 +297,10 @@ async fn serve(
         clock,
         wake: Arc::new(Notify::new()),
         events: EventBoard::default(),
-    };
-    under_way.cancel();
-    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
-    // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
-    let beside = App {
-        store: app.store.apart(tasks_share, lease),
-        ..app.clone()
-    };
-    let migrated = upgraded(app.store.clone(), lease);
-    tasks::spawn(&beside, &tracker, &stop);
+    })
+}
+
+async fn listen(options: &ServeOptions) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("{}", options.listen))?;
@@ -283,26 +313,7 @@ async fn serve(
         region = options.region,
         "Bakeoff listens; /docs documents the API"
     );
-    let limits = http::Limits::of_process();
-    let server = tokio::spawn(http::serve(
-        listener,
-        http::router(app),
-        limits,
-        stop.clone(),
-    ));
-    let outcome = tokio::select! {
-        () = asked.cancelled() => Ok(()),
-        error = migrated => Err(error),
-    };
-    tracing::info!("stopping");
-    stop.cancel();
-    tracker.close();
-    // A stream that stays open must not keep the process.
-    tokio::select! {
-        _ = async { (server.await, tracker.wait().await) } => {}
-        () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
-    }
-    outcome
+    Ok(listener)
 }
 
 /// How long the database may take to say which version its schema has.

@@ -1,45 +1,17 @@
-//! Who is asking: bearer API keys, `bk_<key id>_<secret>`. Only a hash of the secret is stored; it
-//! is compared in constant time. A key belongs to a project and has a role.
+//! Who is asking, and what for: the extractors that every handler but a few begins with. What a key
+//! is, is in [`crate::auth::keys`].
 
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
-use clap::ValueEnum;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
 use crate::app::App;
+use crate::auth::keys::{Role, hash, parse_key};
+use crate::auth::push_token;
 use crate::clock::real_now;
-use crate::push_token;
-
-/// What a key may do; each role may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Role {
-    /// Read.
-    Viewer,
-    /// Start and cancel experiments, write workloads, profiles and metrics.
-    Editor,
-    /// Make templates and whatever gives others power; set prices, budgets and limits.
-    Admin,
-}
-
-impl Role {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Editor => "editor",
-            Self::Admin => "admin",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [Self::Viewer, Self::Editor, Self::Admin]
-            .into_iter()
-            .find(|role| role.as_str() == text)
-    }
-}
 
 /// A caller whose key was valid.
 #[derive(Debug, Clone, Copy)]
@@ -127,21 +99,6 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
-/// Writes a key as its owner gets to see it, once.
-pub fn format_key(id: ApiKeyId, secret: &[u8; 32]) -> String {
-    format!("bk_{}_{}", id.0.as_simple(), hex::encode(secret))
-}
-
-pub fn hash(secret: &[u8]) -> [u8; 32] {
-    Sha256::digest(secret).into()
-}
-
-fn parse_key(text: &str) -> Option<(ApiKeyId, Vec<u8>)> {
-    let (id, secret) = text.strip_prefix("bk_")?.split_once('_')?;
-    let secret = hex::decode(secret).ok().filter(|bytes| bytes.len() == 32)?;
-    Some((ApiKeyId(uuid::Uuid::try_parse(id).ok()?), secret))
-}
-
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
@@ -169,24 +126,5 @@ impl FromRequestParts<App> for Caller {
             key: id,
             role,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_reads_back_and_a_broken_one_does_not() {
-        let id = ApiKeyId(uuid::Uuid::from_u128(9));
-        let text = format_key(id, &[7; 32]);
-        assert_eq!(parse_key(&text), Some((id, vec![7; 32])));
-        assert_eq!(parse_key("bk_1_2"), None);
-        assert_eq!(parse_key(&text.replace("bk_", "ak_")), None);
-    }
-
-    #[test]
-    fn roles_are_ordered() {
-        assert!(Role::Viewer < Role::Editor && Role::Editor < Role::Admin);
     }
 }

@@ -3,18 +3,17 @@
 //! look.
 //!
 //! It comes through an API destination, with a key, or through an SNS topic, with a signature
-//! ([`crate::sns`]). The key is one of the installation, not of a project: events are of the whole
+//! ([`crate::aws::sns`]). The key is one of the installation, not of a project: events are of the whole
 //! account. It is derived, so nothing secret is stored, and opens nothing but this door.
 
 use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use bakeoff_domain::job::{JobStatus, MARKER};
-use bakeoff_domain::requested::Actual;
-use bakeoff_domain::watch::{Change, Known, deserves_a_look};
+use bakeoff_domain::lifecycle::watch::{Change, Known, deserves_a_look};
+use bakeoff_domain::sagemaker::observed::{Actual, JobStatus};
+use bakeoff_domain::sagemaker::request::MARKER;
 use chrono::{DateTime, Utc};
-use hmac::Mac;
 use serde::Deserialize;
 use subtle::ConstantTimeEq;
 use utoipa::ToSchema;
@@ -22,17 +21,9 @@ use utoipa::ToSchema;
 use super::extract::Raw;
 use super::problem::{Problem, Problems};
 use crate::app::App;
-use crate::ids::mac;
-use crate::sns::{Opened, SnsError};
-
-/// The key of an installation's events, as an API destination sends it: `Authorization: Bearer
-/// bke_…`.
-pub fn events_key(secret_key: &[u8; 32]) -> String {
-    format!(
-        "bke_{}",
-        hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes())
-    )
-}
+use crate::auth::secrets::events_key;
+use crate::aws::sns::{Opened, SnsError};
+use crate::store::watch::Started;
 
 fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers
@@ -185,9 +176,10 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
         .zip(modified_at)
         .is_some_and(|(ours, theirs)| theirs < ours);
     let is_new = known.secondary_status.as_deref() != Some(detail.secondary_status.as_str());
-    let started = started_at
-        .filter(|_| !known.has_started)
-        .map(|at| (known.attempt, at));
+    let started = started_at.filter(|_| !known.has_started).map(|at| Started {
+        attempt: known.attempt,
+        at,
+    });
     let known = Known {
         has_started: known.has_started || started_at.is_some(),
         ..known

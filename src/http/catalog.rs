@@ -5,8 +5,8 @@ use axum::extract::{Path, State};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::ports::AwsError;
-use bakeoff_domain::price::{self, Price, PriceStatus, Rate};
+use bakeoff_domain::money::price::{self, Price, PriceStatus, Rate};
+use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,10 @@ use super::auth::{Admin, Caller};
 use super::extract::{Params, Strict};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
+use crate::api::Refreshed;
 use crate::app::App;
 use crate::ids;
 use crate::refresh::{RefreshError, refresh};
-use crate::view::Refreshed;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -16,10 +16,10 @@ use super::heavy::aside;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
 use crate::app::App;
-use crate::ids::{self, mac};
-use crate::intake;
+use crate::auth::secrets::mac;
 use crate::store::StoreError;
 use crate::store::requests::{Once, Template};
+use crate::{ids, intake};
 
 /// A template to be stored.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -95,7 +95,7 @@ pub(super) async fn create_template(
     };
     let id = TemplateId(ids::fresh());
     app.store
-        .insert_template(caller.project, (id, &new.name), &spec, app.clock.now())
+        .insert_template(caller.project, id, &new.name, &spec, app.clock.now())
         .await?;
     let created = CreatedTemplate {
         id,

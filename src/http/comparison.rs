@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, RunId, TrialId};
-use bakeoff_domain::metric;
+use bakeoff_domain::measure::metric;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -12,13 +12,12 @@ use uuid::Uuid;
 use super::auth::Caller;
 use super::experiments::find;
 use super::extract::{Id, Params};
-use super::heavy;
-use super::page;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
+use super::{heavy, page};
+use crate::api::{Comparison, ComparisonTable, Convergence};
 use crate::app::App;
 use crate::read::{self, Selection};
-use crate::view::{Comparison, ComparisonTable, Convergence};
 
 /// Experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;
@@ -203,13 +202,7 @@ pub(super) async fn convergence(
     .await?;
     let name = params.metric.as_deref().unwrap_or(metric::TRAIN_LOSS);
     let name = metric::standard(name).map_or(name, |standard| standard.name);
-    let curves = read::curves(
-        &app.store,
-        &selection,
-        (name, params.target),
-        app.clock.now(),
-    )
-    .await?;
+    let curves = read::curves(&app.store, &selection, name, params.target, app.clock.now()).await?;
     match Format::chosen(params.format, &headers) {
         Format::Json => {
             Ok(([(header::VARY, "Accept")], heavy::json(curves).await?).into_response())
@@ -302,7 +295,7 @@ async fn selected(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::ComparisonRow;
+    use crate::api::ComparisonRow;
 
     /// The table's columns are the fields of a row, in their order.
     #[test]

@@ -12,7 +12,7 @@ use super::auth::Admin;
 use super::extract::{Id, Strict};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
-use crate::store::corrections::{BilledByHand, Corrected};
+use crate::store::money::corrections::{BilledByHand, Corrected};
 
 /// No job is billed for longer than its 28 days, the stop and the transfers; beyond, somebody has
 /// given milliseconds.

@@ -20,10 +20,11 @@ use super::experiments;
 use super::extract::{Id, Params};
 use super::page::{self, Page};
 use super::problem::{Problem, Problems};
+use crate::api::EventView;
 use crate::app::App;
 use crate::clock::real_sleep;
 use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace, Subscription};
-use crate::view::EventView;
+use crate::store::{Store, StoreError};
 
 const BATCH: i64 = 200;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -60,7 +61,11 @@ pub(super) async fn of_experiment(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     experiments::find(&app, caller, id).await?;
-    answer((app, caller), (id, None), &params, &headers).await
+    let of = Subject {
+        experiment: id,
+        trial: None,
+    };
+    answer(app, caller, of, &params, &headers).await
 }
 
 /// Events of a trial
@@ -77,18 +82,37 @@ pub(super) async fn of_trial(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let trial = super::trials::find(&app, caller, id).await?;
-    answer(
-        (app, caller),
-        (trial.experiment_id, Some(id)),
-        &params,
-        &headers,
-    )
-    .await
+    let of = Subject {
+        experiment: trial.experiment_id,
+        trial: Some(id),
+    };
+    answer(app, caller, of, &params, &headers).await
+}
+
+/// What events are about: an experiment, or one of its trials.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    experiment: ExperimentId,
+    trial: Option<TrialId>,
+}
+
+impl Subject {
+    async fn events_after(
+        self,
+        store: &Store,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<EventView>, StoreError> {
+        store
+            .events_after(self.experiment, self.trial, after, limit)
+            .await
+    }
 }
 
 async fn answer(
-    (app, caller): (App, Caller),
-    of: (ExperimentId, Option<TrialId>),
+    app: App,
+    caller: Caller,
+    of: Subject,
     params: &EventParams,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
@@ -104,13 +128,13 @@ async fn answer(
         let place = app.events.open_stream(caller.key);
         let place = place.ok_or_else(|| Problem::too_many_streams(STREAMS_OF_KEY_MAX))?;
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-        return Ok(Sse::new(stream(app, (caller, place), of, after))
+        return Ok(Sse::new(stream(app, caller, place, of, after))
             .keep_alive(keep_alive)
             .into_response());
     }
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app.store.events_after(of.0, of.1, after, limit).await?;
+    let rows = of.events_after(&app.store, after, limit).await?;
     Ok(Json(page::cut_by_number(rows, size, |row| row.id)).into_response())
 }
 
@@ -131,11 +155,12 @@ struct Streaming {
 /// `Last-Event-ID`.
 fn stream(
     app: App,
-    (caller, place): (Caller, StreamPlace),
-    of: (ExperimentId, Option<TrialId>),
+    caller: Caller,
+    place: StreamPlace,
+    of: Subject,
     after: i64,
 ) -> impl Stream<Item = Result<SseEvent, Infallible>> {
-    let told = app.events.subscribe(of.0);
+    let told = app.events.subscribe(of.experiment);
     let batch = Vec::new().into_iter();
     let end = Box::pin(real_sleep(STREAM_FOR));
     let start = Streaming {
@@ -162,12 +187,8 @@ fn stream(
             }
             on.told.mark_unchanged();
             // A database that is away for a moment is asked again when it is told of something.
-            let more = on
-                .app
-                .store
-                .events_after(of.0, of.1, on.after, BATCH)
-                .await
-                .unwrap_or_default();
+            let more = of.events_after(&on.app.store, on.after, BATCH).await;
+            let more = more.unwrap_or_default();
             if more.is_empty() {
                 tokio::select! {
                     () = on.told.changed() => {}

@@ -5,8 +5,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
@@ -18,17 +18,16 @@ use super::extract::{Id, Params, Raw, parse};
 use super::heavy::{self, aside};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
+use crate::api::{
+    CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
+};
 use crate::app::App;
 use crate::clock::real_sleep;
-use crate::intake;
-use crate::read;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::lifecycle::Wish;
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
-use crate::view::{
-    CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
-};
+use crate::{intake, read};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 
@@ -263,7 +262,7 @@ async fn wish(
 ) -> Result<Json<ExperimentView>, Problem> {
     find(app, caller, id).await?;
     app.store
-        .wish((caller.project, id), wish, app.clock.now())
+        .wish(caller.project, id, wish, app.clock.now())
         .await?;
     app.wake.notify_one();
     Ok(Json(read::experiment_view(find(app, caller, id).await?)))
@@ -308,7 +307,7 @@ pub(super) async fn trials(
     Id(id): Id<ExperimentId>,
 ) -> Result<Response, Problem> {
     find(&app, caller, id).await?;
-    let items = read::trial_views(&app.store, (caller.project, id), app.clock.now()).await?;
+    let items = read::trial_views(&app.store, caller.project, id, app.clock.now()).await?;
     heavy::json(Page {
         items,
         next_page_token: None,

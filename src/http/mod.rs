@@ -28,6 +28,10 @@ mod table;
 mod trials;
 mod usage;
 
+pub use page::Page;
+pub use problem::{FieldError, Problem};
+pub use server::{Limits, serve};
+
 use axum::Router;
 use axum::response::Redirect;
 use axum::routing::get;
@@ -39,12 +43,6 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::app::App;
-
-pub use auth::{Role, format_key, hash};
-pub use aws_events::events_key;
-pub use page::Page;
-pub use problem::{FieldError, Problem};
-pub use server::{Limits, serve};
 
 #[derive(OpenApi)]
 #[openapi(

@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::lint::{Kind, rules};
-use bakeoff_domain::preview::Preview;
-use bakeoff_domain::price;
+use bakeoff_domain::money::price;
 use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_planner::lint::{Kind, rules};
+use bakeoff_planner::preview::Preview;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -19,8 +19,7 @@ use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::page::{self, Page};
 use super::problem::{Problem, Problems};
 use crate::app::App;
-use crate::document;
-use crate::intake;
+use crate::{document, intake};
 
 /// Plan an experiment
 ///

@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::RunId;
-use bakeoff_domain::run::RunSpec;
+use bakeoff_domain::spec::run::RunSpec;
+use bakeoff_planner::lint;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,11 +17,11 @@ use super::extract::{Id, Params, Strict};
 use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::PageParams;
+use crate::api::ComparisonRow;
 use crate::app::App;
 use crate::ids;
 use crate::read::{self, Selection};
 use crate::store::runs::{Run, RunState};
-use crate::view::ComparisonRow;
 
 /// An external run.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -79,7 +80,7 @@ pub(super) async fn create(
     Editor(caller): Editor,
     Strict(spec): Strict<RunSpec>,
 ) -> Result<Response, Problem> {
-    let findings = spec.check();
+    let findings = lint::run::check(&spec);
     if !findings.is_empty() {
         return Err(Problem::invalid(
             findings.iter().map(FieldError::from).collect(),
@@ -87,7 +88,7 @@ pub(super) async fn create(
     }
     let id = RunId(ids::fresh());
     app.store
-        .insert_run((caller.project, id), &spec, app.clock.now())
+        .insert_run(caller.project, id, &spec, app.clock.now())
         .await?;
     let run = view(find(&app, caller, id).await?, None);
     Ok((
@@ -174,7 +175,7 @@ pub(super) async fn end(
         }]));
     }
     app.store
-        .end_run((caller.project, id), end.state, ended_at)
+        .end_run(caller.project, id, end.state, ended_at)
         .await?;
     Ok(Json(shown(&app, caller, id).await?))
 }

@@ -6,10 +6,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use bakeoff_domain::ids::{RunId, TrialId};
-use bakeoff_domain::metric::{self, Source, Subject};
-use bakeoff_domain::rollup::{Columns, thin};
-use bakeoff_domain::samples::{self, Batch, LineError, Reading};
-use bakeoff_domain::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
+use bakeoff_domain::measure::metric::{self, Source, Subject};
+use bakeoff_domain::measure::rollup::{Columns, thin};
+use bakeoff_domain::measure::samples::{self, Batch, LineError, Reading};
+use bakeoff_domain::measure::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -18,10 +18,10 @@ use super::auth::{Caller, Editor, Pusher};
 use super::extract::{Id, Params, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
-use super::table::{self, Column, Format};
+use super::table::{self, Column, Format, Table};
 use crate::app::App;
-use crate::figures::preferred;
-use crate::push_token;
+use crate::auth::push_token;
+use crate::read::figures::preferred;
 use crate::store::series::{Appended, Named, Samples, Series};
 
 /// The largest body of a push.
@@ -381,6 +381,38 @@ async fn points(app: &App, series: &Series) -> Result<Columns, Problem> {
     Ok(aside(move || stored.columns()).await??)
 }
 
+fn table_of(columns: Columns) -> Table {
+    let steps = columns
+        .step
+        .iter()
+        .map(|step| (*step >= 0).then_some(i64::from(*step)))
+        .collect();
+    let times = columns.at.iter().copied().map(Some).collect();
+    let values = columns.value.into_iter().map(Some).collect();
+    vec![
+        ("at", Column::Time(times)),
+        ("step", Column::Whole(steps)),
+        ("value", Column::Real(values)),
+    ]
+}
+
+/// JSON has no number for what is not finite.
+fn point_columns(columns: &Columns) -> PointColumns {
+    PointColumns {
+        at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
+        step: columns
+            .step
+            .iter()
+            .map(|step| (*step >= 0).then_some(*step))
+            .collect(),
+        value: columns
+            .value
+            .iter()
+            .map(|value| value.is_finite().then_some(*value))
+            .collect(),
+    }
+}
+
 async fn read(
     app: &App,
     caller: Caller,
@@ -399,21 +431,7 @@ async fn read(
     let format = Format::chosen(params.format, headers);
     if format != Format::Json {
         let columns = points(app, &series).await?;
-        let table = move || {
-            let steps = columns
-                .step
-                .iter()
-                .map(|step| (*step >= 0).then_some(i64::from(*step)))
-                .collect();
-            let times = columns.at.iter().copied().map(Some).collect();
-            let values = columns.value.into_iter().map(Some).collect();
-            vec![
-                ("at", Column::Time(times)),
-                ("step", Column::Whole(steps)),
-                ("value", Column::Real(values)),
-            ]
-        };
-        return table::respond(format, table).await;
+        return table::respond(format, move || table_of(columns)).await;
     }
     let buckets: Vec<Bucket> = app
         .store
@@ -451,19 +469,7 @@ async fn read(
         source: series.source,
         stored_points: series.points,
         non_finite_points: series.non_finite,
-        points: points.map(|columns| PointColumns {
-            at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
-            step: columns
-                .step
-                .iter()
-                .map(|step| (*step >= 0).then_some(*step))
-                .collect(),
-            value: columns
-                .value
-                .iter()
-                .map(|value| value.is_finite().then_some(*value))
-                .collect(),
-        }),
+        points: points.as_ref().map(point_columns),
         buckets: if by_buckets {
             merged(buckets, most)
         } else {

@@ -7,8 +7,8 @@ use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::finding::{Severity, capped};
 use bakeoff_domain::ids::{ProfileId, WorkloadId};
-use bakeoff_domain::lint::{self, Document};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
+use bakeoff_planner::lint::{self, Document};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +20,7 @@ use super::page::{self, Page};
 use super::problem::{FieldError, Problem, Problems};
 use crate::app::App;
 use crate::ids;
-use crate::store::specs::{StoredProfile, StoredWorkload};
+use crate::store::specs::{self, StoredProfile, StoredWorkload};
 
 /// One version of a workload.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -203,10 +203,14 @@ pub(super) async fn create_profile(
         at: "/spec",
     })
     .await?;
-    let parts = (new.name.as_str(), new.instance_type.as_str(), &new.spec);
+    let profile = specs::NewProfile {
+        name: &new.name,
+        instance_type: &new.instance_type,
+        spec: &new.spec,
+    };
     let stored = app
         .store
-        .create_profile(caller.project, ids::fresh(), parts, app.clock.now())
+        .create_profile(caller.project, ids::fresh(), profile, app.clock.now())
         .await?;
     Ok((StatusCode::CREATED, Json(profile_view(stored))))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::ids::{ExperimentId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,11 @@ use uuid::Uuid;
 
 use super::auth::Caller;
 use super::extract::Params;
-use super::heavy;
-use super::page;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
+use super::{heavy, page};
 use crate::app::App;
-use crate::store::spending::{By, Span};
+use crate::store::money::spending::{By, Saved, Span, Spent};
 
 const DAYS_DEFAULT: i64 = 30;
 const DAYS_MAX: i64 = 400;
@@ -117,23 +116,7 @@ pub(super) async fn spending(
     Params(params): Params<SpendingParams>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let until = params.until.unwrap_or_else(|| app.clock.now());
-    let usual = until.checked_sub_signed(TimeDelta::days(DAYS_DEFAULT));
-    let Some(from) = params.from.or(usual) else {
-        return Err(page::parameter("until", "it is too long ago"));
-    };
-    if !(TimeDelta::zero()..=TimeDelta::days(DAYS_MAX)).contains(&(until - from)) {
-        return Err(page::parameter(
-            "from",
-            format!("it is not within the {DAYS_MAX} days before `until`"),
-        ));
-    }
-    let span = Span {
-        project: caller.project,
-        experiment: params.experiment_id,
-        from,
-        until,
-    };
+    let span = span(&params, caller.project, app.clock.now())?;
     let by = match params.group_by {
         GroupBy::Day => By::Day,
         GroupBy::Experiment => By::Experiment,
@@ -147,6 +130,50 @@ pub(super) async fn spending(
             "there are too many groups; name an experiment_id, or a shorter span",
         ));
     }
+    let saved = app.store.saved_by_spot(&span, by).await?;
+    let Summed { rows, total } = summed(&spent, &saved);
+    match Format::chosen(params.format, &headers) {
+        Format::Json => {
+            let table = Spending {
+                currency: "USD".to_owned(),
+                from: span.from,
+                until: span.until,
+                rows,
+                total,
+            };
+            Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response())
+        }
+        format => table::rows(format, COLUMNS, rows).await,
+    }
+}
+
+fn span(params: &SpendingParams, project: ProjectId, now: DateTime<Utc>) -> Result<Span, Problem> {
+    let until = params.until.unwrap_or(now);
+    let usual = until.checked_sub_signed(TimeDelta::days(DAYS_DEFAULT));
+    let Some(from) = params.from.or(usual) else {
+        return Err(page::parameter("until", "it is too long ago"));
+    };
+    if !(TimeDelta::zero()..=TimeDelta::days(DAYS_MAX)).contains(&(until - from)) {
+        return Err(page::parameter(
+            "from",
+            format!("it is not within the {DAYS_MAX} days before `until`"),
+        ));
+    }
+    Ok(Span {
+        project,
+        experiment: params.experiment_id,
+        from,
+        until,
+    })
+}
+
+/// Rows by group, in their order, and what they come to.
+struct Summed {
+    rows: Vec<SpendingRow>,
+    total: SpendingRow,
+}
+
+fn summed(spent: &[Spent], saved: &[Saved]) -> Summed {
     let mut groups: BTreeMap<Group, SpendingRow> = BTreeMap::new();
     let mut total = SpendingRow::default();
     for one in spent {
@@ -158,7 +185,7 @@ pub(super) async fn spending(
             row.estimated |= one.estimated;
         }
     }
-    for one in app.store.saved_by_spot(&span, by).await? {
+    for one in saved {
         groups
             .entry((one.day, one.experiment, one.trial))
             .or_default()
@@ -173,19 +200,9 @@ pub(super) async fn spending(
             trial_id: trial.map(TrialId),
             ..row
         });
-    let rows: Vec<SpendingRow> = named.collect();
-    match Format::chosen(params.format, &headers) {
-        Format::Json => {
-            let table = Spending {
-                currency: "USD".to_owned(),
-                from,
-                until,
-                rows,
-                total,
-            };
-            Ok(([(header::VARY, "Accept")], heavy::json(table).await?).into_response())
-        }
-        format => table::rows(format, COLUMNS, rows).await,
+    Summed {
+        rows: named.collect(),
+        total,
     }
 }
 

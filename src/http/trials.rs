@@ -9,10 +9,10 @@ use super::auth::Caller;
 use super::extract::Id;
 use super::page::Page;
 use super::problem::{Problem, Problems};
+use crate::api::{AttemptView, TrialView};
 use crate::app::App;
 use crate::read;
 use crate::store::trials::Trial;
-use crate::view::{AttemptView, TrialView};
 
 pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial, Problem> {
     let found = app.store.trial(caller.project, id).await?;

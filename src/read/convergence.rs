@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::convergence::{self, Stretch};
+use bakeoff_domain::measure::convergence::{self, Stretch};
+use bakeoff_domain::measure::steady::Bucket;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::PurchaseOption;
-use bakeoff_domain::steady::Bucket;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
 use super::{Evidence, Selection, load};
-use crate::figures::preferred;
+use crate::api::{Convergence, CurvePoint, TargetView};
+use crate::read::figures::preferred;
 use crate::store::runs::Run;
 use crate::store::trials::{Attempt, Trial};
 use crate::store::{Store, StoreError};
-use crate::view::{Convergence, CurvePoint, TargetView};
 
 /// What a curve is of.
 struct Subject {
@@ -33,7 +33,8 @@ struct Subject {
 pub async fn curves(
     store: &Store,
     selection: &Selection,
-    (metric, target): (&str, Option<f64>),
+    metric: &str,
+    target: Option<f64>,
     now: DateTime<Utc>,
 ) -> Result<Convergence, StoreError> {
     let subjects = subjects(store, selection, now).await?;

@@ -2,29 +2,30 @@
 //! only, never samples.
 
 mod convergence;
+pub mod figures;
 mod rows;
+
+pub use convergence::curves;
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::metric;
-use bakeoff_domain::price::{self, Price};
-use bakeoff_domain::recommend::{Outcome, Recommendation, Tokens, recommend};
-use bakeoff_domain::spot;
+use bakeoff_domain::lifecycle::spot;
+use bakeoff_domain::measure::metric;
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::ranking::recommend::{Outcome, Recommendation, Tokens, recommend};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::figures::Figures;
+use crate::api::{
+    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView,
+};
+use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
-use crate::store::ledger::TrialCost;
+use crate::store::money::ledger::TrialCost;
 use crate::store::runs::Run;
 use crate::store::trials::{Attempt, ShownTrial, Trial};
 use crate::store::{Store, StoreError};
-use crate::view::{
-    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView,
-};
-
-pub use convergence::curves;
 
 /// All that the tables and the ranking of some trials rest on.
 #[derive(Default)]
@@ -287,7 +288,8 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
 /// Trials of an experiment with their attempts, in two queries.
 pub async fn trial_views(
     store: &Store,
-    (project, experiment): (ProjectId, ExperimentId),
+    project: ProjectId,
+    experiment: ExperimentId,
     now: DateTime<Utc>,
 ) -> Result<Vec<TrialView>, StoreError> {
     let ids = [experiment.0];
@@ -327,12 +329,12 @@ fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> Att
         && !attempt.state.is_terminal()
         && attempt.secondary_status.as_deref() == Some("Training");
     let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
-        let price = (trial.instance_count, attempt.usd_per_hour);
         spot::at_risk(
             since,
             attempt.checkpoint_at,
             trial.checkpoint_seconds,
-            price,
+            trial.instance_count,
+            attempt.usd_per_hour,
             now,
         )
         .usd

@@ -1,30 +1,30 @@
 //! Rows of the comparison: what one trial or one external run did and cost, from its figures, its
 //! attempts and its plan. Pure: what they rest on has been read already.
 
-use bakeoff_domain::attempt::{AttemptState, TrialState};
-use bakeoff_domain::bill::{self, Agreed, Usage};
+use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
-use bakeoff_domain::cost;
-use bakeoff_domain::eta::{self, NoEta};
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::job::seconds_between;
-use bakeoff_domain::metric;
-use bakeoff_domain::model::ModelShape;
-use bakeoff_domain::money::Usd;
-use bakeoff_domain::run::Expectation;
-use bakeoff_domain::spec::PurchaseOption;
-use bakeoff_domain::spot;
+use bakeoff_domain::lifecycle::spot;
+use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
+use bakeoff_domain::measure::eta::{self, NoEta};
+use bakeoff_domain::measure::metric;
+use bakeoff_domain::money::bill::{self, Agreed, Usage};
+use bakeoff_domain::money::{Usd, cost};
+use bakeoff_domain::sagemaker::observed::seconds_between;
+use bakeoff_domain::spec::expectation::Expectation;
+use bakeoff_domain::spec::{PurchaseOption, WorkloadSpec};
+use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
 use super::{Evidence, total};
-use crate::figures::Figures;
+use crate::api::{ComparisonRow, ExpectationView, RowKind};
+use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
 use crate::store::runs::{Run, RunState};
 use crate::store::trials::{Attempt, Trial};
-use crate::view::{ComparisonRow, ExpectationView, RowKind};
 
 /// Each expectation beside what the rows that it is about have measured.
 pub(super) fn expectations(
@@ -74,6 +74,23 @@ struct Shape<'a> {
     billed_share: Option<f64>,
 }
 
+impl<'a> Shape<'a> {
+    /// Without what it costs.
+    fn of_plan(plan: &TrialPlan, workload: Option<&'a WorkloadSpec>) -> Self {
+        let instance = catalog::find(&plan.instance_type);
+        Self {
+            model: workload.map(|workload| &workload.model),
+            global_batch: Some(plan.global_batch),
+            accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
+            peak_tflops: instance.and_then(InstanceType::peak_tflops),
+            epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
+            planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
+            usd_per_hour: None,
+            billed_share: None,
+        }
+    }
+}
+
 /// The columns that follow from figures and shape; the others are empty.
 fn measured(
     figures: &Figures,
@@ -82,17 +99,12 @@ fn measured(
     is_over: bool,
     now: DateTime<Utc>,
 ) -> ComparisonRow {
-    let speed = figures.steady(id, metric::TOKENS_PER_SECOND);
-    let mean = speed.map(|steady| steady.mean);
+    let speed = speed(figures, id, shape);
+    let mean = speed.tokens_per_second;
     let sequence = shape.model.map(|model| f64::from(model.sequence_length));
-    let per = |divisor: Option<f64>| Some(mean? / divisor?).filter(|rate| rate.is_finite());
     let tokens_per_step = sequence
         .zip(shape.global_batch)
         .map(|(sequence, batch)| sequence * real(batch));
-    let peak = shape
-        .peak_tflops
-        .map(|peak| peak * 1e12 * f64::from(shape.accelerators));
-    let flops = shape.model.map(ModelShape::flops_per_token);
     let per_million = mean.zip(shape.usd_per_hour).zip(shape.billed_share);
     let per_million = per_million
         .and_then(|((mean, rate), share)| cost::usd_per_million_tokens(rate, 1, mean, share));
@@ -101,35 +113,11 @@ fn measured(
         Some(Usd(per_million?.0.checked_mul(millions)?).rounded())
     };
     let step = figures.step(id);
-    let eta = shape
-        .planned_steps
-        .filter(|_| !is_over)
-        .map(|planned| eta::estimate(&figures.progress(id), planned, shape.usd_per_hour, now));
-    let stalled_since = match &eta {
-        Some(Err(NoEta::Stalled { since })) => Some(*since),
-        _ => None,
-    };
-    let eta = eta.and_then(Result::ok);
     ComparisonRow {
         instance_count: 1,
         accelerator_count: shape.accelerators,
-        tokens_per_second: mean,
-        tokens_per_second_half_width: speed.map(|steady| steady.half_width),
-        tokens_per_second_from_at: speed.map(|steady| steady.from_at),
-        tokens_per_second_until_at: speed.map(|steady| steady.until_at),
-        tokens_per_second_source: speed.and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
-        samples_per_second: figures
-            .mean(id, metric::SAMPLES_PER_SECOND)
-            .or_else(|| per(sequence)),
-        steps_per_second: figures
-            .mean(id, metric::STEPS_PER_SECOND)
-            .or_else(|| per(tokens_per_step)),
         gpu_utilization_percent: figures.mean(id, metric::GPU_UTILIZATION),
         gpu_memory_utilization_percent: figures.mean(id, metric::GPU_MEMORY_UTILIZATION),
-        mfu_percent: mean
-            .zip(flops)
-            .zip(peak)
-            .map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
         train_loss: figures.last(id, metric::TRAIN_LOSS),
         validation_loss: figures.last(id, metric::VALIDATION_LOSS),
         step,
@@ -139,19 +127,79 @@ fn measured(
             .map(|(step, planned)| {
                 (real(step.unsigned_abs()) / real(planned.unsigned_abs())).clamp(0.0, 1.0)
             }),
-        remaining_hours: eta.as_ref().map(|eta| eta.remaining_hours),
-        remaining_hours_low: eta.as_ref().map(|eta| eta.remaining_hours_low),
-        remaining_hours_high: eta.as_ref().map(|eta| eta.remaining_hours_high),
-        remaining_usd: eta.as_ref().and_then(|eta| eta.remaining_usd),
-        remaining_usd_low: eta.as_ref().and_then(|eta| eta.remaining_usd_low),
-        remaining_usd_high: eta.as_ref().and_then(|eta| eta.remaining_usd_high),
-        stalled_since,
         usd_per_million_tokens: per_million,
         usd_per_step: of_tokens(tokens_per_step),
         usd_per_epoch: of_tokens(shape.epoch_tokens.map(real)),
         usd_per_hour: shape.usd_per_hour,
         global_batch: shape.global_batch,
+        ..if is_over {
+            speed
+        } else {
+            remaining(speed, figures, id, shape, now)
+        }
+    }
+}
+
+/// The columns of speed: what was measured, and what follows from it.
+fn speed(figures: &Figures, id: Uuid, shape: &Shape<'_>) -> ComparisonRow {
+    let steady = figures.steady(id, metric::TOKENS_PER_SECOND);
+    let mean = steady.map(|steady| steady.mean);
+    let sequence = shape.model.map(|model| f64::from(model.sequence_length));
+    let tokens_per_step = sequence
+        .zip(shape.global_batch)
+        .map(|(sequence, batch)| sequence * real(batch));
+    let per = |divisor: Option<f64>| Some(mean? / divisor?).filter(|rate| rate.is_finite());
+    let peak = shape
+        .peak_tflops
+        .map(|peak| peak * 1e12 * f64::from(shape.accelerators));
+    let flops = shape.model.map(ModelShape::flops_per_token);
+    ComparisonRow {
+        tokens_per_second: mean,
+        tokens_per_second_half_width: steady.map(|steady| steady.half_width),
+        tokens_per_second_from_at: steady.map(|steady| steady.from_at),
+        tokens_per_second_until_at: steady.map(|steady| steady.until_at),
+        tokens_per_second_source: steady
+            .and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
+        samples_per_second: figures
+            .mean(id, metric::SAMPLES_PER_SECOND)
+            .or_else(|| per(sequence)),
+        steps_per_second: figures
+            .mean(id, metric::STEPS_PER_SECOND)
+            .or_else(|| per(tokens_per_step)),
+        mfu_percent: mean
+            .zip(flops)
+            .zip(peak)
+            .map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
         ..ComparisonRow::default()
+    }
+}
+
+/// Adds what is left of a training that has a planned end.
+fn remaining(
+    row: ComparisonRow,
+    figures: &Figures,
+    id: Uuid,
+    shape: &Shape<'_>,
+    now: DateTime<Utc>,
+) -> ComparisonRow {
+    let Some(planned) = shape.planned_steps else {
+        return row;
+    };
+    match eta::estimate(&figures.progress(id), planned, shape.usd_per_hour, now) {
+        Ok(eta) => ComparisonRow {
+            remaining_hours: Some(eta.remaining_hours),
+            remaining_hours_low: Some(eta.remaining_hours_low),
+            remaining_hours_high: Some(eta.remaining_hours_high),
+            remaining_usd: eta.remaining_usd,
+            remaining_usd_low: eta.remaining_usd_low,
+            remaining_usd_high: eta.remaining_usd_high,
+            ..row
+        },
+        Err(NoEta::Stalled { since }) => ComparisonRow {
+            stalled_since: Some(since),
+            ..row
+        },
+        Err(_) => row,
     }
 }
 
@@ -163,37 +211,20 @@ pub(super) fn of_trial(
 ) -> ComparisonRow {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
-    let workload = experiment.spec.workload.as_ref();
-    let instance = catalog::find(&plan.instance_type);
-    let cost = evidence.costs.get(&trial.id).cloned().unwrap_or_default();
-    let running = so_far(evidence, trial, attempts, &cost.settled, now);
     let price = evidence.price(trial, now);
     let price = price.as_ref();
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
     let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
+    let workload = experiment.spec.workload.as_ref();
+    let trial_tokens = workload.map_or(0, |one| one.trial_tokens);
     let shape = Shape {
-        model: workload.map(|workload| &workload.model),
-        global_batch: Some(plan.global_batch),
-        accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
-        peak_tflops: instance.and_then(InstanceType::peak_tflops),
-        epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
-        planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
         usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
-        billed_share: billed_share(
-            trial,
-            speed,
-            workload.map_or(0, |one| one.trial_tokens),
-            billable_seconds,
-        ),
+        billed_share: billed_share(trial, speed, trial_tokens, billable_seconds),
+        ..Shape::of_plan(plan, workload)
     };
-    let figures = measured(
-        &evidence.figures,
-        trial.id.0,
-        &shape,
-        trial.state.is_terminal(),
-        now,
-    );
-    let (phases, shares) = (phases(attempts), shares(attempts));
+    let is_over = trial.state.is_terminal();
+    let figures = measured(&evidence.figures, trial.id.0, &shape, is_over, now);
+    let phases = phases(attempts);
     ComparisonRow {
         candidate: plan.candidate.clone(),
         instance_type: plan.instance_type.clone(),
@@ -201,23 +232,45 @@ pub(super) fn of_trial(
         purchase_option: Some(plan.purchase_option),
         state: trial.state,
         reason: trial.reason.clone(),
-        secondary_status: attempts
-            .last()
-            .and_then(|attempt| attempt.secondary_status.clone()),
+        secondary_status: attempts.last().and_then(|one| one.secondary_status.clone()),
         attempts: trial.attempts_made,
         interruptions: interruptions(attempts),
         comparable: plan.incomparable.is_none(),
-        progress: if trial.state == TrialState::Completed {
-            Some(1.0)
-        } else {
-            figures.progress
+        progress: match trial.state {
+            TrialState::Completed => Some(1.0),
+            _ => figures.progress,
         },
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds,
         starting_seconds: phases.starting,
         downloading_seconds: phases.loading(),
         uploading_seconds: phases.uploading,
-        cost_usd: Some(cost.training_usd + running),
+        usd_per_hour: price.map(|price| price.usd_per_hour),
+        price_source: price.map(|price| price.source.clone()),
+        price_status: price.map(|price| price.status),
+        price_effective_from: price.map(|price| price.effective_from),
+        price_note: price.map(|price| price.note.clone()),
+        kind: RowKind::Trial,
+        experiment_id: Some(experiment.id),
+        trial_id: Some(trial.id),
+        ..costs(figures, evidence, trial, attempts, now)
+    }
+}
+
+/// Adds what a trial has cost, and how what was billed divides.
+fn costs(
+    row: ComparisonRow,
+    evidence: &Evidence,
+    trial: &Trial,
+    attempts: &[Attempt],
+    now: DateTime<Utc>,
+) -> ComparisonRow {
+    let cost = evidence.costs.get(&trial.id).cloned().unwrap_or_default();
+    let running = so_far(evidence, trial, attempts, &cost.settled, now);
+    let training = cost.training_usd + running;
+    let shares = shares(attempts);
+    ComparisonRow {
+        cost_usd: Some(training),
         setup_share: shares.map(|shares| shares.setup),
         downloading_share: shares.map(|shares| shares.downloading),
         training_share: shares.map(|shares| shares.training),
@@ -227,20 +280,10 @@ pub(super) fn of_trial(
         storage_cost_usd: cost.storage_usd,
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
-        total_usd: Some(
-            cost.training_usd + running + cost.storage_usd + cost.metrics_usd + cost.other_usd,
-        ),
+        total_usd: Some(training + cost.storage_usd + cost.metrics_usd + cost.other_usd),
         spot_saved_usd: spot_saved(evidence, trial, attempts),
         cost_estimated: cost.estimated || running > Usd::ZERO,
-        usd_per_hour: price.map(|price| price.usd_per_hour),
-        price_source: price.map(|price| price.source.clone()),
-        price_status: price.map(|price| price.status),
-        price_effective_from: price.map(|price| price.effective_from),
-        price_note: price.map(|price| price.note.clone()),
-        kind: RowKind::Trial,
-        experiment_id: Some(experiment.id),
-        trial_id: Some(trial.id),
-        ..figures
+        ..row
     }
 }
 

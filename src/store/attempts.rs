@@ -1,27 +1,28 @@
-//! Applying decisions to a claimed trial and its attempt, up to its end ([`super::settling`]). Each
+//! Applying decisions to a claimed trial and its attempt, up to its end ([`crate::store::money::settling`]). Each
 //! function is one transaction, fenced by the lease token: [`Applied::Stale`] means that another
 //! scheduler has the trial now, and nothing was changed.
 
 mod looks;
 
-use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::{TrialPlan, WorstCase};
-use bakeoff_domain::price::Price;
-use bakeoff_domain::request;
-use bakeoff_domain::requested::{self, Difference};
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::money::worst_case::WorstCase;
+use bakeoff_domain::sagemaker::observed::ObservedJob;
+use bakeoff_domain::sagemaker::requested::{self, Difference};
+use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-
-use super::error::to_json;
-use super::events::{self, NewEvent};
-use super::ledger::{self, Account, Entry};
-use super::trials::{Attempt, Claimed};
-use super::{Store, StoreError, budget, retried, warm_pools};
+use crate::store::error::to_json;
+use crate::store::events::{self, NewEvent};
+use crate::store::money::budget;
+use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::trials::{Attempt, Claimed};
+use crate::store::{Store, StoreError, retried, warm_pools};
 
 /// Whether a decision was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +47,33 @@ pub(super) enum Lease {
     Release,
 }
 
+/// When a trial is looked at again, and what it waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct Due<'a> {
+    at: DateTime<Utc>,
+    reason: Option<&'a str>,
+}
+
+impl<'a> Due<'a> {
+    pub fn at(at: DateTime<Utc>) -> Self {
+        Self { at, reason: None }
+    }
+
+    pub fn because(at: DateTime<Utc>, reason: &'a str) -> Self {
+        Self {
+            at,
+            reason: Some(reason),
+        }
+    }
+}
+
 /// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at
 /// once.
 pub(super) async fn fenced(
     tx: &mut PgConnection,
     trial: &Claimed,
     state: TrialState,
-    (due_at, reason): (DateTime<Utc>, Option<&str>),
+    due: Due<'_>,
     lease: Lease,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
@@ -67,8 +88,8 @@ pub(super) async fn fenced(
         trial.id.0,
         trial.lease_token,
         state.as_str(),
-        due_at,
-        reason,
+        due.at,
+        due.reason,
         state.is_terminal(),
         now,
         lease == Lease::Keep,
@@ -154,7 +175,7 @@ impl Store {
     pub async fn requeue(
         &self,
         trial: &Claimed,
-        (at, reason): (DateTime<Utc>, &str),
+        due: Due<'_>,
         worst: Usd,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
@@ -167,21 +188,21 @@ impl Store {
                                      AND worst_case_training_usd >= $4)
                    ORDER BY id FOR NO KEY UPDATE"#,
                 trial.experiment_id.0,
-                at,
+                due.at,
                 trial.id.0,
                 worst.0,
             )
             .fetch_all(&mut *tx)
             .await?;
-            if !fenced(&mut tx, trial, TrialState::Queued, (at, Some(reason)), Lease::Release, now).await? {
+            if !fenced(&mut tx, trial, TrialState::Queued, due, Lease::Release, now).await? {
                 return Ok(Applied::Stale);
             }
             sqlx::query!(
                 r#"UPDATE trials SET due_at = $2, reason = $3
                    WHERE id = ANY($1) AND id <> $4 AND state = 'queued' AND stop_requested_at IS NULL"#,
                 &others,
-                at,
-                reason,
+                due.at,
+                due.reason,
                 trial.id.0,
             )
             .execute(&mut *tx)
@@ -197,23 +218,24 @@ impl Store {
     pub async fn plan_attempt(
         &self,
         trial: &Claimed,
-        named: (AttemptId, &str),
+        id: AttemptId,
+        job_name: &str,
         plan: &TrialPlan,
         price: &Price,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.plan_attempt_once(trial, named, plan, price, now)).await
+        retried(|| self.plan_attempt_once(trial, id, job_name, plan, price, now)).await
     }
 
     async fn plan_attempt_once(
         &self,
         trial: &Claimed,
-        named: (AttemptId, &str),
+        id: AttemptId,
+        job_name: &str,
         plan: &TrialPlan,
         price: &Price,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let (id, job_name) = named;
         let Some(worst) = plan.worst_case else {
             return Ok(Applied::OverBudget);
         };
@@ -228,11 +250,12 @@ impl Store {
         if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
             return Ok(Applied::OverBudget);
         }
+        let due = Due::at(now);
         if !fenced(
             &mut tx,
             trial,
             TrialState::Submitting,
-            (now, None),
+            due,
             Lease::Keep,
             now,
         )
@@ -278,20 +301,10 @@ impl Store {
             attempt_id: id,
             price_id: price.id,
         };
-        ledger::write(
-            &mut tx,
-            &account,
-            &Entry::worst_case("reserved", "training", training),
-            now,
-        )
-        .await?;
-        ledger::write(
-            &mut tx,
-            &account,
-            &Entry::worst_case("reserved", "cloudwatch", metrics),
-            now,
-        )
-        .await?;
+        for (component, worst) in [("training", training), ("cloudwatch", metrics)] {
+            let entry = Entry::worst_case("reserved", component, worst);
+            ledger::write(&mut tx, &account, &entry, now).await?;
+        }
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
@@ -322,16 +335,8 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !fenced(
-            &mut tx,
-            trial,
-            state,
-            (now, Some(reason)),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
+        let due = Due::because(now, reason);
+        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         events::insert(&mut tx, &event(trial, state.as_str(), "info", reason), now).await?;
@@ -343,7 +348,8 @@ impl Store {
     pub async fn record_takeover(
         &self,
         trial: &Claimed,
-        (owner, seconds): (&str, f64),
+        owner: &str,
+        seconds: f64,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
@@ -378,20 +384,21 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        due: (DateTime<Utc>, Option<DateTime<Utc>>),
+        due_at: DateTime<Utc>,
+        metrics_at: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.record_running_once(trial, attempt, due, now)).await
+        retried(|| self.record_running_once(trial, attempt, due_at, metrics_at, now)).await
     }
 
     async fn record_running_once(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        due: (DateTime<Utc>, Option<DateTime<Utc>>),
+        due_at: DateTime<Utc>,
+        metrics_at: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let (due_at, metrics_at) = due;
         let mut tx = self.pool.begin().await?;
         let state = if trial.stop_requested {
             TrialState::Stopping
@@ -416,7 +423,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if !fenced(&mut tx, trial, state, (due_at, None), Lease::Release, now).await? {
+        if !fenced(&mut tx, trial, state, Due::at(due_at), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         accepted(&mut tx, trial).await?;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Calls of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::CheckpointSpec;
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::error::from_json;
-use super::events::{self, NewEvent};
-use super::{Store, StoreError};
+use crate::store::error::from_json;
+use crate::store::events::{self, NewEvent};
+use crate::store::{Store, StoreError};
 
 /// An attempt whose checkpoints are to be looked at.
 #[derive(Debug, Clone)]
@@ -87,7 +87,8 @@ impl Store {
         due: &CheckpointDue,
         newest: Option<DateTime<Utc>>,
         alarm: Option<&str>,
-        (next_at, now): (DateTime<Utc>, DateTime<Utc>),
+        next_at: DateTime<Utc>,
+        now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let changed = sqlx::query!(

@@ -1,11 +1,11 @@
 //! Closed series: their points in chunks of a thousand, at a fifth of the room. A write brings them
 //! back first.
 
-use bakeoff_domain::rollup::Columns;
+use bakeoff_domain::measure::rollup::Columns;
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor};
 
-use super::{Store, StoreError};
+use crate::store::{Store, StoreError};
 
 const CHUNK_POINTS: i64 = 1000;
 

@@ -4,8 +4,8 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::{Store, StoreError};
-use crate::view::EventView;
+use crate::api::EventView;
+use crate::store::{Store, StoreError};
 
 /// An event to be written.
 #[derive(Debug, Clone)]

@@ -1,22 +1,22 @@
 //! Experiments: written whole with their trials in one transaction; listed by keyset; cancelled;
 //! concluded.
 
-use bakeoff_domain::attempt::ExperimentState;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
+use bakeoff_domain::lifecycle::pool;
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::TrialPlan;
-use bakeoff_domain::pool;
-use bakeoff_domain::recommend::Recommendation;
+use bakeoff_domain::ranking::recommend::Recommendation;
 use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::error::{from_json, from_text, to_json};
-use super::events::{self, NewEvent};
-use super::{Store, StoreError, specs};
+use crate::store::error::{from_json, from_text, to_json};
+use crate::store::events::{self, NewEvent};
+use crate::store::{Store, StoreError, specs};
 
 /// An experiment as it is stored.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! The installation: its name in every job, the account that its jobs are in, and what its database
 //! knows of the fence.
 
-use bakeoff_domain::fence::FenceFacts;
+use bakeoff_domain::lifecycle::fence::FenceFacts;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use crate::store::{Store, StoreError};
 
 impl Store {
     /// The installation's eight hexadecimal digits, part of every job name.

@@ -7,8 +7,8 @@ use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::error::found_one;
-use super::{Store, StoreError};
+use crate::store::error::found_one;
+use crate::store::{Store, StoreError};
 
 /// A key as authentication needs it.
 #[derive(Debug, Clone)]

@@ -4,16 +4,23 @@
 //! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the
 //! lease is lost, however sure its holder was. A write on behalf of a term locks the lease's row
 //! first, so a takeover waits for it or fences it. Leases on trials are taken with their claims
-//! ([`super::queue`], [`super::trials`]), and renewed here.
+//! ([`crate::store::queue`], [`crate::store::trials`]), and renewed here.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::session::interval;
-use super::trials::Claimed;
-use super::{Store, StoreError};
+use crate::store::session::interval;
+use crate::store::trials::Claimed;
+use crate::store::{Store, StoreError};
+
+/// Who takes leases on rows, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    pub owner: &'a str,
+    pub lease: Duration,
+}
 
 /// Who holds a lease, and for which term.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::events::{self, NewEvent};
-use super::{Store, StoreError, retried};
+use crate::store::events::{self, NewEvent};
+use crate::store::{Store, StoreError, retried};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,21 +24,23 @@ impl Store {
     /// changes.
     pub async fn wish(
         &self,
-        experiment: (ProjectId, ExperimentId),
+        project: ProjectId,
+        id: ExperimentId,
         wish: Wish,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.wish_once(experiment, wish, now)).await
+        retried(|| self.wish_once(project, id, wish, now)).await
     }
 
     async fn wish_once(
         &self,
-        (project, id): (ProjectId, ExperimentId),
+        project: ProjectId,
+        id: ExperimentId,
         wish: Wish,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !mark(&mut tx, (project, id), wish, now).await? {
+        if !mark(&mut tx, project, id, wish, now).await? {
             return Ok(false);
         }
         let (kind, message) = match wish {
@@ -74,7 +76,8 @@ impl Store {
 
 async fn mark(
     tx: &mut PgConnection,
-    (project, id): (ProjectId, ExperimentId),
+    project: ProjectId,
+    id: ExperimentId,
     wish: Wish,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {

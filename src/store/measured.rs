@@ -1,12 +1,12 @@
-//! Trials of a workload that have run: what plans learn from. Their figures are [`crate::figures`]'
+//! Trials of a workload that have run: what plans learn from. Their figures are [`crate::read::figures`]'
 //! business.
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::spec::ExperimentSpec;
 use uuid::Uuid;
 
-use super::error::from_text;
-use super::{Store, StoreError};
+use crate::store::error::from_text;
+use crate::store::{Store, StoreError};
 
 /// A completed trial with the experiment that it is of.
 #[derive(Debug)]

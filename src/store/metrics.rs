@@ -1,21 +1,20 @@
 //! Reading metrics from CloudWatch: which attempts are due, and writing what was read with the
 //! cursor in one transaction.
 
-use bakeoff_domain::cost;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::job::FinalMetric;
-use bakeoff_domain::metric::{MetricDefinition, Source};
-use bakeoff_domain::money::Usd;
+use bakeoff_domain::measure::metric::{MetricDefinition, Source};
+use bakeoff_domain::money::{Usd, cost};
+use bakeoff_domain::sagemaker::observed::FinalMetric;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 
 use crate::crash;
-
-use super::error::from_json;
-use super::ledger::{self, Account, Entry};
-use super::series::{self, Again, Samples};
-use super::{Store, StoreError, budget, retried};
+use crate::store::error::from_json;
+use crate::store::money::budget;
+use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::series::{self, Again, Samples};
+use crate::store::{Store, StoreError, retried};
 
 /// An attempt whose metrics are to be read.
 #[derive(Debug, Clone)]
@@ -44,6 +43,13 @@ pub struct Progress {
     pub cursor: DateTime<Utc>,
     /// `None` after the last read.
     pub next_at: Option<DateTime<Utc>>,
+}
+
+/// Metrics that are asked for of an attempt; fewer than none are taken back.
+#[derive(Debug, Clone, Copy)]
+pub struct Requested {
+    pub attempt: AttemptId,
+    pub metrics: i64,
 }
 
 impl Store {
@@ -88,11 +94,8 @@ impl Store {
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
                     // A row that cannot be read keeps nobody else waiting, and its money is given
                     // back: its hosts' metrics are read.
-                    metrics: readable(row.metrics, ("trials", row.trial_id, "plan")),
-                    final_metrics: readable(
-                        row.final_metrics,
-                        ("attempts", row.id, "final_metrics"),
-                    ),
+                    metrics: readable(row.metrics, "trials", row.trial_id, "plan"),
+                    final_metrics: readable(row.final_metrics, "attempts", row.id, "final_metrics"),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
@@ -106,18 +109,15 @@ impl Store {
     /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is
     /// billed all the same. What was not asked for after all is taken back. False when another
     /// reader has settled some of them meanwhile: those are not counted.
-    pub async fn count_requested(
-        &self,
-        requested: &[(AttemptId, i64)],
-    ) -> Result<bool, StoreError> {
+    pub async fn count_requested(&self, requested: &[Requested]) -> Result<bool, StoreError> {
         retried(|| async move {
             let counted = sqlx::query!(
                 r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
                    UPDATE attempts a SET metrics_requested = greatest(a.metrics_requested + n.requested, 0)
                    FROM UNNEST($1::uuid[], $2::bigint[]) AS n(id, requested)
                    WHERE a.id = n.id AND a.id IN (SELECT id FROM held) AND a.metrics_due_at IS NOT NULL"#,
-                &requested.iter().map(|(id, _)| id.0).collect::<Vec<_>>(),
-                &requested.iter().map(|(_, count)| *count).collect::<Vec<_>>(),
+                &requested.iter().map(|one| one.attempt.0).collect::<Vec<_>>(),
+                &requested.iter().map(|one| one.metrics).collect::<Vec<_>>(),
             )
             .execute(&self.pool)
             .await?;
@@ -174,7 +174,8 @@ impl Store {
                     &mut tx,
                     &step.due.account,
                     step.due.reserved_metrics_usd,
-                    (requested, since),
+                    requested,
+                    since,
                     now,
                 )
                 .await?;
@@ -191,7 +192,8 @@ pub(super) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
     reserved: Usd,
-    (requested, since): (i64, Option<DateTime<Utc>>),
+    requested: i64,
+    since: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let rate = sqlx::query!(
@@ -248,7 +250,9 @@ pub(super) async fn settle(
 /// A list out of a JSON column; one that cannot be read is told of, and empty.
 fn readable<T: DeserializeOwned>(
     value: Option<serde_json::Value>,
-    (table, id, column): (&'static str, uuid::Uuid, &'static str),
+    table: &'static str,
+    id: uuid::Uuid,
+    column: &'static str,
 ) -> Vec<T> {
     let Some(value) = value else {
         return Vec::new();

@@ -5,47 +5,40 @@
 //! Postgres.
 
 pub mod attempts;
-mod bill;
-mod budget;
 pub mod calls;
 pub mod checkpoints;
 mod compaction;
-pub mod corrections;
 pub mod error;
 pub mod events;
 pub mod experiments;
 pub mod installation;
 pub mod keys;
 pub mod leases;
-pub mod ledger;
 pub mod lifecycle;
 pub mod measured;
 pub mod metrics;
+pub mod money;
 mod points;
-pub mod prices;
 pub mod queue;
-pub mod repricing;
 pub mod requests;
 pub mod runs;
 pub mod series;
 mod session;
-pub mod settling;
 pub mod specs;
-pub mod spending;
 pub mod strays;
 pub mod trials;
 pub mod warm_pools;
 pub mod watch;
+
+pub use error::StoreError;
+pub(crate) use error::{retried, to_json};
+pub use session::{Unfinished, given_up};
 
 use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::migrate::{MigrateDatabase, Migrator};
 use sqlx::postgres::PgConnectOptions;
-
-pub use error::StoreError;
-pub(crate) use error::{retried, to_json};
-pub use session::{Unfinished, given_up};
 
 /// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).
 pub static MIGRATOR: Migrator = sqlx::migrate!();

@@ -2,15 +2,15 @@
 //! Postgres gives them: rows would take twice as long, arrays half as long again. Reading what was
 //! fetched is a step of its own: a million points take longer than a request's turn on a worker.
 
-use bakeoff_domain::rollup::Columns;
+use bakeoff_domain::measure::rollup::Columns;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
-use super::compaction::{self, Chunk};
-use super::series::Series;
-use super::{Store, StoreError};
+use crate::store::compaction::{self, Chunk};
+use crate::store::series::Series;
+use crate::store::{Store, StoreError};
 
 /// Signature, flags and extension length.
 const HEADER: usize = 19;

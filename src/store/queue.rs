@@ -1,23 +1,23 @@
-//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::queue`]; and
+//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::lifecycle::queue`]; and
 //! claiming whom it admits.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bakeoff_domain::ids::{ProjectId, TrialId};
-use bakeoff_domain::queue::{Admission, Capacity, Lane, LaneState, ProjectState, Waiting};
-use bakeoff_domain::quota::Quota;
+use bakeoff_domain::lifecycle::queue::{
+    Admission, Capacity, Lane, LaneState, ProjectState, Waiting,
+};
+use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::crash;
-
-use super::leases::{self, Term};
-use super::session::interval;
-use super::trials::{Claimed, ClaimedRow};
-use super::{Store, StoreError};
+use crate::store::leases::{self, Holder, Term};
+use crate::store::session::interval;
+use crate::store::trials::{Claimed, ClaimedRow};
+use crate::store::{Store, StoreError};
 
 /// Of each project and lane, so many are looked at in one admission.
 const HEADS: i64 = 64;
@@ -46,7 +46,7 @@ impl Store {
     /// sweep has to come first.
     pub async fn admit(
         &self,
-        (owner, lease): (&str, Duration),
+        holder: Holder<'_>,
         creates: usize,
         now: DateTime<Utc>,
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
@@ -87,7 +87,7 @@ impl Store {
             park(&mut tx, *trial, reason, now).await?;
         }
         let ids: Vec<Uuid> = admission.admitted.iter().map(|trial| trial.0).collect();
-        let rows = claim(&mut tx, &ids, (owner, lease), now).await?;
+        let rows = claim(&mut tx, &ids, holder, now).await?;
         crash::point("in_admission");
         tx.commit().await?;
         self.claimed(rows).await
@@ -288,7 +288,7 @@ async fn park(
     .fetch_optional(&mut *tx)
     .await?;
     let Some(row) = parked else { return Ok(()) };
-    let event = super::events::NewEvent {
+    let event = crate::store::events::NewEvent {
         project_id: ProjectId(row.project_id),
         experiment_id: bakeoff_domain::ids::ExperimentId(row.experiment_id),
         trial_id: Some(trial),
@@ -296,13 +296,13 @@ async fn park(
         severity: "alarm",
         message: format!("{}: {reason}", row.candidate),
     };
-    super::events::insert(tx, &event, now).await
+    crate::store::events::insert(tx, &event, now).await
 }
 
 async fn claim(
     tx: &mut PgConnection,
     ids: &[Uuid],
-    (owner, lease): (&str, Duration),
+    holder: Holder<'_>,
     now: DateTime<Utc>,
 ) -> Result<Vec<ClaimedRow>, StoreError> {
     let rows = sqlx::query_as!(
@@ -314,8 +314,8 @@ async fn claim(
            RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, plan, attempts_made, failures,
                      over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,
-        owner,
-        interval(lease),
+        holder.owner,
+        interval(holder.lease),
         now,
     )
     .fetch_all(tx)

@@ -6,9 +6,9 @@ use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::error::{from_json, to_json};
-use super::experiments::{self, NewExperiment};
-use super::{Store, StoreError};
+use crate::store::error::{from_json, to_json};
+use crate::store::experiments::{self, NewExperiment};
+use crate::store::{Store, StoreError};
 
 /// What was answered to a request with this key before.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +87,8 @@ impl Store {
     pub async fn insert_template(
         &self,
         project: ProjectId,
-        (id, name): (TemplateId, &str),
+        id: TemplateId,
+        name: &str,
         spec: &ExperimentSpec,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {

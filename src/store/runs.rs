@@ -1,14 +1,14 @@
 //! External runs: made, read, ended by whoever reports them.
 
 use bakeoff_domain::ids::{ProjectId, RunId};
-use bakeoff_domain::run::RunSpec;
+use bakeoff_domain::spec::run::RunSpec;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::error::{from_json, to_json};
-use super::{Store, StoreError};
+use crate::store::error::{from_json, to_json};
+use crate::store::{Store, StoreError};
 
 /// State of an external run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -74,7 +74,8 @@ impl TryFrom<Row> for Run {
 impl Store {
     pub async fn insert_run(
         &self,
-        (project, id): (ProjectId, RunId),
+        project: ProjectId,
+        id: RunId,
         spec: &RunSpec,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
@@ -96,7 +97,8 @@ impl Store {
     /// Ends a run; false when it had ended already.
     pub async fn end_run(
         &self,
-        (project, id): (ProjectId, RunId),
+        project: ProjectId,
+        id: RunId,
         state: RunState,
         at: DateTime<Utc>,
     ) -> Result<bool, StoreError> {

@@ -7,21 +7,22 @@
 
 mod write;
 
+pub(super) use self::write::{merge, sorted};
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::ids::{ProjectId, TrialId};
-use bakeoff_domain::metric::{Source, Subject, standard};
-use bakeoff_domain::rollup::{StoredPoint, roll_up};
-use bakeoff_domain::samples::Point;
-use bakeoff_domain::steady::{Bucket, Steady};
+use bakeoff_domain::measure::metric::{Source, Subject, standard};
+use bakeoff_domain::measure::rollup::{StoredPoint, roll_up};
+use bakeoff_domain::measure::samples::Point;
+use bakeoff_domain::measure::steady::{Bucket, Steady};
 use chrono::{DateTime, Datelike, Utc};
 use uuid::Uuid;
 
 use self::write::write;
-pub(super) use self::write::{merge, sorted};
-use super::error::{from_json, to_json};
-use super::{Store, StoreError, retried};
+use crate::store::error::{from_json, to_json};
+use crate::store::{Store, StoreError, retried};
 
 /// Series whose ids a process remembers; beyond, it forgets them all and asks again.
 const REMEMBERED_MAX: usize = 200_000;
@@ -105,6 +106,15 @@ pub(super) struct Memory {
 }
 
 pub(super) type Remembered = Arc<Mutex<Memory>>;
+
+/// The figure of a series that nothing has been written to for a while.
+#[derive(Debug, Clone)]
+pub struct SettledSeries {
+    pub id: i32,
+    /// Points that the figure was computed from.
+    pub points: i64,
+    pub steady: Option<Steady>,
+}
 
 impl Store {
     /// Appends points of one source; each counts once, however often it is sent.
@@ -284,24 +294,18 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.points)).collect())
     }
 
-    /// Writes a steady figure, unless points have come since.
-    pub async fn settle_series(
-        &self,
-        settled: &[(i32, i64, Option<Steady>)],
-    ) -> Result<(), StoreError> {
+    /// Writes steady figures, each unless points have come since.
+    pub async fn settle_series(&self, settled: &[SettledSeries]) -> Result<(), StoreError> {
         let steady = settled
             .iter()
-            .map(|(.., steady)| steady.as_ref().map(to_json).transpose());
+            .map(|one| one.steady.as_ref().map(to_json).transpose());
         let steady = steady.collect::<Result<Vec<_>, StoreError>>()?;
         sqlx::query!(
             r#"UPDATE series s SET is_settled = true, steady = n.steady
                FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[]) AS n(id, points, steady)
                WHERE s.id = n.id AND s.points = n.points AND NOT s.is_settled"#,
-            &settled.iter().map(|(id, ..)| *id).collect::<Vec<_>>(),
-            &settled
-                .iter()
-                .map(|(_, points, _)| *points)
-                .collect::<Vec<_>>(),
+            &settled.iter().map(|one| one.id).collect::<Vec<_>>(),
+            &settled.iter().map(|one| one.points).collect::<Vec<_>>(),
             &steady as &[Option<serde_json::Value>],
         )
         .execute(&self.pool)

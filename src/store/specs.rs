@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::error::{from_json, to_json};
-use super::{Store, StoreError};
+use crate::store::error::{from_json, to_json};
+use crate::store::{Store, StoreError};
 
 /// One version of a workload.
 #[derive(Debug, Clone)]
@@ -17,6 +17,14 @@ pub struct StoredWorkload {
     pub version: i32,
     pub spec: WorkloadSpec,
     pub created_at: DateTime<Utc>,
+}
+
+/// A version of an instance profile that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct NewProfile<'a> {
+    pub name: &'a str,
+    pub instance_type: &'a str,
+    pub spec: &'a ProfileSpec,
 }
 
 /// One version of an instance profile.
@@ -157,9 +165,14 @@ impl Store {
         &self,
         project: ProjectId,
         fresh: Uuid,
-        (name, instance_type, spec): (&str, &str, &ProfileSpec),
+        new: NewProfile<'_>,
         now: DateTime<Utc>,
     ) -> Result<StoredProfile, StoreError> {
+        let NewProfile {
+            name,
+            instance_type,
+            spec,
+        } = new;
         let row = sqlx::query!(
             r#"INSERT INTO instance_profiles (id, project_id, name, version, instance_type, spec, created_at)
                SELECT $1, $2, $3, coalesce(max(version), 0) + 1, $4, $5, $6

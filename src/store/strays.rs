@@ -1,19 +1,20 @@
 //! Stray jobs: they carry our marker, run, and no living attempt stands for them. Remembered,
-//! followed, billed; what to do about one is [`bakeoff_domain::stray`]'s business.
+//! followed, billed; what to do about one is [`bakeoff_domain::lifecycle::stray`]'s business.
 
-use bakeoff_domain::bill::{Agreed, Usage};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::job::Billing;
+use bakeoff_domain::lifecycle::stray::StrayFacts;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::stray::StrayFacts;
+use bakeoff_domain::money::bill::{Agreed, Usage};
+use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use super::bill::{self, What};
-use super::events::{self, NewEvent};
-use super::leases::{self, Term};
-use super::ledger::Account;
-use super::{Store, StoreError, budget, retried};
+use crate::store::events::{self, NewEvent};
+use crate::store::leases::{self, Term};
+use crate::store::money::bill::{self, Billed, What};
+use crate::store::money::budget;
+use crate::store::money::ledger::Account;
+use crate::store::{Store, StoreError, retried};
 
 /// A stray job whose cost is not known yet.
 #[derive(Debug, Clone)]
@@ -158,7 +159,8 @@ impl Store {
     /// has a row after all.
     pub async fn recover_attempt(
         &self,
-        (attempt, job_name): (AttemptId, &str),
+        attempt: AttemptId,
+        job_name: &str,
         trial: TrialId,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
@@ -309,14 +311,11 @@ impl Store {
         .await?;
         if let (Some(owner), Some(settled)) = (&stray.owner, settled) {
             let booked = u64::try_from(settled.billed_seconds).unwrap_or_default();
-            let seconds = billing.seconds.saturating_sub(booked);
-            book(
-                &mut tx,
-                owner,
-                (settled.part, seconds, billing.estimated),
-                now,
-            )
-            .await?;
+            let beyond = Billing {
+                seconds: billing.seconds.saturating_sub(booked),
+                ..billing
+            };
+            book(&mut tx, owner, settled.part, beyond, now).await?;
             budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &stray.job_name)
                 .await?;
         }
@@ -328,9 +327,11 @@ impl Store {
 async fn book(
     tx: &mut PgConnection,
     owner: &StrayOwner,
-    (part, seconds, estimated): (i32, u64, bool),
+    part: i32,
+    billing: Billing,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    let Billing { seconds, estimated } = billing;
     let account = &owner.account;
     let usage = Usage {
         instance_type: owner.instance_type.clone(),
@@ -349,13 +350,12 @@ async fn book(
         usd_per_hour: owner.usd_per_hour,
         estimated: false,
     };
-    bill::settle(
-        tx,
-        account,
-        (What::Stray(part), &usage, agreed),
-        (None, estimated),
-        now,
-    )
-    .await
-    .map(drop)
+    let billed = Billed {
+        what: What::Stray(part),
+        usage: &usage,
+        agreed,
+        held: None,
+        estimated,
+    };
+    bill::settle(tx, account, billed, now).await.map(drop)
 }

@@ -1,26 +1,27 @@
 //! Trials: claiming what is due under a lease, and reading them for people.
 //!
 //! A lease is real time on the database's clock. Its token grows with every claim; a writer whose
-//! token is not the row's any more changes nothing (see [`super::attempts`]).
+//! token is not the row's any more changes nothing (see [`crate::store::attempts`]).
 
 mod shown;
+
+pub use self::shown::ShownTrial;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bakeoff_domain::attempt::{AttemptState, TrialState};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::job::Transition;
+use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::TrialPlan;
+use bakeoff_domain::sagemaker::observed::Transition;
+use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-pub use self::shown::ShownTrial;
-use super::error::{from_json, from_text};
-use super::session::interval;
-use super::{Store, StoreError};
+use crate::store::error::{from_json, from_text};
+use crate::store::session::interval;
+use crate::store::{Store, StoreError};
 
 /// A trial in the hands of one scheduler, with its latest attempt.
 #[derive(Debug, Clone)]
@@ -228,7 +229,7 @@ impl TryFrom<TrialRow> for Trial {
 impl Store {
     /// Claims trials that are due on the domain clock and in nobody's hands: those that a person
     /// wants stopped before all others, then the oldest due. What is queued is admitted instead
-    /// (see [`super::queue`]), unless it is to be stopped.
+    /// (see [`crate::store::queue`]), unless it is to be stopped.
     pub async fn claim_due_trials(
         &self,
         owner: &str,

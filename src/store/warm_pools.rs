@@ -1,28 +1,28 @@
 //! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker says
-//! how long. A pool is held under a lease of its own, as a trial is; [`bakeoff_domain::pool`]
+//! how long. A pool is held under a lease of its own, as a trial is; [`bakeoff_domain::lifecycle::pool`]
 //! decides.
 
-use std::time::Duration;
-
-use bakeoff_domain::bill::{Agreed, Line, Usage, lines};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::job::ObservedJob;
+use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::TrialPlan;
-use bakeoff_domain::pool::{self, WarmPool};
-use bakeoff_domain::price::Component;
+use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
+use bakeoff_domain::money::price::Component;
+use bakeoff_domain::sagemaker::observed::{Billing, ObservedJob, WarmPool};
+use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
-use super::attempts::Applied;
-use super::bill::{self, What};
-use super::events::{self, NewEvent};
-use super::leases::{self, Term};
-use super::ledger::{self, Account, Entry};
-use super::repricing::{self, Correction};
-use super::session::interval;
-use super::{Store, StoreError, budget, corrections, prices, retried};
+use crate::store::attempts::Applied;
+use crate::store::events::{self, NewEvent};
+use crate::store::leases::{self, Holder, Term};
+use crate::store::money::bill::{self, Billed, What};
+use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::repricing::{self, Correction};
+use crate::store::money::settled::Part;
+use crate::store::money::{budget, corrections, prices};
+use crate::store::session::interval;
+use crate::store::{Store, StoreError, retried};
 
 const COMPONENT: &str = "warm_pool";
 
@@ -238,7 +238,7 @@ impl Store {
     /// Claims pools that are due for a look.
     pub async fn claim_due_pools(
         &self,
-        (owner, lease): (&str, Duration),
+        holder: Holder<'_>,
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<ClaimedPool>, StoreError> {
@@ -265,8 +265,8 @@ impl Store {
                                    AND p.state = 'retained')
                              AS "is_wanted!""#,
             now,
-            owner,
-            interval(lease),
+            holder.owner,
+            interval(holder.lease),
             limit,
         )
         .fetch_all(&self.pool)
@@ -308,7 +308,8 @@ impl Store {
     pub async fn postpone_pool(
         &self,
         pool: &ClaimedPool,
-        (at, is_absent): (DateTime<Utc>, bool),
+        at: DateTime<Utc>,
+        is_absent: bool,
     ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE warm_pools SET due_at = $3, absent = CASE WHEN $4 THEN absent + 1 ELSE 0 END, lease_owner = NULL, lease_expires_at = NULL
@@ -327,7 +328,7 @@ impl Store {
     pub async fn settle_pool(
         &self,
         pool: &ClaimedPool,
-        kept: (u64, bool),
+        kept: Billing,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         retried(|| self.settle_pool_once(pool, kept, now)).await
@@ -336,13 +337,16 @@ impl Store {
     async fn settle_pool_once(
         &self,
         pool: &ClaimedPool,
-        (retained_seconds, estimated): (u64, bool),
+        kept: Billing,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         // What was billed once was billed: a look that shows nothing takes nothing of it back.
-        let retained_seconds = retained_seconds.max(pool.booked_seconds.unwrap_or(0));
-        let seconds = i64::try_from(retained_seconds).unwrap_or(i64::MAX);
+        let kept = Billing {
+            seconds: kept.seconds.max(pool.booked_seconds.unwrap_or(0)),
+            ..kept
+        };
+        let seconds = i64::try_from(kept.seconds).unwrap_or(i64::MAX);
         let changed = sqlx::query!(
             r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
                       lease_expires_at = NULL
@@ -359,23 +363,16 @@ impl Store {
         let account = &pool.account;
         let usd = match pool.booked_seconds {
             None => {
-                let agreed = pool.agreed();
-                let money = (
-                    Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
-                    estimated,
-                );
-                bill::settle(
-                    &mut tx,
-                    account,
-                    (What::Pool, &pool.kept(retained_seconds), agreed),
-                    money,
-                    now,
-                )
-                .await?
+                let billed = Billed {
+                    what: What::Pool,
+                    usage: &pool.kept(kept.seconds),
+                    agreed: pool.agreed(),
+                    held: Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
+                    estimated: kept.estimated,
+                };
+                bill::settle(&mut tx, account, billed, now).await?
             }
-            Some(booked) => {
-                book_more(&mut tx, pool, (booked, retained_seconds, estimated), now).await?
-            }
+            Some(booked) => book_more(&mut tx, pool, booked, kept, now).await?,
         };
         let event = NewEvent {
             project_id: pool.account.project_id,
@@ -384,7 +381,7 @@ impl Store {
             kind: "trial.pool_settled".to_owned(),
             severity: "info",
             message: format!(
-                "its warm pool of {} was kept for {retained_seconds} s: {usd}",
+                "its warm pool of {} was kept for {seconds} s: {usd}",
                 pool.instance_type
             ),
         };
@@ -408,7 +405,8 @@ impl Store {
 async fn book_more(
     tx: &mut PgConnection,
     pool: &ClaimedPool,
-    (booked_seconds, retained_seconds, estimated): (u64, u64, bool),
+    booked_seconds: u64,
+    kept: Billing,
     now: DateTime<Utc>,
 ) -> Result<Usd, StoreError> {
     let account = &pool.account;
@@ -423,45 +421,32 @@ async fn book_more(
             pool.agreed(),
         )
     };
-    let (booked, owed) = (lines(booked_seconds), lines(retained_seconds));
+    let (booked, owed) = (lines(booked_seconds), lines(kept.seconds));
     let mut corrections = Vec::new();
     for (component, name) in [
         (Component::Training, COMPONENT),
         (Component::Storage, "storage"),
     ] {
         let of = |lines: &[Line]| -> Vec<Line> {
-            lines
-                .iter()
-                .filter(|line| line.component == component)
-                .cloned()
-                .collect()
+            let own = lines.iter().filter(|line| line.component == component);
+            own.cloned().collect()
         };
-        let booked: Usd = of(&booked).iter().map(|line| line.usd).sum();
-        corrections.extend(corrections::correction(
-            *account,
-            (name, of(&owed), booked),
-            now,
-        ));
+        let part = Part {
+            component: name,
+            lines: of(&owed),
+            booked: of(&booked).iter().map(|line| line.usd).sum(),
+        };
+        corrections.extend(corrections::correction(*account, &part, now));
     }
     let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
-    budget::settle(
-        tx,
-        account.experiment_id,
-        account.project_id,
-        Usd::ZERO,
-        total,
-    )
-    .await?;
+    let (experiment, project) = (account.experiment_id, account.project_id);
+    budget::settle(tx, experiment, project, Usd::ZERO, total).await?;
     for correction in corrections {
-        repricing::adjust(
-            tx,
-            &Correction {
-                estimated,
-                ..correction
-            },
-            now,
-        )
-        .await?;
+        let correction = Correction {
+            estimated: kept.estimated,
+            ..correction
+        };
+        repricing::adjust(tx, &correction, now).await?;
     }
     Ok(total)
 }

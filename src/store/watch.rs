@@ -1,16 +1,22 @@
 //! What a listing or an event of AWS's changes: statuses for people to see, and trials that become
-//! due. Stray jobs are in [`super::strays`].
+//! due. Stray jobs are in [`crate::store::strays`].
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::watch::{Change, Known, PoolNotice};
+use bakeoff_domain::lifecycle::watch::{Change, Known, PoolNotice, Unaccounted};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
+use crate::store::events::{self, NewEvent};
+use crate::store::leases::{self, Term};
+use crate::store::{Store, StoreError, retried};
 
-use super::events::{self, NewEvent};
-use super::leases::{self, Term};
-use super::{Store, StoreError, retried};
+/// When an attempt's billing began.
+#[derive(Debug, Clone, Copy)]
+pub struct Started {
+    pub attempt: AttemptId,
+    pub at: DateTime<Utc>,
+}
 
 impl Store {
     /// What is stored of the running attempts (of those with these names, when given).
@@ -93,17 +99,17 @@ impl Store {
     pub async fn notice_event(
         &self,
         change: Option<&Change>,
-        started: Option<(AttemptId, DateTime<Utc>)>,
+        started: Option<Started>,
         look: &[TrialId],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         retried(|| async move {
             let mut tx = self.pool.begin().await?;
-            if let Some((attempt, started_at)) = started {
+            if let Some(Started { attempt, at }) = started {
                 sqlx::query!(
                     "UPDATE attempts SET started_at = $2 WHERE id = $1 AND state = 'running' AND started_at IS NULL",
                     attempt.0,
-                    started_at,
+                    at,
                 )
                 .execute(&mut *tx)
                 .await?;
@@ -178,14 +184,15 @@ impl Store {
         Ok(woken)
     }
 
-    /// Of some jobs (and whether they are over), those that no living attempt stands for and that
+    /// Of some jobs, those that no living attempt stands for and that
     /// are not followed yet. Of those that are over only the ones whose bill nobody knows: without
     /// a row, or with one that says that there was no job, or an estimate.
     pub async fn without_living_attempt(
         &self,
-        jobs: &[(String, bool)],
+        jobs: &[Unaccounted],
     ) -> Result<Vec<String>, StoreError> {
-        let (names, over): (Vec<String>, Vec<bool>) = jobs.iter().cloned().unzip();
+        let names: Vec<String> = jobs.iter().map(|job| job.job_name.clone()).collect();
+        let over: Vec<bool> = jobs.iter().map(|job| job.is_over).collect();
         let rows = sqlx::query_scalar!(
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[]) AS t(name, is_over)
                LEFT JOIN attempts a ON a.job_name = t.name

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::steady::{Bucket, steady};
+use bakeoff_domain::measure::steady::{Bucket, steady};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use crate::store::StoreError;
+use crate::store::series::SettledSeries;
 
 /// A series is quiet when nothing has been written to it for so long.
 const QUIET: TimeDelta = TimeDelta::minutes(10);
@@ -50,9 +51,13 @@ async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
         buckets.entry(id).or_default().push(bucket);
     }
     let figure = |id: i32| buckets.get(&id).and_then(|buckets| steady(buckets));
-    let settled: Vec<_> = quiet
+    let settled: Vec<SettledSeries> = quiet
         .iter()
-        .map(|(id, points)| (*id, *points, figure(*id)))
+        .map(|&(id, points)| SettledSeries {
+            id,
+            points,
+            steady: figure(id),
+        })
         .collect();
     app.store.settle_series(&settled).await?;
     Ok(settled.len())

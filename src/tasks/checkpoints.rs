@@ -1,7 +1,7 @@
 //! Checkpoints: how much work would be lost now? The newest object below each running trial's
 //! prefix, once an interval; an alarm when the sync has stopped.
 
-use bakeoff_domain::spot::at_risk;
+use bakeoff_domain::lifecycle::spot::at_risk;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
@@ -42,7 +42,7 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let next_at = now + TimeDelta::seconds(due.spec.interval_seconds.into());
     let alarm = alarm(due, newest, now);
     app.store
-        .record_checkpoint(due, newest, alarm.as_deref(), (next_at, now))
+        .record_checkpoint(due, newest, alarm.as_deref(), next_at, now)
         .await
 }
 
@@ -55,7 +55,8 @@ fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>)
         since,
         newest,
         due.spec.interval_seconds,
-        (due.instance_count, due.usd_per_hour),
+        due.instance_count,
+        due.usd_per_hour,
         now,
     );
     risk.is_stalled.then(|| {

@@ -1,8 +1,10 @@
 //! The fence: each replica checks that the object still belongs to its database, and the watcher's
-//! leader renews it. What that means is [`bakeoff_domain::fence`]'s business, and what may be done
+//! leader renews it. What that means is [`bakeoff_domain::lifecycle::fence`]'s business, and what may be done
 //! meanwhile [`crate::fence`]'s.
 
-use bakeoff_domain::fence::{FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, WrittenFrom, decide};
+use bakeoff_domain::lifecycle::fence::{
+    FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, WrittenFrom, decide,
+};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::metric::{HOST_METRICS, MetricDefinition, Source, Subject, normalised};
-use bakeoff_domain::ports::{
-    AwsError, ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series, Window,
+use bakeoff_domain::measure::metric::{
+    HOST_METRICS, MetricDefinition, Source, Subject, normalised,
 };
-use bakeoff_domain::samples::Point;
+use bakeoff_domain::measure::samples::Point;
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::ports::{
+    ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series, Window,
+};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
@@ -18,7 +21,7 @@ use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::attempts::METRICS_FINAL_AFTER;
-use crate::store::metrics::{MetricsDue, Progress};
+use crate::store::metrics::{MetricsDue, Progress, Requested};
 use crate::store::series::{Named, Samples};
 
 /// Attempts taken in one tick.
@@ -235,14 +238,13 @@ async fn ask(
         .iter()
         .map(|attempt| queries(attempt).len())
         .collect();
-    let booked = |times: i64| -> Vec<(AttemptId, i64)> {
-        let each = |(attempt, count): (&MetricsDue, &usize)| {
-            (
-                attempt.account.attempt_id,
-                i64::try_from(*count).unwrap_or_default() * times,
-            )
-        };
-        attempts.iter().zip(&counts).map(each).collect()
+    let booked = |times: i64| -> Vec<Requested> {
+        let all = attempts.iter().zip(&counts);
+        all.map(|(attempt, count)| Requested {
+            attempt: attempt.account.attempt_id,
+            metrics: i64::try_from(*count).unwrap_or_default() * times,
+        })
+        .collect()
     };
     let all: Vec<MetricQuery> = attempts.iter().flat_map(queries).collect();
     let mut series = vec![Series::default(); all.len()];

@@ -17,7 +17,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::TimeDelta;
 use futures::FutureExt;
 use tokio::sync::Semaphore;

@@ -1,8 +1,9 @@
 //! Warm pools whose job is over: claim → look → decide → act → apply, as for trials. What to do is
-//! [`bakeoff_domain::pool`]'s.
+//! [`bakeoff_domain::lifecycle::pool`]'s.
 
-use bakeoff_domain::pool::{self, PoolDecision, PoolFacts, PoolSeen};
-use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::lifecycle::pool::{self, PoolDecision, PoolFacts, PoolSeen};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::observed::Billing;
 
 use crate::app::App;
 use crate::clock::Stopwatch;
@@ -15,7 +16,7 @@ const CLAIM_MAX: i64 = 64;
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed_at = Stopwatch::start();
     let settings = &app.settings;
-    let holder = (settings.owner.as_str(), settings.lease);
+    let holder = settings.holder();
     let claimed = app
         .store
         .claim_due_pools(holder, app.clock.now(), CLAIM_MAX)
@@ -46,7 +47,7 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
     let now = app.clock.now();
     let policy = &app.settings.policy;
     match pool::decide(&facts, &seen, now, policy) {
-        PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, (at, is_absent)).await,
+        PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, at, is_absent).await,
         PoolDecision::Terminate => {
             if claimed_at.elapsed() * 2 < app.settings.lease
                 && app.fence.may_stop(now)
@@ -55,14 +56,14 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
                 tracing::info!(%error, job = pool.job_name, "a pool was not ended; asking again");
             }
             app.store
-                .postpone_pool(pool, (now + policy.poll / 2, false))
+                .postpone_pool(pool, now + policy.poll / 2, false)
                 .await
         }
         // Just after the end not all is told yet, of its pool neither; and prices that change
         // meanwhile concern what is settled.
         PoolDecision::Settle { .. } if !pool.is_job_settled => {
             app.store
-                .postpone_pool(pool, (now + policy.poll, false))
+                .postpone_pool(pool, now + policy.poll, false)
                 .await
         }
         PoolDecision::Settle {
@@ -70,7 +71,14 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
             estimated,
         } => app
             .store
-            .settle_pool(pool, (retained_seconds, estimated), now)
+            .settle_pool(
+                pool,
+                Billing {
+                    seconds: retained_seconds,
+                    estimated,
+                },
+                now,
+            )
             .await
             .map(drop),
     }

@@ -6,15 +6,15 @@ use std::cmp::Ordering;
 
 use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::price::{self, Price};
-use bakeoff_domain::recommend::Recommendation;
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::ranking::recommend::Recommendation;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::app::App;
 use crate::read;
 use crate::store::StoreError;
-use crate::store::repricing::{Change, Dependent, Effect};
+use crate::store::money::repricing::{Change, Dependent, Effect, Revision};
 
 /// Prices applied at once: a list of AWS's is one change.
 const PRICES: i64 = 1000;
@@ -111,7 +111,9 @@ async fn apply(
         .collect();
     let region = changes.first().map(|change| change.region.as_str());
     let prices = app.store.prices_of(project, region, Some(&types)).await?;
-    let decided = decided.as_ref().map(|(before, after)| (before, after));
+    let decided = decided
+        .as_ref()
+        .map(|(before, after)| Revision { before, after });
     let reason = |effect: &Effect| reason(effect, changes, &prices, decided, now);
     app.store
         .reprice(dependent, changes, decided, reason, now)
@@ -124,7 +126,7 @@ fn reason(
     effect: &Effect,
     changes: &[&Change],
     prices: &[Price],
-    decided: Option<(&Recommendation, &Recommendation)>,
+    decided: Option<Revision<'_>>,
     now: DateTime<Utc>,
 ) -> (String, Vec<PriceId>) {
     let (mut said, mut due_to): (Vec<String>, Vec<PriceId>) = (Vec::new(), Vec::new());
@@ -161,15 +163,19 @@ fn reason(
             ));
         }
     }
-    let first = |one: &Recommendation| one.ranked.first().map(|row| row.candidate.clone());
-    if let Some((before, after)) = decided.filter(|_| effect.is_decided_anew) {
-        said.push(match (first(before), first(after)) {
-            (Some(old), Some(new)) if old == new => format!("{new} stays first."),
-            (Some(old), Some(new)) => format!("{new} is first now, {old} was."),
-            _ => "The ranking is another.".to_owned(),
-        });
+    if let Some(revision) = decided.filter(|_| effect.is_decided_anew) {
+        said.push(ranking(revision));
     }
     (said.join(" "), due_to)
+}
+
+fn ranking(revision: Revision<'_>) -> String {
+    let first = |one: &Recommendation| one.ranked.first().map(|row| row.candidate.clone());
+    match (first(revision.before), first(revision.after)) {
+        (Some(old), Some(new)) if old == new => format!("{new} stays first."),
+        (Some(old), Some(new)) => format!("{new} is first now, {old} was."),
+        _ => "The ranking is another.".to_owned(),
+    }
 }
 
 /// What the price was until this one began; or what was taken for it.

@@ -1,5 +1,5 @@
 //! The scheduler: claim → look → decide → act → apply. It has no choices of its own: what to do is
-//! [`bakeoff_domain::decide`]'s, how to write it is `store::attempts`'.
+//! [`bakeoff_domain::lifecycle::decide`]'s, how to write it is `store::attempts`'.
 //!
 //! On a crash between "create" and "record" the attempt's row is there (it was committed first), so
 //! the next claim sends the same create again, is told that the name is taken, finds our marker on
@@ -11,8 +11,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bakeoff_domain::decide::{Seen, Situation, decide, needs_look};
-use bakeoff_domain::queue::{self, Waiting};
+use bakeoff_domain::lifecycle::decide::{Seen, Situation, decide, needs_look};
+use bakeoff_domain::lifecycle::queue::{self, Waiting};
 use chrono::TimeDelta;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
@@ -164,7 +164,7 @@ async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     {
         return Ok(Vec::new());
     }
-    let holder = (app.settings.owner.as_str(), app.settings.lease);
+    let holder = app.settings.holder();
     let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
     app.store.admit(holder, creates, now, think).await
 }
@@ -191,7 +191,7 @@ async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), 
         tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
         metrics::histogram!("bakeoff_takeover_seconds").record(*seconds);
         app.store
-            .record_takeover(trial, (owner, *seconds), app.clock.now())
+            .record_takeover(trial, owner, *seconds, app.clock.now())
             .await?;
     }
     let mut hand = Hand {

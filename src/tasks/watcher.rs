@@ -11,12 +11,12 @@
 //! is true all the same.
 
 use bakeoff_domain::ids::{AttemptId, TrialId};
-use bakeoff_domain::job::{JobStatus, JobSummary, ObservedJob};
-use bakeoff_domain::pool::WarmPool;
-use bakeoff_domain::ports::{AwsError, PageRequest};
-use bakeoff_domain::request;
-use bakeoff_domain::stray::{self, StrayDecision, StraySeen};
-use bakeoff_domain::watch::{self, Listing};
+use bakeoff_domain::lifecycle::stray::{self, StrayDecision, StraySeen};
+use bakeoff_domain::lifecycle::watch::{self, Listing};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::observed::{JobStatus, JobSummary, ObservedJob, WarmPool};
+use bakeoff_domain::sagemaker::ports::PageRequest;
+use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 
@@ -178,10 +178,12 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Reads at most so many pages of our jobs that were created since a moment.
+    /// Reads at most so many pages of our jobs that were created since a moment: from the first
+    /// page, or from the one that a token names.
     async fn read(
         &self,
-        (since, token): (DateTime<Utc>, Option<String>),
+        since: DateTime<Utc>,
+        token: Option<String>,
         pages_max: u32,
     ) -> Result<Read, StoreError> {
         let app = self.app;
@@ -259,7 +261,7 @@ impl Round<'_> {
             .unwrap_or(now)
             .min(now)
             - MARGIN;
-        let read = self.read((since, None), PAGES_MAX).await?;
+        let read = self.read(since, None, PAGES_MAX).await?;
         if read.is_stale {
             return Ok(Listed::from(&read));
         }
@@ -325,7 +327,7 @@ impl Round<'_> {
         };
         let is_from_the_start = token.is_none();
         let read = self
-            .read((began_at - SWEEP_REACH - MARGIN, token), SWEEP_PAGES)
+            .read(began_at - SWEEP_REACH - MARGIN, token, SWEEP_PAGES)
             .await?;
         if read.is_stale {
             return Ok(Listed::from(&read));
@@ -483,7 +485,7 @@ async fn recover(
     let is_recovered = match trial_of(app, job).await {
         Ok(Some(trial)) => {
             app.store
-                .recover_attempt((attempt, &job.job_name), trial, now)
+                .recover_attempt(attempt, &job.job_name, trial, now)
                 .await?
         }
         Ok(None) => false,

@@ -1,7 +1,7 @@
 //! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency,
 //! pages, formats, streams.
 
-use bakeoff::http::Role;
+use bakeoff::auth::keys::Role;
 use chrono::TimeDelta;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};

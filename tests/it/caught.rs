@@ -15,7 +15,7 @@ use bakeoff::aws::{Aws, Ports};
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
 use bakeoff::tasks::{pools, scheduler, watcher};
-use bakeoff_domain::job::JobStatus;
+use bakeoff_domain::sagemaker::observed::JobStatus;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -213,10 +213,12 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
         .fetch_one(&pool)
         .await
         .unwrap();
-    let mut request: bakeoff_domain::job::TrainingJobRequest =
+    let mut request: bakeoff_domain::sagemaker::request::TrainingJobRequest =
         serde_json::from_value(plan["request"].clone()).unwrap();
-    request.job_name =
-        bakeoff_domain::request::job_name(&test.app.settings.installation, bakeoff::ids::fresh());
+    request.job_name = bakeoff_planner::render::request::job_name(
+        &test.app.settings.installation,
+        bakeoff::ids::fresh(),
+    );
     test.ports.jobs.create(&request).await.unwrap();
     for _ in 0..4 {
         test.advance(TimeDelta::minutes(5)).await;
@@ -312,7 +314,7 @@ async fn a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach(pool
         .fetch_one(&pool)
         .await
         .unwrap();
-    let mut other: bakeoff_domain::job::TrainingJobRequest =
+    let mut other: bakeoff_domain::sagemaker::request::TrainingJobRequest =
         serde_json::from_value(plan["request"].clone()).unwrap();
     for number in 0..120 {
         other.job_name = format!("somebody-elses-{number}");
@@ -424,7 +426,7 @@ async fn an_event_older_than_what_is_known_changes_nothing(pool: PgPool) {
             "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": "InProgress", "SecondaryStatus": secondary,
                        "LastModifiedTime": at_ms, "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
         });
-        let key = bakeoff::http::events_key(&[7; 32]);
+        let key = bakeoff::auth::secrets::events_key(&[7; 32]);
         let request = test
             .request(Method::POST, "/v1/aws-events", &key)
             .json(&event);

@@ -1,6 +1,6 @@
 //! The CI webhook: signed, counted once, checked before it is stored.
 
-use bakeoff::http::Role;
+use bakeoff::auth::keys::Role;
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bakeoff::document;
-use bakeoff_domain::price::{self, Price};
+use bakeoff_domain::money::price::{self, Price};
 use serde_json::Value;
 
 use super::support::usual;

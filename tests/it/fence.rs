@@ -360,7 +360,9 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     let seconds = attempt["billable_seconds"].as_u64().unwrap();
     let path = format!("/v1/attempts/{name}/corrections");
     let body = json!({"billable_seconds": seconds - 600, "reason": "the bill of November"});
-    let editor = test.key(test.project, bakeoff::http::Role::Editor).await;
+    let editor = test
+        .key(test.project, bakeoff::auth::keys::Role::Editor)
+        .await;
     let (status, _) = test
         .send(
             test.request(reqwest::Method::POST, &path, &editor)

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use bakeoff::api::ExperimentView;
 use bakeoff::leader::Leader;
 use bakeoff::tasks::{scheduler, watcher};
-use bakeoff::view::ExperimentView;
-use bakeoff_domain::watch::Change;
+use bakeoff_domain::lifecycle::watch::Change;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -118,10 +118,10 @@ async fn a_listing_of_an_old_term_has_no_effect(pool: PgPool) {
     expire_leases(&pool).await;
     let before = watched(&pool).await;
     // The frozen one wakes with what it has seen.
-    let change = |known: &bakeoff_domain::watch::Known| Change {
+    let change = |known: &bakeoff_domain::lifecycle::watch::Known| Change {
         attempt: known.attempt,
         trial: known.trial,
-        status: bakeoff_domain::job::JobStatus::Stopped,
+        status: bakeoff_domain::sagemaker::observed::JobStatus::Stopped,
         secondary_status: "Stopped".into(),
         modified_at: Some(test.app.clock.now()),
     };
@@ -406,7 +406,7 @@ async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.tick().await;
     let job = jobs(&test.record().await)[0].clone();
-    let key = bakeoff::http::events_key(&[7; 32]);
+    let key = bakeoff::auth::secrets::events_key(&[7; 32]);
     let push = |key: &str, body: Value| {
         test.send(
             test.request(Method::POST, "/v1/aws-events", key)
@@ -705,7 +705,7 @@ async fn an_empty_page_is_not_the_end_of_a_listing(pool: PgPool) {
         .await;
 }
 
-async fn request_of(pool: &PgPool) -> bakeoff_domain::job::TrainingJobRequest {
+async fn request_of(pool: &PgPool) -> bakeoff_domain::sagemaker::request::TrainingJobRequest {
     let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
         .fetch_one(pool)
         .await

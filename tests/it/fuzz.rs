@@ -2,14 +2,16 @@
 //! rejection names its place, and what the linter passes the region never refuses.
 
 use bakeoff::document;
-use bakeoff_domain::body::body;
 use bakeoff_domain::finding::Severity;
-use bakeoff_domain::lint::{self, Kind};
-use bakeoff_domain::plan::{Tariff, plan};
-use bakeoff_domain::price;
-use bakeoff_domain::request::for_attempt;
+use bakeoff_domain::money::price;
+use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_domain::{lint::rules, preview::preview};
+use bakeoff_planner::lint::rules;
+use bakeoff_planner::lint::{self, Kind};
+use bakeoff_planner::plan::plan;
+use bakeoff_planner::preview::preview;
+use bakeoff_planner::render::body::body;
+use bakeoff_planner::render::request::for_attempt;
 use chrono::TimeDelta;
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -11,13 +11,13 @@ use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::tasks::{scheduler, watcher};
 use bakeoff::{ids, tasks};
-use bakeoff_domain::attempt::TrialState;
 use bakeoff_domain::clock::Timescale;
-use bakeoff_domain::decide::FailureClass;
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::job::TrainingJobRequest;
-use bakeoff_domain::limiter::Limiter;
-use bakeoff_domain::request;
+use bakeoff_domain::lifecycle::decide::FailureClass;
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::sagemaker::limiter::Limiter;
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta};
 use serde_json::{Value, json};
 use sqlx::{PgPool, Postgres, Transaction};
@@ -263,7 +263,7 @@ async fn planned(test: &TestApp) -> TrainingJobRequest {
     let (price, now) = (trial.plan.price.clone().unwrap(), test.app.clock.now());
     test.app
         .store
-        .plan_attempt(trial, (attempt, &name), &trial.plan, &price, now)
+        .plan_attempt(trial, attempt, &name, &trial.plan, &price, now)
         .await
         .unwrap();
     request::for_attempt(

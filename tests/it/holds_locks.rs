@@ -8,14 +8,15 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::clock::real_sleep;
 use bakeoff::store::StoreError;
+use bakeoff::store::attempts::Due;
 use bakeoff::store::lifecycle::Wish;
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
 use bakeoff::tasks::{ingester, scheduler, watcher};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, TrialId};
-use bakeoff_domain::job::JobStatus;
+use bakeoff_domain::lifecycle::watch::Change;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::watch::Change;
+use bakeoff_domain::sagemaker::observed::JobStatus;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -24,6 +25,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
 use crate::support::{TestApp, jobs, number, on_p5};
+
 fn uuid_of(id: &str) -> Uuid {
     Uuid::try_parse(id.rsplit_once('_').unwrap().1).unwrap()
 }
@@ -104,7 +106,7 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
         &pool,
         format!("SELECT pg_advisory_xact_lock(hashtextextended('{id}', 1))"),
         store.notice_event(Some(&change), None, &[], now),
-        store.wish((test.project, id), Wish::Cancel, now),
+        store.wish(test.project, id, Wish::Cancel, now),
     );
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
@@ -190,7 +192,7 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
         &pool,
         format!("SELECT 1 FROM trials WHERE id = '{}' FOR UPDATE", rows[0].0),
         store.notice(&term, &changed, &look, now - TimeDelta::minutes(1)),
-        store.record_look(trial, attempt, None, (now, false), now),
+        store.record_look(trial, attempt, None, 0, now, now),
     );
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
@@ -217,10 +219,10 @@ async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) 
             "SELECT 1 FROM trials WHERE id = '{}' FOR UPDATE",
             claimed[1].id.0
         ),
-        store.wish((test.project, id), Wish::Cancel, now),
+        store.wish(test.project, id, Wish::Cancel, now),
         store.requeue(
             &last,
-            (now + TimeDelta::minutes(1), "no money"),
+            Due::because(now + TimeDelta::minutes(1), "no money"),
             Usd::ZERO,
             now,
         ),
@@ -236,7 +238,7 @@ fn is_deadlock(error: &StoreError) -> bool {
 }
 
 async fn push(test: &TestApp, job: &Value, status: &str, secondary: &str) -> Option<String> {
-    let key = bakeoff::http::events_key(&[7; 32]);
+    let key = bakeoff::auth::secrets::events_key(&[7; 32]);
     let now = test.app.clock.now();
     let body = json!({
         "version": "0", "id": "1", "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",

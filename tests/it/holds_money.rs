@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
+use bakeoff::api::ExperimentView;
 use bakeoff::ids;
+use bakeoff::store::metrics::Requested;
 use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{ingester, pools, repricer, scheduler};
-use bakeoff::view::ExperimentView;
 use bakeoff_domain::ids::{AttemptId, PriceId};
-use bakeoff_domain::job::TrainingJobRequest;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::plan::{self, Tariff};
-use bakeoff_domain::price::Price;
-use bakeoff_domain::request;
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::money::worst_case::{self, Tariff};
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_planner::render::request;
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};
 use rust_decimal::Decimal;
@@ -21,6 +22,7 @@ use sqlx::PgPool;
 
 use crate::between::{Act, Between};
 use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
+
 async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
 }
@@ -490,8 +492,9 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
         ..price.clone()
     };
     let prices = [price.clone(), risen];
-    let worst = plan::worst_case(
-        (&request, 0),
+    let worst = worst_case::worst_case(
+        &request,
+        0,
         Tariff {
             prices: &prices,
             rates: &[],
@@ -854,7 +857,10 @@ async fn nothing_is_counted_on_what_is_settled(pool: PgPool) {
         !test
             .app
             .store
-            .count_requested(&[(AttemptId(attempt), 6)])
+            .count_requested(&[Requested {
+                attempt: AttemptId(attempt),
+                metrics: 6,
+            }])
             .await
             .unwrap()
     );

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use bakeoff::api::ComparisonRow;
 use bakeoff::app::Settings;
-use bakeoff::view::ComparisonRow;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -274,7 +274,7 @@ async fn a_bad_line_refuses_the_batch_and_says_which(pool: PgPool) {
         (200, Some(10), 2)
     );
     let other = test.other_project().await;
-    let stranger = test.key(other, bakeoff::http::Role::Editor).await;
+    let stranger = test.key(other, bakeoff::auth::keys::Role::Editor).await;
     let (status, _) = test
         .send(
             test.request(Method::POST, &path, &stranger)

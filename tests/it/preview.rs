@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use bakeoff::http::Role;
-use bakeoff_domain::preview::Preview;
+use bakeoff::auth::keys::Role;
+use bakeoff_planner::preview::Preview;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;

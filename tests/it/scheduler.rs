@@ -1,9 +1,9 @@
 //! The scheduler against the region: exactly one job for each attempt, through lost replies,
 //! cancels and lost leases.
 
+use bakeoff::api::AttemptView;
 use bakeoff::tasks::scheduler;
-use bakeoff::view::AttemptView;
-use bakeoff_domain::attempt::AttemptState;
+use bakeoff_domain::lifecycle::state::AttemptState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -259,11 +259,12 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
         .find(|trial| trial.plan.candidate == "p4de")
         .unwrap();
     let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
-    let name = bakeoff_domain::request::job_name(&test.app.settings.installation, attempt.0);
+    let name =
+        bakeoff_planner::render::request::job_name(&test.app.settings.installation, attempt.0);
     let price = trial.plan.price.clone().unwrap();
     test.app
         .store
-        .plan_attempt(trial, (attempt, &name), &trial.plan, &price, now)
+        .plan_attempt(trial, attempt, &name, &trial.plan, &price, now)
         .await
         .unwrap();
     let mut foreign = trial.plan.request.clone().unwrap();

@@ -4,10 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
-use bakeoff_domain::body::body;
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::lint::{self, Document};
-use bakeoff_domain::{estimator, price};
+use bakeoff_domain::money::price;
+use bakeoff_planner::lint::{self, Document};
+use bakeoff_planner::render::body::body;
+use bakeoff_planner::render::estimator;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

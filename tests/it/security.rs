@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
-use bakeoff::http::{self, Limits, Role};
-use bakeoff::sns::{Opened, Sns, SnsError};
+use bakeoff::auth::keys::Role;
+use bakeoff::aws::sns::{Opened, Sns, SnsError};
+use bakeoff::http::{self, Limits};
 use bakeoff::tasks::{concluder, ingester, pools, repricer, scheduler};
 use base64::Engine;
 use chrono::TimeDelta;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bakeoff_domain::attempt::{AttemptState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use sqlx::PgPool;
 
 use crate::support::{TestApp, spec};

@@ -8,22 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bakeoff::app::{App, Settings};
+use bakeoff::auth::keys::{Role, format_key, hash};
+use bakeoff::auth::secrets;
+use bakeoff::aws::sns::Sns;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
 use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
-use bakeoff::http::{Role, format_key, hash};
 use bakeoff::leader::Leader;
 use bakeoff::pulse::Pulse;
-use bakeoff::sns::Sns;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
+use bakeoff::store::leases::Holder;
 use bakeoff::store::trials::Claimed;
 use bakeoff::{http, ids, tasks};
-use bakeoff_domain::decide::Policy;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
-use bakeoff_domain::price;
-use bakeoff_domain::queue::{self, Waiting};
+use bakeoff_domain::lifecycle::policy::Policy;
+use bakeoff_domain::lifecycle::queue::{self, Waiting};
+use bakeoff_domain::money::price;
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
@@ -243,7 +245,7 @@ impl TestApp {
     }
 
     pub(crate) async fn key(&self, project: ProjectId, role: Role) -> String {
-        let (id, secret) = (ApiKeyId(ids::fresh()), ids::secret());
+        let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
         let key = NewKey {
             id,
             name: "test",
@@ -372,7 +374,7 @@ impl TestApp {
         let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
         self.app
             .store
-            .admit((owner, lease), 100, now, think)
+            .admit(Holder { owner, lease }, 100, now, think)
             .await
             .expect("an admission")
     }

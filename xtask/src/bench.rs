@@ -6,6 +6,7 @@
 mod data;
 mod hostile;
 mod rig;
+mod spec;
 
 use std::time::{Duration, Instant};
 
@@ -126,9 +127,39 @@ fn scheduler(count: u32) -> Result<Value, String> {
         },
     )?;
     let before = rig.record()?["calls"].clone();
+    let observed = observe(&rig, &trials)?;
+    let after = rig.record()?["calls"].clone();
+    let called = |operation: &str| {
+        after[operation].as_u64().unwrap_or(0) - before[operation].as_u64().unwrap_or(0)
+    };
+    let latencies = &observed.latencies_ms;
+    let quantile = |share: usize| {
+        latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)))
+    };
+    let result = json!({
+        "cpu_core_fraction": round(observed.cpu_fraction), "rss_mb": round(observed.rss_mb),
+        "get_trial_p99_ms": quantile(99).copied().map(round),
+        "get_trial_p50_ms": quantile(50).copied().map(round), "gets": latencies.len(),
+        "listed_pages": called("ListTrainingJobs"), "metric_reads": called("GetMetricData"),
+        "window_seconds": WINDOW.as_secs(), "created_in_seconds": created_seconds,
+    });
+    rig.strike()?;
+    Ok(result)
+}
+
+/// What the service takes while it is asked for trials.
+struct Observed {
+    /// Ascending.
+    latencies_ms: Vec<f64>,
+    /// Of one core.
+    cpu_fraction: f64,
+    rss_mb: f64,
+}
+
+fn observe(rig: &Rig, trials: &[String]) -> Result<Observed, String> {
     let (cpu, begun) = (rig.cpu_seconds(), Instant::now());
-    let mut latencies = Vec::new();
-    let mut rss = 0.0_f64;
+    let mut latencies_ms = Vec::new();
+    let mut rss_mb = 0.0_f64;
     let mut index = 0usize;
     while begun.elapsed() < WINDOW {
         let Some(trial) = trials.get(index * 7919 % trials.len()) else {
@@ -136,28 +167,17 @@ fn scheduler(count: u32) -> Result<Value, String> {
         };
         let asked = Instant::now();
         rig.get(&format!("/v1/trials/{trial}"))?;
-        latencies.push(asked.elapsed().as_secs_f64() * 1000.0);
-        rss = rss.max(rig.rss_mb());
+        latencies_ms.push(asked.elapsed().as_secs_f64() * 1000.0);
+        rss_mb = rss_mb.max(rig.rss_mb());
         index += 1;
         std::thread::sleep(Duration::from_millis(50));
     }
-    let fraction = (rig.cpu_seconds() - cpu) / begun.elapsed().as_secs_f64();
-    let after = rig.record()?["calls"].clone();
-    let called = |operation: &str| {
-        after[operation].as_u64().unwrap_or(0) - before[operation].as_u64().unwrap_or(0)
-    };
-    latencies.sort_by(f64::total_cmp);
-    let quantile = |share: usize| {
-        latencies.get((latencies.len() * share / 100).min(latencies.len().saturating_sub(1)))
-    };
-    let result = json!({
-        "cpu_core_fraction": round(fraction), "rss_mb": round(rss), "get_trial_p99_ms": quantile(99).copied().map(round),
-        "get_trial_p50_ms": quantile(50).copied().map(round), "gets": latencies.len(),
-        "listed_pages": called("ListTrainingJobs"), "metric_reads": called("GetMetricData"),
-        "window_seconds": WINDOW.as_secs(), "created_in_seconds": created_seconds,
-    });
-    rig.strike()?;
-    Ok(result)
+    latencies_ms.sort_by(f64::total_cmp);
+    Ok(Observed {
+        latencies_ms,
+        cpu_fraction: (rig.cpu_seconds() - cpu) / begun.elapsed().as_secs_f64(),
+        rss_mb,
+    })
 }
 
 fn round(figure: f64) -> f64 {

@@ -117,7 +117,7 @@ fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
             .zip(&runs)
             .map(|(number, run)| {
                 let (client, seen) = (&client, &seen);
-                scope.spawn(move || send_all(client, (number, run), batches, seen))
+                scope.spawn(move || send_all(client, number, run, batches, seen))
             })
             .collect();
         let kills = kill(stack, flags, batches * SENDERS, &seen);
@@ -184,7 +184,8 @@ fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(
 /// Every batch until it is acknowledged; some are kept back for a while, some come again.
 fn send_all(
     client: &Client,
-    (sender, run): (u64, &str),
+    sender: u64,
+    run: &str,
     batches: u64,
     seen: &Seen,
 ) -> Result<(), String> {

@@ -10,7 +10,7 @@ use crate::process::{cargo, run};
 /// Where the reference tables lie unless `--data` says so.
 const DATA: &str = "../shared/data";
 /// What the product ships.
-const COEFFICIENTS: &str = "crates/domain/data/coefficients.json";
+const COEFFICIENTS: &str = "crates/planner/data/coefficients.json";
 
 pub(crate) fn eval(flags: &[&str]) -> Result<(), String> {
     program("eval", &with_data(flags))

@@ -8,6 +8,7 @@
 
 mod bench;
 mod chaos;
+mod database;
 mod demo;
 mod deploy;
 mod durability;
@@ -48,7 +49,7 @@ cargo xtask COMMAND
   eval                how good the predictions are on reference tables; `--data DIR` (../shared/data)
        --data DIR     where they lie
        --json         print the result for machines
-  fit [--data DIR]    fit the coefficients that the product ships, crates/domain/data/coefficients.json
+  fit [--data DIR]    fit the coefficients that the product ships, crates/planner/data/coefficients.json
   mutants [NAME…]     put classic mistakes into a copy of the sources: each must be caught by the test named for it; --storm: by the storm
        --check        only look whether they still apply
   test                every test, linter and drift check (CI adds clippy)

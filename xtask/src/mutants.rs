@@ -201,7 +201,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let chosen = MUTANTS
         .iter()
         .filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
-    let outcome = crate::test::migrate(&cluster).and_then(|()| {
+    let outcome = crate::database::migrate(&cluster).and_then(|()| {
         if by_storm {
             all_by_storm(&flags, &copy, &cluster)
         } else {

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-const REGISTER: &str = "crates/domain/data/lint_rules.json";
+const REGISTER: &str = "crates/planner/data/lint_rules.json";
 const PAGE: &str = "docs/lint-rules.md";
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {

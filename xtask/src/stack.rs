@@ -56,7 +56,7 @@ impl Stack {
             serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
         let region_url = addresses["api"].as_str().unwrap_or_default().to_owned();
         let s3_url = addresses["s3"].as_str().unwrap_or_default().to_owned();
-        let service = start_service(&scratch.0, &clock, (&region_url, &s3_url), "127.0.0.1:0");
+        let service = start_service(&scratch.0, &clock, &region_url, &s3_url, "127.0.0.1:0");
         let service = match service {
             Ok(service) => service,
             Err(error) => {
@@ -139,7 +139,8 @@ impl Stack {
         self.service = start_service(
             &self.scratch.0,
             &self.clock,
-            (&self.region_url, &self.s3_url),
+            &self.region_url,
+            &self.s3_url,
             &address,
         )?;
         self.wait_ready().map(drop)
@@ -214,7 +215,8 @@ fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
 fn start_service(
     scratch: &Path,
     clock: &str,
-    (region, s3): (&str, &str),
+    region: &str,
+    s3: &str,
     listen: &str,
 ) -> Result<Child, String> {
     let mut command = detached("bakeoff", &scratch.join("service.log"))?;

@@ -4,6 +4,7 @@
 
 mod client;
 mod course;
+mod http;
 mod plan;
 mod proxy;
 mod stage;
@@ -14,16 +15,16 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bakeoff_postgres::{Cluster, Config};
+use course::Ground;
 use serde_json::{Value, json};
+use verdict::Verdict;
 
 use crate::process::{Scratch, build, scratch_dir};
-use course::Ground;
-use verdict::Verdict;
 
 /// Postgres is killed about this often, under everybody.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
@@ -59,6 +60,9 @@ struct Flags {
     until_failure: bool,
 }
 
+const USAGE: &str =
+    "--seeds N or --seed N, --jobs N, --json, --one-frozen, --built, --until-failure";
+
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
         let mut parsed = Self {
@@ -83,7 +87,7 @@ impl Flags {
                 "--one-frozen" => parsed.is_one_frozen = true,
                 "--built" => parsed.is_built = true,
                 "--until-failure" => parsed.until_failure = true,
-                other => return Err(format!("storm does not know {other}")),
+                other => return Err(format!("storm does not know {other}; it takes {USAGE}")),
             }
         }
         // Nobody waits at the end for those that take longest.
@@ -105,8 +109,9 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let mut cluster = cluster.map_err(|error| error.to_string())?;
     let stormed = over(&flags, &scratch, &mut cluster);
     cluster.stop().map_err(|error| error.to_string())?;
-    let (verdicts, restarts, took) = stormed?;
-    let result = total(&verdicts, restarts, took);
+    let stormed = stormed?;
+    let result = total(&stormed);
+    let verdicts = stormed.verdicts;
     if flags.json {
         println!(
             "{}",
@@ -210,12 +215,16 @@ fn is_due_to_the_machine(verdicts: &Verdicts) -> Result<(), String> {
 
 type Verdicts = Vec<(u64, Verdict)>;
 
-fn over(
-    flags: &Flags,
-    scratch: &Scratch,
-    cluster: &mut Cluster,
-) -> Result<(Verdicts, u32, Duration), String> {
-    crate::test::migrate(cluster)?;
+/// All seeds, played.
+struct Stormed {
+    verdicts: Verdicts,
+    /// Of Postgres, each after it was killed.
+    restarts: u32,
+    took: Duration,
+}
+
+fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Stormed, String> {
+    crate::database::migrate(cluster)?;
     let port = cluster
         .url("x")
         .rsplit_once('/')
@@ -230,17 +239,16 @@ fn over(
         is_one_frozen: flags.is_one_frozen,
     };
     let begun = Instant::now();
-    let (next, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let next = AtomicU64::new(0);
     let verdicts = Mutex::new(Verdicts::new());
     let bar = Bar::new(flags);
     let door = Mutex::new(());
-    let mut restarts = 0;
-    std::thread::scope(|scope| {
+    let restarts = std::thread::scope(|scope| {
         let players = scope.spawn(|| {
             let workers: Vec<_> = (0..flags
                 .jobs
                 .min(u64::try_from(flags.seeds.len()).unwrap_or(1)))
-                .map(|_| scope.spawn(|| work(flags, &ground, (&next, &door), &verdicts, &bar)))
+                .map(|_| scope.spawn(|| work(flags, &ground, &next, &door, &verdicts, &bar)))
                 .collect();
             for worker in workers {
                 if let Err(panic) = worker.join() {
@@ -249,39 +257,51 @@ fn over(
             }
             play_late_ones_again(&ground, &verdicts);
         });
-        let mut last = Instant::now();
-        while !players.is_finished() {
-            std::thread::sleep(Duration::from_millis(50));
-            if last.elapsed() > DATABASE_DIES_EVERY {
-                let died = SystemTime::now();
-                crate::process::signal(cluster.pid(), crate::process::Signal::KILL);
-                std::thread::sleep(Duration::from_millis(200));
-                if let Err(error) = cluster.restart() {
-                    eprintln!("Postgres did not come back: {error}");
-                }
-                let back = SystemTime::now() + RECONNECT;
-                ground
-                    .outages
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push((died, back));
-                restarts += 1;
-                last = Instant::now();
-            }
-        }
-        is_done.store(true, Ordering::SeqCst);
+        kill_postgres_until(|| players.is_finished(), cluster, &ground)
     });
     let mut verdicts = verdicts
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     verdicts.sort_by_key(|(seed, _)| *seed);
-    Ok((verdicts, restarts, begun.elapsed()))
+    Ok(Stormed {
+        verdicts,
+        restarts,
+        took: begun.elapsed(),
+    })
+}
+
+/// Kills it every now and then, and starts it again; returns how often.
+fn kill_postgres_until(is_done: impl Fn() -> bool, cluster: &mut Cluster, ground: &Ground) -> u32 {
+    let mut restarts = 0;
+    let mut last = Instant::now();
+    while !is_done() {
+        std::thread::sleep(Duration::from_millis(50));
+        if last.elapsed() <= DATABASE_DIES_EVERY {
+            continue;
+        }
+        let died = SystemTime::now();
+        crate::process::signal(cluster.pid(), crate::process::Signal::KILL);
+        std::thread::sleep(Duration::from_millis(200));
+        if let Err(error) = cluster.restart() {
+            eprintln!("Postgres did not come back: {error}");
+        }
+        let back = SystemTime::now() + RECONNECT;
+        ground
+            .outages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((died, back));
+        restarts += 1;
+        last = Instant::now();
+    }
+    restarts
 }
 
 fn work(
     flags: &Flags,
     ground: &Ground,
-    (next, door): (&AtomicU64, &Mutex<()>),
+    next: &AtomicU64,
+    door: &Mutex<()>,
     verdicts: &Mutex<Verdicts>,
     bar: &Bar,
 ) {
@@ -401,40 +421,21 @@ impl Bar {
     }
 }
 
-fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
-    let sum = |figure: fn(&Verdict) -> u32| {
-        verdicts
-            .iter()
-            .map(|(_, one)| u64::from(figure(one)))
-            .sum::<u64>()
-    };
+fn total(stormed: &Stormed) -> Value {
+    let verdicts = &stormed.verdicts;
     let all =
         |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
-    let mut faults: BTreeMap<String, u64> = plan::FAULTS.map(|kind| (kind.to_owned(), 0)).into();
-    let [mut recoveries, mut thaws, mut cancels] = [const { Vec::<f64>::new() }; 3];
-    for (_, one) in verdicts {
-        for (kind, count) in &one.faults {
-            *faults.entry(kind.clone()).or_default() += count;
-        }
-        recoveries.extend(&one.recoveries);
-        thaws.extend(&one.thaws);
-        cancels.extend(&one.cancels);
-    }
-    faults.insert("database_kill".to_owned(), u64::from(restarts));
+    let faults = faults(stormed);
     let has_happened = |kind: &&str| faults.get(*kind).is_some_and(|count| *count > 0);
     let missing: Vec<&str> = plan::FAULTS
         .into_iter()
         .filter(|kind| !has_happened(kind))
         .collect();
-    for seconds in [&mut recoveries, &mut thaws, &mut cancels] {
-        seconds.sort_by(f64::total_cmp);
-    }
-    let quantile = |of: &[f64], share: usize| {
-        of.get((of.len() * share).div_ceil(100).saturating_sub(1))
-            .copied()
-    };
+    let recoveries = sorted(verdicts, |one| &one.recoveries);
+    let thaws = sorted(verdicts, |one| &one.thaws);
+    let cancels = sorted(verdicts, |one| &one.cancels);
     let listing = f64::from(plan::USUAL.poll_seconds) / f64::from(plan::USUAL.factor);
-    json!({
+    let mut result = json!({
         "seeds": verdicts.len(),
         "failed_seeds": verdicts.iter().filter(|(_, one)| !one.holds()).map(|(seed, _)| *seed).collect::<Vec<_>>(),
         "played_again": verdicts.iter().filter(|(_, one)| one.is_played_again).count(),
@@ -442,16 +443,6 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "jobs": all(|one| one.jobs),
         "did_not_happen": missing,
         "faults": faults,
-        "duplicates": sum(|one| one.duplicates),
-        "lost": sum(|one| one.lost),
-        "orphans": sum(|one| one.orphans),
-        "over_budget": sum(|one| one.over_budget),
-        "pools_leaked": sum(|one| one.pools_leaked),
-        "unstopped": sum(|one| one.unstopped),
-        "metrics_wrong": sum(|one| one.metrics_wrong),
-        "trespasses": sum(|one| one.trespasses),
-        "panics": sum(|one| one.panics),
-        "statuses_backwards": sum(|one| one.backwards),
         "refused_reservations": all(|one| one.refused_reservations),
         "points_compared": all(|one| one.points),
         "cancels_judged": cancels.len(),
@@ -464,8 +455,56 @@ fn total(verdicts: &Verdicts, restarts: u32, took: Duration) -> Value {
         "recoveries_from_freezes": thaws.len(),
         "recovery_from_freezes_p99_seconds": quantile(&thaws, 99),
         "recovery_limit_seconds": 2.0 * (f64::from(stage::LEASE_SECONDS) + listing),
-        "took_seconds": took.as_secs(),
-    })
+        "took_seconds": stormed.took.as_secs(),
+    });
+    for (name, figure) in WRONGS {
+        let sum: u64 = verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum();
+        result[name] = sum.into();
+    }
+    result
+}
+
+type Figure = (&'static str, fn(&Verdict) -> u32);
+
+/// What must not be.
+const WRONGS: [Figure; 10] = [
+    ("duplicates", |one| one.duplicates),
+    ("lost", |one| one.lost),
+    ("orphans", |one| one.orphans),
+    ("over_budget", |one| one.over_budget),
+    ("pools_leaked", |one| one.pools_leaked),
+    ("unstopped", |one| one.unstopped),
+    ("metrics_wrong", |one| one.metrics_wrong),
+    ("trespasses", |one| one.trespasses),
+    ("panics", |one| one.panics),
+    ("statuses_backwards", |one| one.backwards),
+];
+
+/// How often each fault has happened.
+fn faults(stormed: &Stormed) -> BTreeMap<String, u64> {
+    let mut faults: BTreeMap<String, u64> = plan::FAULTS.map(|kind| (kind.to_owned(), 0)).into();
+    for (_, one) in &stormed.verdicts {
+        for (kind, count) in &one.faults {
+            *faults.entry(kind.clone()).or_default() += count;
+        }
+    }
+    faults.insert("database_kill".to_owned(), u64::from(stormed.restarts));
+    faults
+}
+
+/// Seconds of all seeds, ascending.
+fn sorted(verdicts: &Verdicts, of: fn(&Verdict) -> &Vec<f64>) -> Vec<f64> {
+    let mut all: Vec<f64> = verdicts
+        .iter()
+        .flat_map(|(_, one)| of(one).iter().copied())
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+fn quantile(of: &[f64], share: usize) -> Option<f64> {
+    of.get((of.len() * share).div_ceil(100).saturating_sub(1))
+        .copied()
 }
 
 fn show(result: &Value) {
@@ -473,34 +512,26 @@ fn show(result: &Value) {
     for (kind, count) in result["faults"].as_object().into_iter().flatten() {
         println!("  {kind:<26} {count}");
     }
-    for key in [
-        "played_again",
-        "attempts",
-        "jobs",
-        "duplicates",
-        "lost",
-        "orphans",
-        "over_budget",
-        "pools_leaked",
-        "unstopped",
-        "metrics_wrong",
-        "trespasses",
-        "panics",
-        "statuses_backwards",
-        "refused_reservations",
-        "points_compared",
-        "cancels_judged",
-        "cancel_p99_seconds",
-        "pools_reused",
-        "strays_stopped_and_billed",
-        "recoveries",
-        "recovery_p50_seconds",
-        "recovery_p99_seconds",
-        "recoveries_from_freezes",
-        "recovery_from_freezes_p99_seconds",
-        "recovery_limit_seconds",
-        "took_seconds",
-    ] {
+    let wrongs = WRONGS.map(|(name, _)| name);
+    for key in ["played_again", "attempts", "jobs"]
+        .into_iter()
+        .chain(wrongs)
+        .chain([
+            "refused_reservations",
+            "points_compared",
+            "cancels_judged",
+            "cancel_p99_seconds",
+            "pools_reused",
+            "strays_stopped_and_billed",
+            "recoveries",
+            "recovery_p50_seconds",
+            "recovery_p99_seconds",
+            "recoveries_from_freezes",
+            "recovery_from_freezes_p99_seconds",
+            "recovery_limit_seconds",
+            "took_seconds",
+        ])
+    {
         println!("{key:<28} {}", result[key]);
     }
 }

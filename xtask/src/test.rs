@@ -1,14 +1,13 @@
 //! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails
 //! fastest.
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, build, cargo, lock, program, run as run_program};
+use crate::process::{Scratch, build, cargo, lock, run as run_program};
 use crate::{deploy, mutants, openapi, python, queries, rules, storm};
 
 pub(crate) fn run() -> Result<(), String> {
@@ -54,7 +53,7 @@ const CLIENTS: [&str; 4] = [
 ];
 
 fn with_database(cluster: &Cluster) -> Result<(), String> {
-    migrate(cluster)?;
+    crate::database::migrate(cluster)?;
     step("the tests, with boto3, pandas and DuckDB as clients");
     let modules = python::packages(&CLIENTS, "clients")?;
     run_program(
@@ -78,23 +77,13 @@ pub(crate) fn postgres() -> Result<(), String> {
         durable: false,
     });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    migrate(&cluster)?;
+    crate::database::migrate(&cluster)?;
     println!("export DATABASE_URL={}", cluster.url("postgres"));
     println!("cargo test --workspace    # in another terminal; Ctrl-C here stops PostgreSQL");
     while !interrupted.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(100));
     }
     cluster.stop().map_err(|error| error.to_string())
-}
-
-/// The schema goes into template1 once: each test's own database is a copy of it.
-pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
-    let mut command = Command::new(program("bakeoff"));
-    command
-        .arg("migrate")
-        .env("DATABASE_URL", cluster.url("template1"))
-        .stdout(Stdio::null());
-    run_program(&mut command)
 }
 
 fn step(name: &str) {

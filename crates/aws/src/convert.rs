@@ -11,11 +11,12 @@ use aws_sdk_sagemaker::types::{
     TrainingInputMode, TrainingInstanceType, TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
-use bakeoff_domain::job::{
-    FinalMetric, JobStatus, JobSummary, MARKER, ObservedJob, TrainingJobRequest, Transition,
+use bakeoff_domain::sagemaker::observed::Actual;
+use bakeoff_domain::sagemaker::observed::{
+    FinalMetric, JobStatus, JobSummary, ObservedJob, Transition,
 };
-use bakeoff_domain::pool::{WarmPool, WarmPoolStatus};
-use bakeoff_domain::requested::Actual;
+use bakeoff_domain::sagemaker::observed::{WarmPool, WarmPoolStatus};
+use bakeoff_domain::sagemaker::request::{MARKER, TrainingJobRequest};
 use chrono::{DateTime, SubsecRound, Utc};
 
 /// A moment that AWS tells, to the millisecond, which is what it tells: the SDK reads it from a

@@ -2,7 +2,7 @@
 
 use aws_sdk_sagemaker::config::http::HttpResponse;
 use aws_sdk_sagemaker::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
-use bakeoff_domain::ports::AwsError;
+use bakeoff_domain::sagemaker::error::AwsError;
 
 /// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this
 /// text (aws/aws-sdk#165; boto3#2808).

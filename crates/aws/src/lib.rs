@@ -1,4 +1,4 @@
-//! The ports of [`bakeoff_domain::ports`] on the real AWS SDKs. The only crate that names an SDK
+//! The ports of [`bakeoff_domain::sagemaker::ports`] on the real AWS SDKs. The only crate that names an SDK
 //! type.
 //!
 //! It translates and classifies, and decides nothing: what an error means for a trial is the

@@ -1,12 +1,13 @@
-//! AWS's price list on aws-sdk-pricing. What its products say is [`bakeoff_domain::price_list`]'s
+//! AWS's price list on aws-sdk-pricing. What its products say is [`bakeoff_domain::money::price_list`]'s
 //! business.
 
 use async_trait::async_trait;
 use aws_config::{Region, SdkConfig};
 use aws_sdk_pricing::Client;
 use aws_sdk_pricing::types::{Filter, FilterType};
-use bakeoff_domain::ports::{AwsError, Page, PriceList, Products};
-use bakeoff_domain::price_list::SERVICE_CODE;
+use bakeoff_domain::money::price_list::SERVICE_CODE;
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::ports::{Page, PriceList, Products};
 
 use crate::error::classify;
 

@@ -5,7 +5,8 @@ use aws_config::SdkConfig;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::Builder;
 use aws_sdk_s3::operation::get_object::GetObjectError;
-use bakeoff_domain::ports::{AwsError, Objects, Page};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::ports::{Objects, Page};
 use chrono::{DateTime, Utc};
 
 use crate::convert::moment;

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sts::Client;
-use bakeoff_domain::ports::{AwsError, Identity};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::ports::Identity;
 
 use crate::error::classify;
 

@@ -28,11 +28,12 @@ pub fn pattern(of: &str) -> Regex {
     Regex::new(&format!("^(?:{of})$")).unwrap_or_else(|error| unreadable(of, &error))
 }
 
+/// Ends the process. What cannot be read is a fault of the build.
 #[expect(
     clippy::panic,
     reason = "no answer is better than one from data that is not there"
 )]
-pub(crate) fn unreadable(what: &str, error: &dyn std::fmt::Display) -> ! {
+pub fn unreadable(what: &str, error: &dyn std::fmt::Display) -> ! {
     panic!("{what} is part of this program and cannot be read: {error}")
 }
 

@@ -1,4 +1,4 @@
-//! A finding: one result of the linter. What the rules are is in [`crate::lint`]; how a finding
+//! A finding: one result of the linter. What the rules are is in `planner::lint`; how a finding
 //! becomes an HTTP error is the service's business.
 
 use std::collections::BTreeSet;

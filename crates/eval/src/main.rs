@@ -22,7 +22,7 @@ mod throughput;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bakeoff_domain::predict;
+use bakeoff_planner::predict;
 use serde_json::{Map, Value, json};
 
 const SKIPPED: &str = "skipped: no reference data";
@@ -130,7 +130,7 @@ fn fit(data: &Path, out: Option<&Path>) -> Result<(), String> {
         .zip(model.theta)
         .map(|(name, theta)| ((*name).to_owned(), json!(rounded(theta.exp()))))
         .collect();
-    let memory = bakeoff_domain::fit::Coefficients::from_array(
+    let memory = bakeoff_planner::predict::fit::Coefficients::from_array(
         memory::fit(&memories)?.to_array().map(rounded),
     );
     let shipped = json!({

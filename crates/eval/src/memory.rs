@@ -1,6 +1,6 @@
 //! The memory model on measured runs: fitting it, and judging it.
 
-use bakeoff_domain::fit::{self, Coefficients, Layout, Verdict};
+use bakeoff_planner::predict::fit::{self, Coefficients, Layout, Verdict};
 use serde_json::{Value, json};
 
 use crate::least_squares::{self, Prior};

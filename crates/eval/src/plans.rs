@@ -1,12 +1,13 @@
 //! What a plan of twenty candidates costs in CPU: linter, fit, advice, requests, forecasts,
 //! everything that `POST /v1/plans` thinks.
 
-use bakeoff_domain::lint;
-use bakeoff_domain::lint::{Kind, rules};
-use bakeoff_domain::plan::{Tariff, plan};
-use bakeoff_domain::preview::preview;
-use bakeoff_domain::price;
+use bakeoff_domain::money::price;
+use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_planner::lint;
+use bakeoff_planner::lint::{Kind, rules};
+use bakeoff_planner::plan::plan;
+use bakeoff_planner::preview::preview;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 

@@ -1,10 +1,13 @@
 //! The law of speed on measured runs: fitting it, and judging it.
 
 use bakeoff_domain::catalog;
-use bakeoff_domain::fit::{self as memory, Verdict};
-use bakeoff_domain::model::ModelShape;
-use bakeoff_domain::predict::{self, Calibration, Hardware, Model, Setting};
+use bakeoff_domain::catalog::cluster::Cluster;
+use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::spec::{Precision, ProfileSpec};
+use bakeoff_planner::predict::fit as memory;
+use bakeoff_planner::predict::fit::Verdict;
+use bakeoff_planner::predict::{self, Calibration, Hardware, Model, Setting};
+use bakeoff_planner::setup::Setup;
 use serde_json::{Value, json};
 
 use crate::least_squares::{self, Prior};
@@ -138,8 +141,16 @@ pub(crate) fn memory_of(rows: &[Throughput]) -> Result<Value, String> {
             activation_checkpointing: row.act_ckpt,
             ..ProfileSpec::of_batch(1, 1)
         };
-        let on = (instance, row.n_gpus.div_ceil(8));
-        verdicts.push(memory::fit(&shape(row), &profile, Precision::Bf16, on).verdict);
+        let setup = Setup {
+            model: &shape(row),
+            profile: &profile,
+            precision: Precision::Bf16,
+            cluster: Cluster {
+                instance,
+                count: row.n_gpus.div_ceil(8),
+            },
+        };
+        verdicts.push(memory::fit(setup).verdict);
     }
     let of = |wanted: Verdict| 100.0 * share(&verdicts, |verdict| *verdict == wanted);
     Ok(json!({
@@ -154,6 +165,18 @@ struct Case {
     hardware: Hardware,
     setting: Setting,
     measured: f64,
+}
+
+impl Case {
+    /// As the law is asked of it; the rows are of the code that it was fitted to.
+    fn asked(&self) -> predict::Case<'_> {
+        predict::Case {
+            kind: &self.gpu,
+            hardware: self.hardware,
+            setting: self.setting,
+            extra: 0.0,
+        }
+    }
 }
 
 fn cases(rows: &[Throughput]) -> Result<Vec<Case>, String> {
@@ -188,7 +211,7 @@ pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
 /// Low, expected and high of each row.
 fn predicted(model: &Model, rows: &[Throughput]) -> Result<Vec<[f64; 3]>, String> {
     let calibration = Calibration::new(model, 0.0);
-    let of = |case: Case| calibration.speed(&case.gpu, 0.0, (&case.hardware, &case.setting), 0.0);
+    let of = |case: Case| calibration.speed(&case.asked(), 0.0);
     Ok(cases(rows)?.into_iter().map(of).collect())
 }
 
@@ -242,17 +265,11 @@ fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
         let Some(measured) = all.get(anchor) else {
             continue;
         };
-        calibration.measure(
-            gpu,
-            predict::TYPE,
-            (&measured.hardware, &measured.setting),
-            measured.measured,
-        );
+        calibration.measure(&measured.asked(), predict::TYPE, measured.measured);
         let rest = all.iter().enumerate().filter(|(index, _)| *index != anchor);
         let errors: Vec<f64> = rest
             .map(|(_, case)| {
-                let [_, expected, _] =
-                    calibration.speed(gpu, 0.0, (&case.hardware, &case.setting), 0.0);
+                let [_, expected, _] = calibration.speed(&case.asked(), 0.0);
                 100.0 * (expected / case.measured - 1.0).abs()
             })
             .collect();

@@ -153,7 +153,7 @@ impl Cluster {
     fn run_scripts(&self, pgdata: &Path, scripts: &[Script]) -> Result<(), Error> {
         for script in scripts {
             let sql = script.statements.join(";\n\n");
-            let ran = self.single_user((pgdata, script.database), &format!("{sql};"));
+            let ran = self.single_user(pgdata, script.database, &format!("{sql};"));
             ran.map_err(|log| Error::Failed {
                 what: "the role of the service".to_owned(),
                 log,
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// `-j`: a command ends at a semicolon and an empty line, so a whole file is one command.
-    fn single_user(&self, (pgdata, database): (&Path, &str), sql: &str) -> Result<(), String> {
+    fn single_user(&self, pgdata: &Path, database: &str, sql: &str) -> Result<(), String> {
         let mut command = child::server(self.binaries.dir.join("postgres"));
         command
             .args(["--single", "-j", "-D"])
@@ -199,7 +199,7 @@ impl Cluster {
         for file in files {
             let sql = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
             cluster
-                .single_user((&cluster.pgdata, "postgres"), &sql)
+                .single_user(&cluster.pgdata, "postgres", &sql)
                 .map_err(|log| Error::Failed {
                     what: file.display().to_string(),
                     log,

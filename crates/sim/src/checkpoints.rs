@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::Region;
+use crate::region::Region;
 use crate::timeline::CHECKPOINT_SECONDS;
 use crate::world::Job;
 

@@ -8,7 +8,7 @@ use bakeoff_domain::embedded;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::rules::{Refusal, invalid};
+use crate::refusal::{Refusal, invalid};
 
 /// A member: its path (`*` for every item), and the largest length of a text, list or map.
 const LENGTHS: [(&str, usize); 24] = [

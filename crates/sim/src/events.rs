@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use crate::Region;
+use crate::region::Region;
 use crate::sns;
 use crate::wire::describe::last_modified;
 use crate::world::Job;

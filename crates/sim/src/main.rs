@@ -16,10 +16,14 @@ mod constraints;
 mod events;
 mod faults;
 mod metrics;
+mod objects;
 mod physics;
 mod pools;
 mod price_list;
 mod quotas;
+mod refusal;
+mod region;
+mod request;
 mod rules;
 mod sns;
 mod timeline;
@@ -28,16 +32,16 @@ mod world;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::clock::Timescale;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use clap::Parser;
 use tokio::net::TcpListener;
 
 use crate::events::{Destination, Way};
 use crate::faults::Faults;
 use crate::quotas::InstanceQuotas;
+use crate::region::Region;
 use crate::world::World;
 
 /// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
@@ -101,64 +105,6 @@ fn quota_of(text: &str) -> Result<(String, u32), String> {
     pair.ok_or_else(|| format!("`{text}` is not <instance type>=<number>"))
 }
 
-/// The region as the wire layers see it: the world behind a lock, and the time.
-#[derive(Clone)]
-pub(crate) struct Region {
-    world: Arc<Mutex<World>>,
-    scale: Timescale,
-    /// Set when time is stepped by hand.
-    manual: Option<Arc<Mutex<DateTime<Utc>>>>,
-    s3_root: Arc<PathBuf>,
-}
-
-impl Region {
-    /// The virtual moment.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the region's one look at real time"
-    )]
-    pub(crate) fn now(&self) -> DateTime<Utc> {
-        match &self.manual {
-            Some(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
-            None => self.scale.at(Utc::now()),
-        }
-    }
-
-    /// Steps a manual clock; false when time runs by itself.
-    pub(crate) fn advance(&self, by: TimeDelta) -> bool {
-        self.manual
-            .as_ref()
-            .map(|moment| *moment.lock().unwrap_or_else(PoisonError::into_inner) += by)
-            .is_some()
-    }
-
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
-        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
-        act(&mut world)
-    }
-
-    /// The file that an S3 object is.
-    pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
-        let rest = uri
-            .strip_prefix("s3://")
-            .filter(|rest| !rest.contains(".."))?;
-        Some(self.s3_root.join(rest))
-    }
-
-    /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
-    pub(crate) fn has_object(&self, uri: &str) -> bool {
-        let Some((bucket, prefix)) = uri
-            .strip_prefix("s3://")
-            .map(|rest| rest.split_once('/').unwrap_or((rest, "")))
-        else {
-            return false;
-        };
-        let root = self.s3_root.join(bucket);
-        let is_safe = !bucket.is_empty() && !uri.contains("..");
-        is_safe && wire::s3::any_file(&root, &root, prefix)
-    }
-}
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
@@ -168,32 +114,14 @@ async fn main() -> anyhow::Result<()> {
         )
         .with_writer(std::io::stderr)
         .init();
+    bakeoff_domain::read_embedded();
     let options = Options::parse();
     anyhow::ensure!(
         options.listen.ip().is_loopback() && options.s3_listen.ip().is_loopback(),
         "the simulated region listens on loopback only"
     );
     std::fs::create_dir_all(&options.s3_root)?;
-    let quotas = InstanceQuotas {
-        usual: options.quota,
-        pool: options.pool_quota,
-        by_type: options.quota_of.iter().cloned().collect(),
-    };
-    let world = World::new(
-        options.seed,
-        options.faults.clone(),
-        quotas,
-        options.create_per_second,
-    )
-    .launching_within(options.launch_seconds);
-    let region = Region {
-        world: Arc::new(Mutex::new(world)),
-        scale: options.clock.unwrap_or(Timescale::REAL),
-        manual: options
-            .manual_clock
-            .map(|moment| Arc::new(Mutex::new(moment))),
-        s3_root: Arc::new(options.s3_root.clone()),
-    };
+    let region = region(&options);
     let api = TcpListener::bind(options.listen).await?;
     let s3 = TcpListener::bind(options.s3_listen).await?;
     let addresses = serde_json::json!({
@@ -206,22 +134,13 @@ async fn main() -> anyhow::Result<()> {
         std::fs::rename(&scratch, path)?;
     }
     println!("{addresses}");
-    if region.manual.is_none() {
+    if region.runs() {
         let own = region.clone();
         std::thread::spawn(move || checkpoints::write(&own));
     }
-    if let Some(url) = options.events_to {
+    if let Some(destination) = destination(&options, &format!("http://{}", api.local_addr()?)) {
         let own = region.clone();
-        let way = match options.events_topic {
-            Some(topic) => Way::Sns {
-                topic,
-                origin: format!("http://{}", api.local_addr()?),
-            },
-            None => Way::EventBridge {
-                authorization: options.events_authorization.unwrap_or_default(),
-            },
-        };
-        std::thread::spawn(move || events::push(&own, &Destination { url, way }));
+        std::thread::spawn(move || events::push(&own, &destination));
     }
     tokio::select! {
         served = axum::serve(api, wire::router(region)) => served?,
@@ -229,6 +148,43 @@ async fn main() -> anyhow::Result<()> {
         () = stop_asked() => {}
     }
     Ok(())
+}
+
+fn region(options: &Options) -> Region {
+    let quotas = InstanceQuotas {
+        usual: options.quota,
+        pool: options.pool_quota,
+        by_type: options.quota_of.iter().cloned().collect(),
+    };
+    let world = World::new(
+        options.seed,
+        options.faults.clone(),
+        quotas,
+        options.create_per_second,
+    );
+    Region::new(
+        world.launching_within(options.launch_seconds),
+        options.clock.unwrap_or(Timescale::REAL),
+        options.manual_clock,
+        options.s3_root.clone(),
+    )
+}
+
+/// Where state changes are pushed to. `origin`: where SNS's certificate is, in this process.
+fn destination(options: &Options, origin: &str) -> Option<Destination> {
+    let way = match &options.events_topic {
+        Some(topic) => Way::Sns {
+            topic: topic.clone(),
+            origin: origin.to_owned(),
+        },
+        None => Way::EventBridge {
+            authorization: options.events_authorization.clone().unwrap_or_default(),
+        },
+    };
+    Some(Destination {
+        url: options.events_to.clone()?,
+        way,
+    })
 }
 
 async fn stop_asked() {

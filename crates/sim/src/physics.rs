@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog::InstanceType;
-use bakeoff_domain::model::ModelShape;
+use bakeoff_domain::catalog::model::ModelShape;
 
 /// What the simulated training container reads from its hyperparameters.
 #[derive(Debug, Clone, PartialEq)]

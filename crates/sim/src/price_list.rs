@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::billing::{MICRO_USD_PER_GB_MONTH, RateCard};
-use crate::rules::{Refusal, invalid};
+use crate::refusal::{Refusal, invalid};
 
 const REGION: &str = "us-east-1";
 const PAGE_SIZE: usize = 100;

@@ -5,23 +5,11 @@ use bakeoff_domain::catalog;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use crate::Region;
 use crate::constraints;
+use crate::refusal::{Refusal, invalid};
+use crate::region::Region;
+use crate::request::groups;
 use crate::world::World;
-
-/// An error on the wire: SageMaker's code and message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
-}
-
-pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal {
-        code: "ValidationException",
-        message: message.into(),
-    }
-}
 
 /// Everything CreateTrainingJob refuses, in the service's order: shape, cross-field rules, name,
 /// quota, inputs.
@@ -45,21 +33,6 @@ pub(crate) fn check_create(
     }
     quota(world, body, now)?;
     inputs(region, body)
-}
-
-/// Type and count of each kind of instance that a request asks for.
-pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
-    let read = |group: &Value| {
-        Some((
-            group["InstanceType"].as_str()?.to_owned(),
-            group["InstanceCount"].as_u64()?,
-        ))
-    };
-    let resources = &body["ResourceConfig"];
-    match resources["InstanceGroups"].as_array() {
-        Some(groups) => groups.iter().filter_map(read).collect(),
-        None => read(resources).into_iter().collect(),
-    }
 }
 
 fn shape(body: &Value) -> Result<(), Refusal> {

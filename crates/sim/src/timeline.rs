@@ -2,11 +2,10 @@
 //! times. A stop cuts it short. Pure: what a job looks like at a moment is a question to its
 //! timeline.
 
+use bakeoff_domain::clock::seconds;
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-use bakeoff_domain::clock::seconds;
 
 use crate::billing::Span;
 

@@ -6,8 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 use bakeoff_domain::catalog::{self, InstanceType};
-use bakeoff_domain::clock;
-use bakeoff_domain::embedded;
+use bakeoff_domain::{clock, embedded};
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -18,7 +17,7 @@ use crate::faults::{CallFault, Faults};
 use crate::physics::{self, Training};
 use crate::pools::PoolEnd;
 use crate::quotas::{self, Calls, InstanceQuotas};
-use crate::rules;
+use crate::request;
 use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
 /// The account that the region's jobs are in.
@@ -296,7 +295,7 @@ impl World {
     /// Creates a job whose request has passed the rules; its life is drawn here and now.
     pub(crate) fn create(&mut self, request: Value, now: DateTime<Utc>) -> Option<&Job> {
         let name = request["TrainingJobName"].as_str()?.to_owned();
-        let groups = rules::groups(&request);
+        let groups = request::groups(&request);
         let mut groups = groups
             .iter()
             .filter_map(|(kind, count)| Some((catalog::find(kind)?, u32::try_from(*count).ok()?)));
@@ -309,35 +308,27 @@ impl World {
             .unwrap_or(false);
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
-        let pool = self.pool_for(&request, now);
+        let is_warm = self.take_over_pool(&request, &name, now);
+        let work_seconds = training.as_ref().map_or(SLEEP_SECONDS, |t| {
+            t.steps * t.tokens_per_step / t.tokens_per_second
+        });
         let life = Life {
             created_at: now,
-            work_seconds: training.as_ref().map_or(SLEEP_SECONDS, |t| {
-                t.steps * t.tokens_per_step / t.tokens_per_second
-            }),
-            max_runtime_seconds: real(max_runtime(&request)),
+            work_seconds,
+            max_runtime_seconds: real(request::max_runtime(&request)),
             spot: is_spot.then(|| self.spot(&request, mean_hours)),
             failure: self.failure(is_spot, &mut StdRng::seed_from_u64(seed ^ 0x5eed)),
-            is_warm: pool.is_some(),
-            is_queued: pool.is_none() && self.happens(self.faults.pending, "pending"),
+            is_warm,
+            is_queued: !is_warm && self.happens(self.faults.pending, "pending"),
             launch_seconds: self.launch_seconds,
             seed,
         };
-        if let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) {
-            left.pool_end = Some(PoolEnd {
-                at: now,
-                reused_by: Some(name.clone()),
-            });
-        }
-        let is_dropped = self.happens(self.faults.silent_drop, "silent_drop");
+        let request = self.dropped_silently(request);
         let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
-        let (describe_lag, list_lag) = self.lags();
+        let is_lagging = self.happens(self.faults.lag, "lag");
+        let describe_lag = self.lag(is_lagging);
+        let list_lag = self.lag(is_lagging);
         let early_bill = self.early_bill();
-        let mut request = request;
-        if is_dropped {
-            request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = Value::Null;
-            request["CheckpointConfig"] = Value::Null;
-        }
         let job = Job {
             arn: format!(
                 "arn:aws:sagemaker:us-east-1:{}:training-job/{name}",
@@ -375,22 +366,41 @@ impl World {
     fn spot(&mut self, request: &Value, mean_hours_between_interruptions: f64) -> Spot {
         let wait = request["StoppingCondition"]["MaxWaitTimeInSeconds"].as_u64();
         Spot {
-            max_wait_seconds: real(wait.unwrap_or(max_runtime(request))),
+            max_wait_seconds: real(wait.unwrap_or(request::max_runtime(request))),
             mean_hours_between_interruptions,
             saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
             never_launches: self.happens(self.faults.no_spot_capacity, "no_spot_capacity"),
         }
     }
 
-    /// How far Describe and List are behind.
-    fn lags(&mut self) -> (TimeDelta, TimeDelta) {
-        if self.happens(self.faults.lag, "lag") {
-            (
-                self.up_to(self.faults.lag_seconds),
-                self.up_to(self.faults.lag_seconds),
-            )
+    /// The idle pool that matches a request goes on as its instances; false when there is none.
+    fn take_over_pool(&mut self, request: &Value, name: &str, now: DateTime<Utc>) -> bool {
+        let pool = self.pool_for(request, now);
+        let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) else {
+            return false;
+        };
+        left.pool_end = Some(PoolEnd {
+            at: now,
+            reused_by: Some(name.to_owned()),
+        });
+        true
+    }
+
+    /// What becomes of a request: SageMaker drops some members without a word.
+    fn dropped_silently(&mut self, mut request: Value) -> Value {
+        if self.happens(self.faults.silent_drop, "silent_drop") {
+            request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = Value::Null;
+            request["CheckpointConfig"] = Value::Null;
+        }
+        request
+    }
+
+    /// How far a reading operation is behind.
+    fn lag(&mut self, is_lagging: bool) -> TimeDelta {
+        if is_lagging {
+            self.up_to(self.faults.lag_seconds)
         } else {
-            (TimeDelta::zero(), TimeDelta::zero())
+            TimeDelta::zero()
         }
     }
 
@@ -523,12 +533,6 @@ impl World {
 #[expect(clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
 fn real(seconds: u64) -> f64 {
     seconds as f64
-}
-
-fn max_runtime(request: &Value) -> u64 {
-    request["StoppingCondition"]["MaxRuntimeInSeconds"]
-        .as_u64()
-        .unwrap_or(86_400)
 }
 
 fn strings(value: &Value) -> BTreeMap<String, String> {

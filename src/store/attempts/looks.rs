@@ -1,13 +1,15 @@
 //! What a look at a job leaves behind when it decides nothing: it is made again later.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::plan::TrialPlan;
-use bakeoff_domain::request;
-use bakeoff_domain::requested::{self, Actual};
+use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
+use bakeoff_domain::sagemaker::requested;
+use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
-use super::{Applied, Lease, POSTPONED_ALARM, account, event, fenced, living_state, record_job};
+use crate::store::attempts::{
+    Applied, Due, Lease, POSTPONED_ALARM, account, event, fenced, living_state, record_job,
+};
 use crate::store::error::{found_one, from_json};
 use crate::store::events::{self, NewEvent};
 use crate::store::trials::{Attempt, Claimed};
@@ -63,20 +65,19 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        until: (DateTime<Utc>, &str),
+        due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.postpone_once(trial, attempt, until, now)).await
+        retried(|| self.postpone_once(trial, attempt, due, now)).await
     }
 
     async fn postpone_once(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        until: (DateTime<Utc>, &str),
+        due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let (at, why) = until;
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
             "UPDATE attempts SET postponed = postponed + 1 WHERE id = $1",
@@ -85,16 +86,8 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         found_one(&done, "attempts", attempt.id)?;
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (at, Some(why)),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
+        let state = living_state(trial, attempt);
+        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         // Said at first, and loudly when it lasts.
@@ -103,6 +96,7 @@ impl Store {
             POSTPONED_ALARM => Some("alarm"),
             _ => None,
         } {
+            let why = due.reason.unwrap_or_default();
             events::insert(&mut tx, &event(trial, "waiting", severity, why), now).await?;
         }
         tx.commit().await?;
@@ -110,59 +104,52 @@ impl Store {
     }
 
     /// Cancelled or refused while a create may have been under way: held, with its reservation,
-    /// until `until`.
+    /// until it is due.
     pub async fn quarantine(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        held: (DateTime<Utc>, &str),
+        due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.quarantine_once(trial, attempt, held, now)).await
+        retried(|| self.quarantine_once(trial, attempt, due, now)).await
     }
 
     async fn quarantine_once(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        held: (DateTime<Utc>, &str),
+        due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let (until, why) = held;
         let mut tx = self.pool.begin().await?;
         sqlx::query!(
             "UPDATE attempts SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
             attempt.id.0,
-            until,
+            due.at,
         )
         .execute(&mut *tx)
         .await?;
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (until, Some(why)),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
+        let state = living_state(trial, attempt);
+        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         tx.commit().await?;
         Ok(Applied::Done)
     }
 
-    /// Records what a look showed, accrues its cost, and says when to look again.
+    /// Records what a look showed, for the next one at `at`. `absent`: looks in a row that have
+    /// found no job.
     pub async fn record_look(
         &self,
         trial: &Claimed,
         attempt: &Attempt,
         seen: Option<&ObservedJob>,
-        again: (DateTime<Utc>, bool),
+        absent: u32,
+        at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.record_look_once(trial, attempt, seen, again, now)).await
+        retried(|| self.record_look_once(trial, attempt, seen, absent, at, now)).await
     }
 
     async fn record_look_once(
@@ -170,12 +157,11 @@ impl Store {
         trial: &Claimed,
         attempt: &Attempt,
         seen: Option<&ObservedJob>,
-        again: (DateTime<Utc>, bool),
+        absent: u32,
+        at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let (at, is_absent) = again;
         let mut tx = self.pool.begin().await?;
-        let absent = if is_absent { attempt.absent + 1 } else { 0 };
         let done = sqlx::query!(
             "UPDATE attempts SET absent = $2 WHERE id = $1",
             attempt.id.0,
@@ -189,16 +175,8 @@ impl Store {
         if let Some(ended_at) = over.and_then(|job| job.ended_at) {
             warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
         }
-        if !fenced(
-            &mut tx,
-            trial,
-            living_state(trial, attempt),
-            (at, None),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
+        let state = living_state(trial, attempt);
+        if !fenced(&mut tx, trial, state, Due::at(at), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         if let Some(job) = seen {

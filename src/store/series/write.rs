@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use bakeoff_domain::rollup::{Gain, Roll, StoredPoint, bucket_start, roll_up};
-use bakeoff_domain::samples::Point;
-use bakeoff_domain::steady::BUCKET_SECONDS;
+use bakeoff_domain::measure::rollup::{Gain, Roll, StoredPoint, bucket_start, roll_up};
+use bakeoff_domain::measure::samples::Point;
+use bakeoff_domain::measure::steady::BUCKET_SECONDS;
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use sqlx::{PgConnection, PgExecutor};
 
-use super::Again;
+use crate::store::series::Again;
 use crate::store::{StoreError, compaction};
 
 /// By key, each once; the first of equals stays.
@@ -26,6 +26,11 @@ pub(in crate::store) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint
     points.sort_by_key(StoredPoint::key);
     points.dedup_by_key(|point| point.key());
     points
+}
+
+/// One field of all rows, as UNNEST takes them.
+fn column<T, U>(rows: &[T], of: impl Fn(&T) -> U) -> Vec<U> {
+    rows.iter().map(of).collect()
 }
 
 /// Points, what they add to buckets and what series gain, in one statement. The points must be new.
@@ -65,26 +70,26 @@ pub(super) async fn write(
                        $19::integer[], $20::double precision[])
                 AS n(series_id, points, non_finite, first_at, last_at, last_step, last_value)
            WHERE s.id = n.series_id"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.series).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.start_at).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.points).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.sum).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.min).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.max).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last_at).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last_step).collect::<Vec<_>>(),
-        &rolls.iter().map(|roll| roll.last).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.series).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.points).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.non_finite).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.first_at).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_at).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_step).collect::<Vec<_>>(),
-        &gains.iter().map(|gain| gain.last_value).collect::<Vec<_>>(),
+        &column(points, |point| point.series),
+        &column(points, |point| point.step),
+        &column(points, |point| point.at),
+        &column(points, |point| point.value),
+        &column(rolls, |roll| roll.series),
+        &column(rolls, |roll| roll.start_at),
+        &column(rolls, |roll| roll.points),
+        &column(rolls, |roll| roll.sum),
+        &column(rolls, |roll| roll.min),
+        &column(rolls, |roll| roll.max),
+        &column(rolls, |roll| roll.last_at),
+        &column(rolls, |roll| roll.last_step),
+        &column(rolls, |roll| roll.last),
+        &column(gains, |gain| gain.series),
+        &column(gains, |gain| gain.points),
+        &column(gains, |gain| gain.non_finite),
+        &column(gains, |gain| gain.first_at),
+        &column(gains, |gain| gain.last_at),
+        &column(gains, |gain| gain.last_step),
+        &column(gains, |gain| gain.last_value),
         now,
     )
     .execute(executor)
@@ -142,10 +147,10 @@ pub(super) async fn insert_new(
         r#"INSERT INTO samples (series_id, step, sampled_at, value)
            SELECT * FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
            ON CONFLICT DO NOTHING RETURNING series_id, step, sampled_at, value"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
+        &column(points, |point| point.series),
+        &column(points, |point| point.step),
+        &column(points, |point| point.at),
+        &column(points, |point| point.value),
     )
     .fetch_all(tx)
     .await?;
@@ -174,10 +179,10 @@ pub(super) async fn replace(
            WHERE s.series_id = n.series_id AND s.sampled_at = n.sampled_at AND s.step = n.step
              AND s.value IS DISTINCT FROM n.value
            RETURNING s.series_id, s.sampled_at"#,
-        &points.iter().map(|point| point.series).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.step).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.at).collect::<Vec<_>>(),
-        &points.iter().map(|point| point.value).collect::<Vec<_>>(),
+        &column(points, |point| point.series),
+        &column(points, |point| point.step),
+        &column(points, |point| point.at),
+        &column(points, |point| point.value),
     )
     .fetch_all(tx)
     .await?;

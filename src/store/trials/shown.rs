@@ -1,14 +1,14 @@
 //! Trials as they are shown: with what their plan says, and without the request that is in it.
 
-use bakeoff_domain::attempt::TrialState;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Attempt, AttemptRow, count};
+use crate::store::trials::{Attempt, AttemptRow, count};
 use crate::store::{Store, StoreError};
 
 /// A trial for the API, with its attempts: the plan goes through unread.

@@ -1,25 +1,32 @@
 //! One claimed trial in a scheduler's hand: look, and carry out what is decided.
 
-use bakeoff_domain::attempt::{AttemptState, ExperimentState, TrialState};
-use bakeoff_domain::budget::{Purse, Shortfall, shortfall};
-use bakeoff_domain::decide::{
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
-use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::job::ObservedJob;
-use bakeoff_domain::plan::{self, TrialPlan, WorstCase};
-use bakeoff_domain::ports::AwsError;
-use bakeoff_domain::queue::Lane;
-use bakeoff_domain::{bill, cost, price, request, requested};
+use bakeoff_domain::lifecycle::queue::Lane;
+use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::money::budget::{Purse, Shortfall, shortfall};
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::money::worst_case::{self, WorstCase};
+use bakeoff_domain::money::{bill, cost};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::observed::ObservedJob;
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_domain::sagemaker::requested;
+use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
 use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince};
 use crate::app::App;
+use crate::auth::push_token;
 use crate::aws::Operation;
 use crate::store::StoreError;
-use crate::store::attempts::{Applied, METRICS_FINAL_AFTER};
+use crate::store::attempts::{Applied, Due, METRICS_FINAL_AFTER};
+use crate::store::money::settling::Settlement;
 use crate::store::trials::{Attempt, Claimed};
-use crate::{crash, ids, push_token};
+use crate::{crash, ids};
 
 /// What is known in the middle of a claim.
 pub(super) struct Hand<'a> {
@@ -105,16 +112,19 @@ impl Hand<'_> {
             (Decision::Adopt, Some(attempt)) => self.record_running(&attempt, now).await,
             (Decision::Stop, Some(attempt)) => self.stop(&attempt, now).await,
             (Decision::LookAgain { at }, Some(attempt)) => {
-                let is_absent = self.seen == Seen::Absent;
+                let absent = match self.seen {
+                    Seen::Absent => attempt.absent + 1,
+                    Seen::NotLooked | Seen::Job(_) | Seen::NoAnswer(_) => 0,
+                };
                 store
-                    .record_look(self.trial, &attempt, self.job(), (at, is_absent), now)
+                    .record_look(self.trial, &attempt, self.job(), absent, at, now)
                     .await?;
                 Ok(false)
             }
             (Decision::Quarantine { until }, Some(attempt)) => {
                 let why = "cancelled; waiting until it is certain that no job exists";
                 store
-                    .quarantine(self.trial, &attempt, (until, why), now)
+                    .quarantine(self.trial, &attempt, Due::because(until, why), now)
                     .await?;
                 Ok(false)
             }
@@ -175,17 +185,22 @@ impl Hand<'_> {
         // What its weights and data take was worked out with the plan.
         let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
         let spacing = self.app.settings.metrics_spacing();
-        let worst = plan::worst_case((request, transfer), tariffs.as_ref(), &price, spacing, now);
+        let worst =
+            worst_case::worst_case(request, transfer, tariffs.as_ref(), &price, spacing, now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = AttemptId(ids::fresh());
         let job_name = request::job_name(&self.app.settings.installation, id.0);
-        let reserve = (worst.training_usd, worst.metrics_usd);
         if self.has_earlier_job(now).await? {
             let at = now + self.app.settings.policy.poll;
             self.app
                 .store
-                .requeue(self.trial, (at, EARLIER_JOB), worst.training_usd, now)
+                .requeue(
+                    self.trial,
+                    Due::because(at, EARLIER_JOB),
+                    worst.training_usd,
+                    now,
+                )
                 .await?;
             return Ok(false);
         }
@@ -193,43 +208,14 @@ impl Hand<'_> {
         let applied = self
             .app
             .store
-            .plan_attempt(self.trial, (id, &job_name), &plan, &price, now)
+            .plan_attempt(self.trial, id, &job_name, &plan, &price, now)
             .await?;
         crash::point("after_plan");
         match applied {
             Applied::Stale => Ok(false),
             Applied::OverBudget => self.wait_for_budget(&worst, now).await,
             Applied::Done => {
-                self.attempt = Some(Attempt {
-                    id,
-                    trial_id: self.trial.id,
-                    number: self.trial.attempts_made + 1,
-                    job_name,
-                    state: AttemptState::Planned,
-                    price_id: price.id,
-                    usd_per_hour: price.usd_per_hour,
-                    reserved_training_usd: reserve.0,
-                    reserved_metrics_usd: reserve.1,
-                    quarantine_until: None,
-                    absent: 0,
-                    postponed: 0,
-                    job_status: None,
-                    secondary_status: None,
-                    failure_reason: None,
-                    transitions: Vec::new(),
-                    training_seconds: None,
-                    billable_seconds: None,
-                    billing_estimated: false,
-                    metrics_requested: 0,
-                    planned_at: now,
-                    started_at: None,
-                    ended_at: None,
-                    is_compared: false,
-                    checkpoint_at: None,
-                    training_since: None,
-                    modified_at: None,
-                    listed_at: None,
-                });
+                self.attempt = Some(planned(self.trial, id, job_name, &worst, &price, now));
                 self.seen = Seen::NotLooked;
                 self.planned_here = Some(id);
                 Ok(true)
@@ -276,14 +262,15 @@ impl Hand<'_> {
             Shortfall::Wait { why } => {
                 let at = now + self.app.settings.policy.poll * 2;
                 store
-                    .requeue(self.trial, (at, &why), worst.training_usd, now)
+                    .requeue(self.trial, Due::because(at, &why), worst.training_usd, now)
                     .await?;
             }
         }
         Ok(false)
     }
 
-    async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    /// The request of this attempt, with what its script needs to push metrics.
+    fn request(&self, attempt: &Attempt) -> Result<TrainingJobRequest, StoreError> {
         // An attempt is planned only from a request; without one the lease runs out, and the log
         // names the row.
         let Some(template) = &self.trial.plan.request else {
@@ -306,6 +293,11 @@ impl Hand<'_> {
                 .environment
                 .insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
         }
+        Ok(request)
+    }
+
+    async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let request = self.request(attempt)?;
         if let Some((at, why)) = self.is_held_back(now).await? {
             self.app
                 .store
@@ -334,7 +326,7 @@ impl Hand<'_> {
         let mut after = after_create(reply, &facts, now, policy);
         if let AfterCreate::Rejected { ending, again_at } = after {
             self.look().await;
-            after = after_rejection((ending, again_at), &self.seen, &facts, now, policy);
+            after = after_rejection(ending, again_at, &self.seen, &facts, now, policy);
         }
         match after {
             AfterCreate::Running => self.record_running(attempt, now).await,
@@ -345,7 +337,7 @@ impl Hand<'_> {
             AfterCreate::Postpone { at, why } => {
                 self.app
                     .store
-                    .postpone(self.trial, attempt, (at, &why), now)
+                    .postpone(self.trial, attempt, Due::because(at, &why), now)
                     .await?;
                 Ok(false)
             }
@@ -354,7 +346,7 @@ impl Hand<'_> {
                     format!("{why}; waiting until it is certain that no earlier create arrives");
                 self.app
                     .store
-                    .quarantine(self.trial, attempt, (until, &why), now)
+                    .quarantine(self.trial, attempt, Due::because(until, &why), now)
                     .await?;
                 Ok(false)
             }
@@ -410,7 +402,7 @@ impl Hand<'_> {
         let applied = self
             .app
             .store
-            .record_running(self.trial, attempt, (due_at, metrics_at), now)
+            .record_running(self.trial, attempt, due_at, metrics_at, now)
             .await?;
         crash::point("after_running");
         // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is
@@ -458,7 +450,7 @@ impl Hand<'_> {
         }
         self.app
             .store
-            .record_look(self.trial, attempt, self.job(), (at, false), now)
+            .record_look(self.trial, attempt, self.job(), 0, at, now)
             .await?;
         Ok(false)
     }
@@ -478,18 +470,59 @@ impl Hand<'_> {
             .settings
             .metrics_slot(ended_at + METRICS_FINAL_AFTER);
         crash::point("before_settle");
+        let settlement = Settlement {
+            ending,
+            seen: job,
+            again_at,
+            metrics_at,
+        };
         self.app
             .store
-            .settle(
-                self.trial,
-                attempt,
-                ending,
-                (job, again_at, metrics_at),
-                now,
-            )
+            .settle(self.trial, attempt, settlement, now)
             .await?;
         crash::point("after_settle");
         Ok(false)
+    }
+}
+
+/// An attempt as it has just been committed.
+fn planned(
+    trial: &Claimed,
+    id: AttemptId,
+    job_name: String,
+    worst: &WorstCase,
+    price: &Price,
+    now: DateTime<Utc>,
+) -> Attempt {
+    Attempt {
+        id,
+        trial_id: trial.id,
+        number: trial.attempts_made + 1,
+        job_name,
+        state: AttemptState::Planned,
+        price_id: price.id,
+        usd_per_hour: price.usd_per_hour,
+        reserved_training_usd: worst.training_usd,
+        reserved_metrics_usd: worst.metrics_usd,
+        quarantine_until: None,
+        absent: 0,
+        postponed: 0,
+        job_status: None,
+        secondary_status: None,
+        failure_reason: None,
+        transitions: Vec::new(),
+        training_seconds: None,
+        billable_seconds: None,
+        billing_estimated: false,
+        metrics_requested: 0,
+        planned_at: now,
+        started_at: None,
+        ended_at: None,
+        is_compared: false,
+        checkpoint_at: None,
+        training_since: None,
+        modified_at: None,
+        listed_at: None,
     }
 }
 

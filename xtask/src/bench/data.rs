@@ -129,6 +129,30 @@ struct Written {
     cpu_seconds_per_million: Vec<f64>,
 }
 
+/// Sends the same bodies on all connections at once: one run or one set of series for each.
+fn send(rig: &Rig, way: Way, runs: &[String], bodies: &[String]) -> Result<(), String> {
+    let one = |connection: usize, body: &str| match way {
+        Way::Ours => {
+            let run = runs.get(connection).map_or("", String::as_str);
+            rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop)
+        }
+        // Series that are nobody's: the same table, other keys.
+        Way::Bare => rig.post_bare(&format!("/points/{}", 1_000_000 + connection * 10), body),
+        Way::Copy => rig.post_bare(&format!("/copy/{}", 2_000_000 + connection * 10), body),
+    };
+    let one = &one;
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..CONNECTIONS)
+            .map(|connection| {
+                scope.spawn(move || bodies.iter().try_for_each(|body| one(connection, body)))
+            })
+            .collect();
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
+    })
+}
+
 fn ingest(rig: &Rig) -> Result<Value, String> {
     let mut written = [Way::Ours, Way::Bare, Way::Copy].map(|way| (way, Written::default()));
     let runs: Vec<String> = (0..CONNECTIONS)
@@ -140,33 +164,7 @@ fn ingest(rig: &Rig) -> Result<Value, String> {
             let number = i64::try_from(round).unwrap_or(0) * BATCHES;
             let bodies: Vec<String> = (number..number + BATCHES).map(batch).collect();
             let (cpu, begun) = (rig.cpu_of(way == Way::Ours), Instant::now());
-            std::thread::scope(|scope| {
-                let senders: Vec<_> = (0..CONNECTIONS)
-                    .map(|connection| {
-                        let (bodies, runs) = (&bodies, &runs);
-                        scope.spawn(move || {
-                            bodies.iter().try_for_each(|body| match way {
-                                Way::Ours => {
-                                    let run = runs.get(connection).map_or("", String::as_str);
-                                    rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop)
-                                }
-                                // Series that are nobody's: the same table, other keys.
-                                Way::Bare => rig.post_bare(
-                                    &format!("/points/{}", 1_000_000 + connection * 10),
-                                    body,
-                                ),
-                                Way::Copy => rig.post_bare(
-                                    &format!("/copy/{}", 2_000_000 + connection * 10),
-                                    body,
-                                ),
-                            })
-                        })
-                    })
-                    .collect();
-                senders
-                    .into_iter()
-                    .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
-            })?;
+            send(rig, way, &runs, &bodies)?;
             let points = real(CONNECTIONS) * real(bodies.len()) * 1000.0;
             // The first round makes connections and series: not counted.
             if round > 0 {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 use serde_json::{Value, json};
 
+use super::spec::spec;
 use crate::process::{Scratch, interrupt, release, wait_gone};
 use crate::stack::{kill, now_seconds, ready, rfc3339, simulated_aws};
 
@@ -75,8 +76,13 @@ impl Rig {
         let mut service = start_service(
             &folder,
             setting,
-            (&clock, &address, &database),
-            (&text("api"), &text("s3")),
+            &Surroundings {
+                clock: &clock,
+                address: &address,
+                database: &database,
+                region: &text("api"),
+                s3: &text("s3"),
+            },
         )?;
         let url = ready(
             &folder.join("service.url"),
@@ -524,12 +530,24 @@ fn start_region(
     command.spawn().map_err(|error| error.to_string())
 }
 
-fn start_service(
-    folder: &Path,
-    setting: &Setting,
-    (clock, address, database): (&str, &str, &str),
-    (region, s3): (&str, &str),
-) -> Result<Child, String> {
+/// What a service is started with.
+struct Surroundings<'a> {
+    clock: &'a str,
+    /// Where it listens.
+    address: &'a str,
+    database: &'a str,
+    region: &'a str,
+    s3: &'a str,
+}
+
+fn start_service(folder: &Path, setting: &Setting, at: &Surroundings<'_>) -> Result<Child, String> {
+    let Surroundings {
+        clock,
+        address,
+        database,
+        region,
+        s3,
+    } = *at;
     let mut command = Command::new(release("bakeoff"));
     command
         .args(["serve", "--listen", address])
@@ -552,37 +570,4 @@ fn start_service(
         .stdout(log.try_clone().map_err(|error| error.to_string())?)
         .stderr(log);
     command.spawn().map_err(|error| error.to_string())
-}
-
-/// Ten series a job: five of its host, five of its script.
-fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) -> Value {
-    let metric = |name: &str, key: &str, meaning: &str| json!({"name": name, "regex": format!("{key}=([0-9.e+-]+)"), "meaning": meaning});
-    let candidates: Vec<Value> = (0..trials.div_ceil(20))
-        .map(|candidate| {
-            json!({
-                "name": format!("candidate-{candidate}"), "instance_type": "ml.p4de.24xlarge",
-                "repeats": 20.min(trials - candidate * 20),
-                "profile": {"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2,
-                            "activation_checkpointing": true},
-            })
-        })
-        .collect();
-    json!({
-        "name": format!("bench-{number}"), "region": "us-east-1", "budget_usd": 100_000_000,
-        "max_runtime_seconds": runtime_seconds, "objective": {"minimize": "cost"}, "candidates": candidates,
-        "workload": {
-            "name": "bench", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
-            "role_arn": "arn:aws:iam::111122223333:role/train",
-            "channels": [{"name": "train", "s3_uri": "s3://bench/train/", "size_gb": 0}], "output_s3_uri": "s3://bench/out",
-            "model": {"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "intermediate": 18944,
-                      "vocabulary": 152_064, "sequence_length": 2048},
-            "precision": "bf16", "data_version": "1", "code_version": "1",
-            "total_tokens": 10_000_000_000_u64.max(tokens), "trial_tokens": tokens,
-            "metrics": [
-                metric("tps", "tokens_per_second", "tokens_per_second"), metric("step", "step", "step"),
-                metric("loss", "loss", "train_loss"), metric("lr", "learning_rate", "other"),
-                metric("norm", "grad_norm", "other"),
-            ],
-        },
-    })
 }

@@ -8,12 +8,10 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::http::{agent, get, pages, post, send};
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 
-/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer
-/// longer.
-const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// Between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
 /// Of the budgets together: the project's own budget binds as well.
@@ -301,78 +299,6 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
         .post(region_url)
         .header("x-amz-target", "SageMaker.CreateTrainingJob");
     send(request, "", None, &body)
-}
-
-pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
-    found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
-}
-
-/// `None` is a 404, and nothing else is: a database that is away just now says nothing of what is
-/// in it.
-pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
-    let mut request = agent().get(url);
-    if !key.is_empty() {
-        request = request.header("authorization", &format!("Bearer {key}"));
-    }
-    let mut answer = match request.call() {
-        Err(ureq::Error::StatusCode(404)) => return Ok(None),
-        answer => answer.map_err(|error| format!("GET {url}: {error}"))?,
-    };
-    let body = answer.body_mut().with_config().limit(64 << 20).read_json();
-    body.map(Some)
-        .map_err(|error| format!("GET {url}: {error}"))
-}
-
-/// Items of all pages.
-pub(super) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
-    let (mut items, mut token) = (Vec::new(), None::<String>);
-    loop {
-        let joint = if url.contains('?') { '&' } else { '?' };
-        let page = match &token {
-            None => get(url, key)?,
-            Some(token) => get(&format!("{url}{joint}page_token={token}"), key)?,
-        };
-        items.extend(page["items"].as_array().cloned().unwrap_or_default());
-        token = page["next_page_token"].as_str().map(str::to_owned);
-        if token.is_none() {
-            return Ok(items);
-        }
-    }
-}
-
-pub(super) fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
-    send(agent().post(url), key, None, body)
-}
-
-fn send(
-    request: ureq::RequestBuilder<ureq::typestate::WithBody>,
-    key: &str,
-    once: Option<&str>,
-    body: &Value,
-) -> Result<Value, String> {
-    let what = format!("{:?} {:?}", request.method_ref(), request.uri_ref());
-    let mut request = request;
-    if !key.is_empty() {
-        request = request.header("authorization", &format!("Bearer {key}"));
-    }
-    if let Some(once) = once {
-        request = request.header("idempotency-key", once);
-    }
-    let mut answer = request
-        .send_json(body)
-        .map_err(|error| format!("{what}: {error}"))?;
-    let text = answer
-        .body_mut()
-        .read_to_string()
-        .map_err(|error| format!("{what}: {error}"))?;
-    Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
-}
-
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder()
-        .timeout_global(Some(ANSWER_MAX))
-        .build()
-        .new_agent()
 }
 
 const POOLED: &str = "pooled";

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use rand::Rng;
 use serde_json::{Value, json};
 
-use super::client::{self, Client, get, pages, post};
-use super::plan::{Blow, Plan, STORM_MILLIS};
+use super::client::{self, Client};
+use super::http::{get, pages, post};
+use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
 use super::stage::{Database, LEASE_SECONDS, Stage};
-use super::twin::{self, Kind, Twin};
+use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
 
 /// After the storm something has to change while this many listings are served. It is the service's
@@ -66,7 +67,7 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     post(&format!("{}/_sim/faults", stage.region_url), "", &json!({}))?;
     let answered = load.map_or(0, Load::stop);
     let is_over = settle(&mut stage, &mut client, twin.as_mut())?;
-    let mut verdict = patiently(|| verdict::judge((&stage, ground), &plan, &client, is_over))?;
+    let mut verdict = patiently(|| verdict::judge(&stage, ground, &plan, &client, is_over))?;
     if is_over && plan.twin == Some(Kind::Copy) && stage.count_in_logs(twin::MET) == 0 {
         return Err("the copy never met its original".to_owned());
     }

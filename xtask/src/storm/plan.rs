@@ -5,8 +5,6 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use super::twin::Kind;
-
 /// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two
 /// transactions.
 const BETWEEN: [&str; 16] = [
@@ -188,24 +186,7 @@ impl Plan {
         let is_fenced = is_fenced(seed) && !is_one_frozen;
         let is_calm = is_quiet || is_fenced;
         let calmer = if is_calm { 0.2 } else { 1.0 };
-        let mut share = |most: f64| {
-            if dice.random_bool(0.6) {
-                dice.random_range(0.0..most) * calmer
-            } else {
-                0.0
-            }
-        };
-        let mut region = json!({
-            "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
-            "hang_after": share(0.05), "reset_before": share(0.05), "reset_after": share(0.05), "truncate": share(0.05),
-            "slow": share(0.05), "odd_status": share(0.03), "no_capacity": share(0.15), "internal_error": share(0.10),
-            "algorithm_error": share(0.05), "event_loss": share(0.50), "event_duplicate": share(0.50),
-            "event_late": share(0.50), "silent_drop": share(0.10), "checkpoint_stall": share(0.30),
-            "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
-            "lag": share(0.30), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
-            "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
-            "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
-        });
+        let mut region = region(&mut dice, calmer);
         let mut blows: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
             .map(|_| blow(&mut dice))
             .collect();
@@ -260,6 +241,37 @@ impl Plan {
             dice,
         }
     }
+}
+
+/// How often the region fails in which way.
+fn region(dice: &mut StdRng, calmer: f64) -> Value {
+    let mut share = |most: f64| {
+        if dice.random_bool(0.6) {
+            dice.random_range(0.0..most) * calmer
+        } else {
+            0.0
+        }
+    };
+    json!({
+        "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
+        "hang_after": share(0.05), "reset_before": share(0.05), "reset_after": share(0.05), "truncate": share(0.05),
+        "slow": share(0.05), "odd_status": share(0.03), "no_capacity": share(0.15), "internal_error": share(0.10),
+        "algorithm_error": share(0.05), "event_loss": share(0.50), "event_duplicate": share(0.50),
+        "event_late": share(0.50), "silent_drop": share(0.10), "checkpoint_stall": share(0.30),
+        "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
+        "lag": share(0.30), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
+        "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
+        "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
+    })
+}
+
+/// What becomes of the copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is started beside its original, and told to cancel everything.
+    Copy,
+    /// Its original is lost with all that was done since, and it takes its place.
+    Backup,
 }
 
 /// It takes minutes where others take half of one.

@@ -46,7 +46,11 @@ impl Proxy {
                     continue;
                 };
                 let number = counted.fetch_add(1, Ordering::SeqCst);
-                drop(pass(&kept, (client, server), (number, &hushed)));
+                let silence = Silence {
+                    number,
+                    limit: hushed.clone(),
+                };
+                drop(pass(&kept, client, server, &silence));
             }
         });
         Ok(Self {
@@ -78,11 +82,25 @@ impl Proxy {
     }
 }
 
-/// A connection, by its number, between client and server.
+/// Whether a connection is silent: all are whose number is below a limit.
+#[derive(Clone)]
+struct Silence {
+    number: u64,
+    limit: Arc<AtomicU64>,
+}
+
+impl Silence {
+    fn holds(&self) -> bool {
+        self.number < self.limit.load(Ordering::SeqCst)
+    }
+}
+
+/// A connection between client and server.
 fn pass(
     open: &Mutex<Vec<TcpStream>>,
-    (client, server): (TcpStream, TcpStream),
-    (number, silent): (u64, &Arc<AtomicU64>),
+    client: TcpStream,
+    server: TcpStream,
+    silence: &Silence,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -93,24 +111,20 @@ fn pass(
     let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
     open.extend([client, server]);
     for (from, to) in pairs {
-        let silent = silent.clone();
+        let silence = silence.clone();
         thread::Builder::new()
             .stack_size(64 * 1024)
-            .spawn(move || drop(copy(from, to, (number, &silent))))?;
+            .spawn(move || drop(copy(from, to, &silence)))?;
     }
     Ok(())
 }
 
 /// What is read while the connection is silent is lost, and nobody is told, not even of an end.
-fn copy(
-    mut from: TcpStream,
-    mut to: TcpStream,
-    (number, silent): (u64, &AtomicU64),
-) -> io::Result<()> {
+fn copy(mut from: TcpStream, mut to: TcpStream, silence: &Silence) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let count = from.read(&mut buffer)?;
-        let is_silent = number < silent.load(Ordering::SeqCst);
+        let is_silent = silence.holds();
         if count == 0 {
             return if is_silent {
                 Ok(())

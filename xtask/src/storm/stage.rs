@@ -14,10 +14,12 @@ use serde_json::Value;
 
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
-use super::twin::FENCE;
 use super::upgrade::Upgraded;
 use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
+
+/// Where the fence is: two databases of one installation are told apart by it.
+const FENCE: &str = "s3://storm/fence.json";
 
 pub(super) const LEASE_SECONDS: u32 = 1;
 pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
@@ -172,6 +174,31 @@ fn output(command: &mut Command) -> Result<String, String> {
     Err(format!("the stage could not be set: {why}"))
 }
 
+impl Replica {
+    /// To be started.
+    fn new(port: u16) -> Self {
+        Self {
+            child: None,
+            port,
+            restart_at: Some(Instant::now()),
+            continue_at: None,
+            is_lost: false,
+            clock_shift: 0,
+            armed: None,
+        }
+    }
+}
+
+/// Where the region listens, once it does.
+fn addresses(folder: &Path, region: &mut Child) -> Result<Value, String> {
+    let text = ready(
+        &folder.join("region.json"),
+        region,
+        &folder.join("region.log"),
+    )?;
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
 impl Stage {
     /// `database_url` is a function of the port, so that replicas go through the proxy.
     pub(super) fn set(
@@ -182,21 +209,17 @@ impl Stage {
     ) -> Result<Self, String> {
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
-        output(
-            Command::new(program("bakeoff"))
-                .args(["migrate", "--create"])
-                .env("DATABASE_URL", &direct.url),
-        )?;
-        let api_key = output(
-            Command::new(program("bakeoff"))
-                .args(["keys", "create", "--project", "storm", "--role", "admin"])
-                .env("DATABASE_URL", &direct.url),
-        )?;
-        let events = output(
-            Command::new(program("bakeoff"))
-                .args(["keys", "events"])
-                .env("BAKEOFF_SECRET_KEY", SECRET_KEY),
-        )?;
+        let bakeoff = |arguments: &[&str]| {
+            let mut command = Command::new(program("bakeoff"));
+            command
+                .args(arguments)
+                .env("DATABASE_URL", &direct.url)
+                .env("BAKEOFF_SECRET_KEY", SECRET_KEY);
+            output(&mut command)
+        };
+        bakeoff(&["migrate", "--create"])?;
+        let api_key = bakeoff(&["keys", "create", "--project", "storm", "--role", "admin"])?;
+        let events = bakeoff(&["keys", "events"])?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas)
             .map(|_| free_port())
@@ -210,38 +233,17 @@ impl Stage {
             real_origin,
             seed,
         )?;
-        let addresses = match ready(
-            &folder.join("region.json"),
-            &mut region,
-            &folder.join("region.log"),
-        ) {
-            Ok(text) => text,
-            Err(error) => {
-                kill(&mut region);
-                return Err(error);
-            }
-        };
-        let addresses: Value =
-            serde_json::from_str(&addresses).map_err(|error| error.to_string())?;
+        let addresses = addresses(&folder, &mut region).inspect_err(|_| kill(&mut region))?;
         let database = direct
             .url
             .replace(&format!(":{}/", direct.port), &format!(":{}/", proxy.port));
-        let replica = |port| Replica {
-            child: None,
-            port,
-            restart_at: Some(Instant::now()),
-            continue_at: None,
-            is_lost: false,
-            clock_shift: 0,
-            armed: None,
-        };
         Ok(Self {
             database,
             proxy,
             region,
             region_url: addresses["api"].as_str().unwrap_or_default().to_owned(),
             s3_url: addresses["s3"].as_str().unwrap_or_default().to_owned(),
-            replicas: ports.into_iter().map(replica).collect(),
+            replicas: ports.into_iter().map(Replica::new).collect(),
             real_origin,
             pace: plan.pace,
             armed: plan.armed.iter().rev().cloned().collect(),

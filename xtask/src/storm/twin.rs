@@ -7,25 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::client::{get, pages, post};
+use super::http::{get, pages, post};
+use super::plan::Kind;
 use super::stage::Stage;
 
-/// Where the fence is: two databases of one installation are told apart by it.
-pub(super) const FENCE: &str = "s3://storm/fence.json";
 /// The original is lost this long after its backup at the earliest, and once it has created a job
 /// that the backup does not know.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 /// What a copy says that has met its original.
 pub(super) const MET: &str = "another database holds this installation's fence";
-
-/// What becomes of the copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It is started beside its original, and told to cancel everything.
-    Copy,
-    /// Its original is lost with all that was done since, and it takes its place.
-    Backup,
-}
 
 /// The second database of a seed, and how far its story has come.
 pub(super) struct Twin {

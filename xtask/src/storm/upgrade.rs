@@ -4,7 +4,7 @@
 use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::client::get;
+use super::http::get;
 use super::stage::{Replica, Stage};
 
 /// A replica has to notice within this time that its database was migrated under it.

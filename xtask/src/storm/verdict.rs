@@ -10,12 +10,12 @@ use std::time::SystemTime;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use super::client::{Accepted, Client, get, pages};
+use super::client::{Accepted, Client};
 use super::course::Ground;
-use super::plan::Plan;
+use super::http::{get, pages};
+use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, End, STRANGERS, Stage};
 use super::statuses::Told;
-use super::twin::Kind;
 
 /// Small enough that there are several pages.
 const PAGE: u32 = 25;
@@ -130,41 +130,134 @@ struct Booked {
     entries: Vec<String>,
 }
 
+/// Somebody took a trial over.
+struct Takeover {
+    /// Virtual time.
+    at: DateTime<Utc>,
+    /// Of the process that had held it.
+    pid: u32,
+}
+
 /// What the service believes of one experiment.
 #[derive(Default)]
 struct Believed {
     attempts: BTreeMap<String, Booked>,
     open_trials: u32,
-    /// When (virtual time), and whose process id.
-    takeovers: Vec<(DateTime<Utc>, u32)>,
+    takeovers: Vec<Takeover>,
     /// Trials whose statuses went backwards.
     backwards: Vec<String>,
     strays: u64,
 }
 
+/// The region's own record of a seed.
+struct Record {
+    /// Ours, in our account.
+    jobs: Vec<Value>,
+    /// Ours, made in another account: credentials may change between the look at whose they are and
+    /// the create. Nobody can find those again.
+    elsewhere: Vec<Value>,
+    /// Other people's.
+    strangers: Vec<Value>,
+    faults: BTreeMap<String, u64>,
+}
+
+impl Record {
+    fn read(stage: &Stage) -> Result<Self, String> {
+        let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
+        let all = record["jobs"].as_array().cloned().unwrap_or_default();
+        let is_strangers = |job: &Value| {
+            job["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with(STRANGERS))
+        };
+        let (strangers, jobs): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_strangers);
+        let (jobs, elsewhere) = jobs.into_iter().partition(|job| job["account"] == ACCOUNT);
+        let faults = record["faults"].as_object().into_iter().flatten();
+        Ok(Self {
+            jobs,
+            elsewhere,
+            strangers,
+            faults: faults
+                .map(|(kind, count)| (kind.clone(), count.as_u64().unwrap_or(0)))
+                .collect(),
+        })
+    }
+}
+
 pub(super) fn judge(
-    (stage, ground): (&Stage, &Ground),
+    stage: &Stage,
+    ground: &Ground,
     plan: &Plan,
     client: &Client,
     is_over: bool,
 ) -> Result<Verdict, String> {
-    let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
-    let all = record["jobs"].as_array().cloned().unwrap_or_default();
-    let is_strangers = |job: &Value| {
-        job["name"]
-            .as_str()
-            .is_some_and(|name| name.starts_with(STRANGERS))
-    };
-    let (strangers, jobs): (Vec<Value>, Vec<Value>) = all.into_iter().partition(is_strangers);
-    // Between the look at whose credentials these are and the create they may change: those jobs
-    // nobody can find again.
-    let (jobs, elsewhere): (Vec<Value>, Vec<Value>) =
-        jobs.into_iter().partition(|job| job["account"] == ACCOUNT);
+    let record = Record::read(stage)?;
+    let jobs = &record.jobs;
     let mut verdict = Verdict {
-        over_budget: client.overdrawn,
-        trespasses: stage.unnoticed,
+        jobs: jobs.len().try_into().unwrap_or(0),
         ..Verdict::default()
     };
+    count_seen(stage, client, &mut verdict);
+    let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
+    let mut booked: BTreeMap<String, Booked> = BTreeMap::new();
+    for (index, experiment) in client.accepted.iter().enumerate() {
+        let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
+        if !plan.is_clock_off {
+            count_recoveries(stage, ground, &believed.takeovers, &mut verdict);
+        }
+        booked.extend(count_believed(believed, &mut verdict));
+    }
+    verdict.attempts = booked.len().try_into().unwrap_or(0);
+    if !is_over {
+        verdict.lost += 1;
+        verdict
+            .notes
+            .push("not everything ended in time".to_owned());
+    }
+    count_duplicates(jobs, &mut verdict);
+    count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
+    if is_over {
+        count_held(&url, &stage.api_key, &mut verdict)?;
+    }
+    count_money(jobs, &booked, &client.accepted, &mut verdict);
+    counts::pools(stage, jobs, &mut verdict);
+    counts::cancels(stage, ground, jobs, &booked, client, &mut verdict);
+    counts::trespasses(stage, &record.strangers, &record.elsewhere, &mut verdict);
+    if plan.twin == Some(Kind::Copy) {
+        counts::unasked_stops(jobs, &booked, client, &mut verdict);
+    }
+    count_panics(stage, &mut verdict);
+    // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may
+    // change back between a read and the look at whose they are. What was read before a backup was
+    // restored is booked nowhere.
+    let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
+    if is_over && !plan.is_quiet && is_told_all {
+        counts::points(stage, &url, jobs, &mut verdict)?;
+        counts::metrics(stage, ground, jobs, &booked, &mut verdict);
+    }
+    let blows = stage
+        .blows
+        .iter()
+        .map(|(kind, count)| ((*kind).to_owned(), *count));
+    for (kind, count) in record.faults.into_iter().chain(blows) {
+        *verdict.faults.entry(kind).or_default() += count;
+    }
+    Ok(verdict)
+}
+
+/// Counts an experiment; what it has of its attempts is to be held against the region's record.
+fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String, Booked> {
+    verdict.lost += believed.open_trials;
+    verdict.strays += believed.strays;
+    verdict.backwards += u32::try_from(believed.backwards.len()).unwrap_or(u32::MAX);
+    verdict.notes.extend(believed.backwards);
+    believed.attempts
+}
+
+/// What was seen while it stormed.
+fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
+    verdict.over_budget = client.overdrawn;
+    verdict.trespasses = stage.unnoticed;
     if stage.unnoticed > 0 {
         verdict.notes.push(format!(
             "{} replicas went on under a newer schema",
@@ -177,67 +270,18 @@ pub(super) fn judge(
             client.overdrawn
         ));
     }
-    verdict.jobs = jobs.len().try_into().unwrap_or(0);
-    let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
-    let mut booked: BTreeMap<String, Booked> = BTreeMap::new();
-    for (index, experiment) in client.accepted.iter().enumerate() {
-        let believed = believed(&url, &stage.api_key, (index, &experiment.id))?;
-        verdict.lost += believed.open_trials;
-        verdict.strays += believed.strays;
-        verdict.backwards += u32::try_from(believed.backwards.len()).unwrap_or(u32::MAX);
-        verdict.notes.extend(believed.backwards);
-        if !plan.is_clock_off {
-            count_recoveries(stage, ground, &believed.takeovers, &mut verdict);
-        }
-        booked.extend(believed.attempts);
-    }
-    verdict.attempts = booked.len().try_into().unwrap_or(0);
-    if !is_over {
-        verdict.lost += 1;
-        verdict
-            .notes
-            .push("not everything ended in time".to_owned());
-    }
-    count_duplicates(&jobs, &mut verdict);
-    count_orphans(&jobs, &booked, plan.is_quiet, &mut verdict);
-    if is_over {
-        count_held(&url, &stage.api_key, &mut verdict)?;
-    }
-    count_money(&jobs, &booked, &client.accepted, &mut verdict);
-    counts::pools(stage, &jobs, &mut verdict);
-    counts::cancels((stage, ground), &jobs, &booked, client, &mut verdict);
-    counts::trespasses(stage, &strangers, &elsewhere, &mut verdict);
-    if plan.twin == Some(Kind::Copy) {
-        counts::unasked_stops(&jobs, &booked, client, &mut verdict);
-    }
+}
+
+/// After what the judge itself has asked for: that may bring one forth.
+fn count_panics(stage: &Stage, verdict: &mut Verdict) {
     let panics = stage.count_in_logs(PANICKED);
     if panics > 0 {
         verdict.panics = panics.try_into().unwrap_or(u32::MAX);
         verdict.notes.push(format!("{panics} panics in the logs"));
     }
-    // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may
-    // change back between a read and the look at whose they are. What was read before a backup was
-    // restored is booked nowhere.
-    let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
-    if is_over && !plan.is_quiet && is_told_all {
-        counts::points((stage, &url), &jobs, &mut verdict)?;
-        counts::metrics((stage, ground), &jobs, &booked, &mut verdict);
-    }
-    for (kind, count) in record["faults"].as_object().into_iter().flatten() {
-        *verdict.faults.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
-    }
-    for (kind, count) in &stage.blows {
-        *verdict.faults.entry((*kind).to_owned()).or_default() += count;
-    }
-    Ok(verdict)
 }
 
-fn count_recoveries(
-    stage: &Stage,
-    ground: &Ground,
-    takeovers: &[(DateTime<Utc>, u32)],
-    verdict: &mut Verdict,
-) {
+fn count_recoveries(stage: &Stage, ground: &Ground, takeovers: &[Takeover], verdict: &mut Verdict) {
     for takeover in takeovers {
         let Some((end, seconds)) = recovery(stage, ground, takeover) else {
             continue;
@@ -247,7 +291,7 @@ fn count_recoveries(
             verdict.is_late = true;
             verdict.notes.push(format!(
                 "what process {} held was taken over after {seconds:.1} s",
-                takeover.1
+                takeover.pid
             ));
         }
         let of = if end == End::Killed {
@@ -261,11 +305,8 @@ fn count_recoveries(
 
 /// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no
 /// chance: Postgres was away, or another replica was killed or stopped meanwhile.
-fn recovery(
-    stage: &Stage,
-    ground: &Ground,
-    (at, pid): &(DateTime<Utc>, u32),
-) -> Option<(End, f64)> {
+fn recovery(stage: &Stage, ground: &Ground, takeover: &Takeover) -> Option<(End, f64)> {
+    let Takeover { at, pid } = takeover;
     let taken = stage.real(*at);
     // Before its death it can have lost a lease by a call that took too long: that is no recovery.
     let own = stage
@@ -311,10 +352,11 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Believed, String> {
+/// `experiment`: its place among the accepted ones.
+fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believed, String> {
     let base = format!("{url}/v1/experiments/{id}");
     let mut believed = Believed::default();
-    let (mut made, mut told) = (BTreeMap::new(), Told::default());
+    let mut made = BTreeMap::new();
     for trial in pages(&format!("{base}/trials"), key)? {
         let is_open = ["queued", "submitting", "parked", "running", "stopping"]
             .iter()
@@ -354,20 +396,26 @@ fn believed(url: &str, key: &str, (experiment, id): (usize, &str)) -> Result<Bel
             _ => {}
         }
     }
+    let mut told = Told::default();
     for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
         told.hear(&event);
         believed.strays += u64::from(event["kind"] == "trial.stray_job");
         if event["kind"] == "trial.taken_over" {
-            // host/pid/unique
-            let pid = text(&event["message"])
-                .rsplit_once(" did not")
-                .and_then(|(head, _)| head.rsplit('/').nth(1)?.parse().ok());
-            let at = text(&event["recorded_at"]).parse().ok();
-            believed.takeovers.extend(at.zip(pid));
+            believed.takeovers.extend(takeover(&event));
         }
     }
     believed.backwards = told.backwards(&made);
     Ok(believed)
+}
+
+fn takeover(event: &Value) -> Option<Takeover> {
+    // host/pid/unique
+    let message = text(&event["message"]);
+    let (owner, _) = message.rsplit_once(" did not")?;
+    Some(Takeover {
+        at: text(&event["recorded_at"]).parse().ok()?,
+        pid: owner.rsplit('/').nth(1)?.parse().ok()?,
+    })
 }
 
 fn entry_in_words(entry: &Value) -> String {

@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use super::describe::epoch;
 use super::{after, before};
-use crate::Region;
 use crate::faults::CallFault;
 use crate::metrics::{self, Request};
-use crate::rules::{Refusal, invalid};
+use crate::refusal::{Refusal, invalid};
+use crate::region::Region;
 use crate::world::World;
 
 const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
@@ -202,7 +202,7 @@ fn list_metrics(world: &World, body: &Value) -> Value {
         let hosts = (1..=job.count).map(|n| ("Host", format!("{}/algo-{n}", job.name)));
         for (dimension, value) in hosts.chain([("TrainingJobName", job.name.clone())]) {
             let names: Vec<&str> = if dimension == "Host" {
-                bakeoff_domain::metric::HOST_METRICS.to_vec()
+                bakeoff_domain::measure::metric::HOST_METRICS.to_vec()
             } else {
                 let definitions =
                     job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();

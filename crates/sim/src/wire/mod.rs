@@ -19,13 +19,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Region;
 use crate::billing::Rate;
 use crate::checkpoints;
 use crate::faults::{CallFault, Faults};
 use crate::metrics;
 use crate::price_list;
-use crate::rules::{Refusal, invalid};
+use crate::refusal::{Refusal, invalid};
+use crate::region::Region;
 use crate::sns;
 use crate::world::World;
 

@@ -6,9 +6,10 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::describe::{describe, epoch, summary};
-use crate::Region;
 use crate::pools::PoolEnd;
-use crate::rules::{self, Refusal, invalid};
+use crate::refusal::{Refusal, invalid};
+use crate::region::Region;
+use crate::rules;
 use crate::world::{Job, World, tags};
 
 pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
@@ -160,42 +161,21 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
             .and_then(|n| n.parse().ok())
             .ok_or_else(|| invalid("Invalid NextToken"))?,
     };
-    let fragment = body["NameContains"].as_str().unwrap_or_default();
-    let within = |job: &&Job| {
-        let created = epoch(job.created_at);
-        body["CreationTimeAfter"]
-            .as_f64()
-            .is_none_or(|after| created > after)
-            && body["CreationTimeBefore"]
-                .as_f64()
-                .is_none_or(|before| created < before)
-    };
-    let account = world.account.clone();
-    let own = |job: &&Job| job.account == account && job.created_at + job.list_lag <= now;
-    let count = world.jobs.iter().filter(own).filter(within).count();
+    let count = created_within(world, body, now).len();
     let rest = count.saturating_sub(offset).min(size);
     if rest > 1 && world.happens(world.faults.short_pages, "short_page") {
         // What was left out comes with the next: a page that did not go on would give its own token
         // again.
         size = world.fewer_than(rest).max(1);
     }
-    let mut matching: Vec<&Job> = world.jobs.iter().filter(own).filter(within).collect();
-    if body["SortBy"] == "Name" {
-        matching.sort_by(|a, b| a.name.cmp(&b.name));
-    }
-    if body["SortOrder"] == "Descending" {
-        matching.reverse();
-    }
-    let asked: Vec<&Job> = matching
+    let fragment = body["NameContains"].as_str().unwrap_or_default();
+    let status = body["StatusEquals"].as_str();
+    let asked: Vec<&Job> = created_within(world, body, now)
         .into_iter()
         .skip(offset)
         .take(size)
         .filter(|job| job.name.contains(fragment))
-        .filter(|job| {
-            body["StatusEquals"]
-                .as_str()
-                .is_none_or(|wanted| wanted == job.status(now - job.list_lag))
-        })
+        .filter(|job| status.is_none_or(|wanted| wanted == job.status(now - job.list_lag)))
         .collect();
     let page: Vec<Value> = asked
         .iter()
@@ -215,6 +195,28 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         answer["NextToken"] = json!(format!("page-{}", offset + size));
     }
     Ok(answer)
+}
+
+/// The account's jobs that List shows by now and that were created when it is asked for, in the
+/// order that is asked for.
+fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec<&'a Job> {
+    let after = body["CreationTimeAfter"].as_f64();
+    let before = body["CreationTimeBefore"].as_f64();
+    let is_asked_for = |job: &&Job| {
+        let created = epoch(job.created_at);
+        job.account == world.account
+            && job.created_at + job.list_lag <= now
+            && after.is_none_or(|after| created > after)
+            && before.is_none_or(|before| created < before)
+    };
+    let mut matching: Vec<&Job> = world.jobs.iter().filter(is_asked_for).collect();
+    if body["SortBy"] == "Name" {
+        matching.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    if body["SortOrder"] == "Descending" {
+        matching.reverse();
+    }
+    matching
 }
 
 fn by_arn<'a>(world: &'a mut World, body: &Value) -> Result<&'a mut Job, Refusal> {

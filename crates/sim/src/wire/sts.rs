@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::{after, before};
-use crate::Region;
+use crate::region::Region;
 use crate::world::World;
 
 const OPERATION: &str = "GetCallerIdentity";

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::process::{Signal, signal, spawn};
 use crate::stack::kill;
-use crate::storm::client::{get, post, strangers_job};
+use crate::storm::client::strangers_job;
+use crate::storm::http::{get, post};
 
 impl Stage {
     /// `kill -9`, and a start soon after; with a clock that is off, if asked.

@@ -11,14 +11,16 @@ use super::{
     Booked, CANCEL_MAX, FOREIGN_UNSEEN, METRIC_MICRO_USD, METRICS_OF_A_HOST, METRICS_OF_A_JOB,
     POOL_LISTINGS_MAX, Verdict, text,
 };
-use crate::storm::client::{Client, found, get};
+use crate::storm::client::Client;
 use crate::storm::course::Ground;
+use crate::storm::http::{found, get};
 use crate::storm::stage::{KEEP_ALIVE_SECONDS, SILENT_MAX, Stage};
 
 /// Every job that was there when its experiment was cancelled, or came later, was asked to stop,
 /// unless it was over first.
 pub(super) fn cancels(
-    (stage, ground): (&Stage, &Ground),
+    stage: &Stage,
+    ground: &Ground,
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
     client: &Client,
@@ -156,7 +158,8 @@ pub(super) fn unasked_stops(
 
 /// The points of each trial are those that CloudWatch has of its jobs: as many, with the same sum.
 pub(super) fn points(
-    (stage, url): (&Stage, &str),
+    stage: &Stage,
+    url: &str,
     jobs: &[Value],
     verdict: &mut Verdict,
 ) -> Result<(), String> {
@@ -196,7 +199,8 @@ pub(super) fn points(
 /// been carried out. That is what the region did not serve, and one read for each time that
 /// somebody died, stood still or was cut off between counting and asking.
 pub(super) fn metrics(
-    (stage, ground): (&Stage, &Ground),
+    stage: &Stage,
+    ground: &Ground,
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
     verdict: &mut Verdict,

@@ -1,0 +1,111 @@
+//! Instance types: every legal `ml.*` training type with its hardware. From the catalog, never from
+//! the user. Prices are not here (see [`crate::money::price`]): hardware does not change, prices do.
+
+pub mod cluster;
+pub mod model;
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::embedded;
+
+/// The hardware of one SageMaker instance type. Empty means not known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InstanceType {
+    /// SageMaker's name, `ml.p5.48xlarge`.
+    pub instance_type: String,
+    pub vcpus: Option<u32>,
+    pub memory_gib: Option<f64>,
+    pub accelerator: Option<String>,
+    pub accelerator_count: u32,
+    /// Per accelerator, as EC2 reports it (an A10G of 24 GB reports 22.35 GiB).
+    pub accelerator_memory_gib: Option<f64>,
+    /// Dense BF16 peak per accelerator, TFLOP/s; empty on types without BF16.
+    pub bf16_tflops: Option<f64>,
+    /// Dense FP16 peak per accelerator, TFLOP/s.
+    pub fp16_tflops: Option<f64>,
+    /// Memory bandwidth per accelerator, GB/s.
+    pub accelerator_bandwidth_gb_s: Option<f64>,
+    /// Accelerator-to-accelerator link per accelerator, both ways, GB/s.
+    pub accelerator_link_gb_s: Option<f64>,
+    /// Network per instance, baseline, Gbit/s.
+    pub network_gbps: Option<f64>,
+    pub efa_interfaces: Option<u32>,
+    /// Local NVMe per instance, GB. On these types it replaces the EBS volume.
+    pub nvme_gb: u32,
+    /// Source codes; the data file's header spells them out.
+    pub source: String,
+}
+
+impl InstanceType {
+    /// Peak dense TFLOP/s of one accelerator in 16 bit.
+    pub fn peak_tflops(&self) -> Option<f64> {
+        self.bf16_tflops.or(self.fp16_tflops)
+    }
+
+    /// `p4d` of `ml.p4d.24xlarge`.
+    pub fn family(&self) -> &str {
+        self.instance_type.split('.').nth(1).unwrap_or_default()
+    }
+}
+
+static CATALOG: LazyLock<Vec<InstanceType>> =
+    LazyLock::new(|| embedded::csv("instances.csv", include_str!("../../data/instances.csv")));
+
+/// All instance types, in the order of SageMaker's own list.
+pub fn all() -> &'static [InstanceType] {
+    &CATALOG
+}
+
+/// The type of that name.
+pub fn find(name: &str) -> Option<&'static InstanceType> {
+    CATALOG
+        .iter()
+        .find(|candidate| candidate.instance_type == name)
+}
+
+/// Up to three legal names nearest to a misspelt one, nearest first.
+pub fn nearest(name: &str) -> Vec<&'static str> {
+    let names = CATALOG
+        .iter()
+        .map(|candidate| candidate.instance_type.as_str());
+    crate::finding::nearest(name, names, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_data_file_is_read() {
+        let rows = include_str!("../../data/instances.csv")
+            .lines()
+            .filter(|line| line.starts_with("ml."))
+            .count();
+        assert_eq!(all().len(), rows);
+        assert!(rows > 200);
+    }
+
+    #[test]
+    fn the_types_the_documents_get_wrong_are_right_here() {
+        let g5 = find("ml.g5.8xlarge").unwrap();
+        assert_eq!(
+            (g5.accelerator_count, g5.accelerator_memory_gib),
+            (1, Some(22.35))
+        );
+        let p5en = find("ml.p5en.48xlarge").unwrap();
+        assert_eq!(
+            (p5en.accelerator_memory_gib, p5en.network_gbps),
+            (Some(141.0), Some(3200.0))
+        );
+        assert_eq!(find("ml.p4d.24xlarge").unwrap().nvme_gb, 8000);
+    }
+
+    #[test]
+    fn a_misspelt_name_finds_its_neighbours() {
+        assert_eq!(nearest("ml.p5.48xlrge").first(), Some(&"ml.p5.48xlarge"));
+        assert_eq!(nearest("p4d.24xlarge").first(), Some(&"ml.p4d.24xlarge"));
+    }
+}

@@ -1,0 +1,515 @@
+//! What the scheduler decides, case by case.
+
+use super::*;
+
+const MARKER: &str = "att_1";
+
+pub(super) fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_800_000_000, 0).unwrap()
+}
+
+pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
+    AttemptFacts {
+        state,
+        failures: 0,
+        over_quota: 0,
+        no_capacity: 0,
+        give_up_at: now() + TimeDelta::hours(72),
+        longest_billed_seconds: 100_000,
+        marker: MARKER.into(),
+        quarantine_until: None,
+        absent: 0,
+        postponed: 0,
+        may_be_under_way: false,
+        started_at: None,
+        waits: Vec::new(),
+    }
+}
+
+pub(super) fn job(status: JobStatus, secondary: &str) -> ObservedJob {
+    ObservedJob {
+        ended_at: Some(now() + TimeDelta::seconds(100)),
+        billable_seconds: Some(40),
+        ..ObservedJob::sample(MARKER, status, secondary, now())
+    }
+}
+
+fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Situation {
+    Situation {
+        trial,
+        stop_requested: false,
+        attempt,
+        seen,
+        now: now(),
+    }
+}
+
+pub(super) fn seen(job: ObservedJob) -> Seen {
+    Seen::Job(Box::new(job))
+}
+
+#[test]
+fn a_fresh_trial_reserves_before_it_creates() {
+    let policy = Policy::default();
+    assert_eq!(
+        decide(
+            &situation(TrialState::Queued, None, Seen::NotLooked),
+            &policy
+        ),
+        Decision::Plan
+    );
+    let planned = Some(attempt(AttemptState::Planned));
+    assert_eq!(
+        decide(
+            &situation(TrialState::Submitting, planned, Seen::NotLooked),
+            &policy
+        ),
+        Decision::Create
+    );
+}
+
+#[test]
+fn a_taken_name_is_adopted_only_with_our_marker() {
+    let policy = Policy::default();
+    let planned = Some(attempt(AttemptState::Planned));
+    let mut found = job(JobStatus::InProgress, "Training");
+    let ours = situation(TrialState::Submitting, planned.clone(), seen(found.clone()));
+    assert_eq!(decide(&ours, &policy), Decision::Adopt);
+    found.marker = None;
+    let foreign = situation(TrialState::Submitting, planned, seen(found));
+    assert!(
+        matches!(decide(&foreign, &policy), Decision::Retry { ending, .. } if ending.billable_seconds.is_none())
+    );
+}
+
+#[test]
+fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
+    let policy = Policy::default();
+    let mut case = situation(
+        TrialState::Stopping,
+        Some(attempt(AttemptState::Planned)),
+        Seen::NotLooked,
+    );
+    case.stop_requested = true;
+    assert_eq!(
+        decide(&case, &policy),
+        Decision::Quarantine {
+            until: now() + policy.quarantine
+        }
+    );
+
+    let held = AttemptFacts {
+        quarantine_until: Some(now()),
+        ..attempt(AttemptState::Quarantined)
+    };
+    assert!(needs_look(TrialState::Stopping, Some(&held), now()));
+    case.attempt = Some(held);
+    case.seen = Seen::Absent;
+    assert!(
+        matches!(decide(&case, &policy), Decision::End(end) if end.attempt == AttemptState::NeverCreated)
+    );
+    case.seen = seen(job(JobStatus::InProgress, "Starting"));
+    assert_eq!(decide(&case, &policy), Decision::Adopt);
+}
+
+#[test]
+fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
+    let policy = Policy::default();
+    for sight in [
+        Seen::NoAnswer("timeout".into()),
+        Seen::Absent,
+        seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming")),
+    ] {
+        let case = situation(
+            TrialState::Running,
+            Some(attempt(AttemptState::Running)),
+            sight,
+        );
+        assert!(
+            matches!(decide(&case, &policy), Decision::LookAgain { .. }),
+            "{case:?}"
+        );
+    }
+}
+
+/// It may run for hours under a status that nobody has heard of.
+#[test]
+fn a_cancelled_job_of_an_unheard_of_status_is_stopped() {
+    let sight = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
+    let mut case = situation(
+        TrialState::Stopping,
+        Some(attempt(AttemptState::Running)),
+        sight,
+    );
+    case.stop_requested = true;
+    assert_eq!(decide(&case, &Policy::default()), Decision::Stop);
+}
+
+#[test]
+fn spot_bills_the_billable_seconds_and_not_the_training_time() {
+    let case = situation(
+        TrialState::Running,
+        Some(attempt(AttemptState::Running)),
+        seen(job(JobStatus::Completed, "Completed")),
+    );
+    let Decision::End(ending) = decide(&case, &Policy::default()) else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ending.billable_seconds, ending.estimated, ending.trial),
+        (Some(40), false, TrialState::Completed)
+    );
+}
+
+fn failed_job(reason: &str, started_at: Option<DateTime<Utc>>) -> Seen {
+    let broken = job(JobStatus::Failed, "Failed");
+    let billable_seconds = started_at.map(|_| 40);
+    seen(ObservedJob {
+        failure_reason: Some(reason.into()),
+        started_at,
+        billable_seconds,
+        ..broken
+    })
+}
+
+const NO_CAPACITY: &str = "CapacityError: Unable to provision requested ML compute capacity.";
+
+#[test]
+fn a_drought_of_capacity_is_waited_for_until_the_deadline_and_uses_up_no_attempt() {
+    let policy = Policy::default();
+    let facts = AttemptFacts {
+        failures: policy.attempts_max - 1,
+        no_capacity: 40,
+        ..attempt(AttemptState::Running)
+    };
+    let mut case = situation(
+        TrialState::Running,
+        Some(facts.clone()),
+        failed_job(NO_CAPACITY, None),
+    );
+    let Decision::Retry { ending, at } = decide(&case, &policy) else {
+        panic!("given up")
+    };
+    assert_eq!(
+        (ending.shortage, ending.billable_seconds),
+        (Some(Shortage::Capacity), Some(0))
+    );
+    assert!(at > now() + TimeDelta::minutes(5) && at <= facts.give_up_at);
+    case.now = facts.give_up_at;
+    let Decision::End(ending) = decide(&case, &policy) else {
+        panic!("it waits for ever")
+    };
+    assert!(
+        ending.trial == TrialState::Failed && ending.reason.contains("deadline_hours"),
+        "{}",
+        ending.reason
+    );
+}
+
+#[test]
+fn capacity_lost_while_it_ran_counts_as_an_attempt() {
+    let policy = Policy::default();
+    let broken = failed_job(NO_CAPACITY, Some(now()));
+    let mut case = situation(
+        TrialState::Running,
+        Some(attempt(AttemptState::Running)),
+        broken,
+    );
+    assert!(
+        matches!(decide(&case, &policy), Decision::Retry { ending, .. } if ending.shortage.is_none())
+    );
+    case.attempt = Some(AttemptFacts {
+        failures: policy.attempts_max - 1,
+        ..attempt(AttemptState::Running)
+    });
+    assert!(
+        matches!(decide(&case, &policy), Decision::End(end) if end.trial == TrialState::Failed)
+    );
+}
+
+#[test]
+fn the_users_code_is_not_run_again_whatever_its_message_says() {
+    for reason in [
+        "AlgorithmError: ExecuteUserScriptError: exit code 1",
+        "AlgorithmError: ExecuteUserScriptError: ExpertCapacityError: 3 tokens dropped",
+        "AlgorithmError: InternalServerError in my_server.py",
+        "ClientError: CapacityError",
+    ] {
+        let case = situation(
+            TrialState::Running,
+            Some(attempt(AttemptState::Running)),
+            failed_job(reason, Some(now())),
+        );
+        let decision = decide(&case, &Policy::default());
+        assert!(
+            matches!(&decision, Decision::End(end) if end.trial == TrialState::Failed),
+            "{reason}: {decision:?}"
+        );
+    }
+}
+
+#[test]
+fn only_a_definite_no_ends_an_attempt_that_was_sent() {
+    let policy = Policy::default();
+    let facts = attempt(AttemptState::Planned);
+    let reply = |error| after_create(Err(error), &facts, now(), &policy);
+    assert!(matches!(
+        reply(AwsError::Unknown("timeout".into())),
+        AfterCreate::Postpone { .. }
+    ));
+    assert!(matches!(
+        reply(AwsError::Throttled("Rate exceeded".into())),
+        AfterCreate::Postpone { .. }
+    ));
+    assert!(matches!(
+        reply(AwsError::Expired("the token is expired".into())),
+        AfterCreate::Postpone { .. }
+    ));
+    assert_eq!(
+        reply(AwsError::AlreadyExists("name".into())),
+        AfterCreate::LookFirst
+    );
+    let no = AwsError::Rejected {
+        code: "ValidationException".into(),
+        message: "bad".into(),
+    };
+    assert!(
+        matches!(reply(no), AfterCreate::Rejected { ending, .. } if ending.trial == TrialState::Failed)
+    );
+    let denied = AwsError::Denied("not authorized".into());
+    assert!(
+        matches!(reply(denied), AfterCreate::Rejected { ending, .. } if ending.trial == TrialState::Parked)
+    );
+}
+
+#[test]
+fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
+    let (policy, facts) = (Policy::default(), attempt(AttemptState::Planned));
+    let after = |sight: Seen| {
+        after_rejection(
+            never_created(TrialState::Failed, "no"),
+            None,
+            &sight,
+            &facts,
+            now(),
+            &policy,
+        )
+    };
+    let mut found = job(JobStatus::InProgress, "Training");
+    assert_eq!(after(seen(found.clone())), AfterCreate::Running);
+    found.marker = None;
+    assert!(matches!(after(seen(found)), AfterCreate::Rejected { .. }));
+    assert!(matches!(after(Seen::Absent), AfterCreate::Rejected { .. }));
+    assert!(matches!(
+        after(Seen::NoAnswer("timeout".into())),
+        AfterCreate::Postpone { .. }
+    ));
+}
+
+/// A sender that froze between its check and its send wakes after the refusal: found by the storm.
+#[test]
+fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
+    let policy = Policy::default();
+    let facts = AttemptFacts {
+        may_be_under_way: true,
+        ..attempt(AttemptState::Planned)
+    };
+    let refused = never_created(TrialState::Queued, "quota");
+    let AfterCreate::Hold { until, .. } =
+        after_rejection(refused, Some(now()), &Seen::Absent, &facts, now(), &policy)
+    else {
+        panic!("it is let go while a create may be under way")
+    };
+    assert_eq!(until, now() + policy.quarantine);
+    let held = AttemptFacts {
+        quarantine_until: Some(until),
+        ..attempt(AttemptState::Quarantined)
+    };
+    let mut case = situation(
+        TrialState::Submitting,
+        Some(held),
+        seen(job(JobStatus::InProgress, "Starting")),
+    );
+    assert_eq!(decide(&case, &policy), Decision::Adopt, "it has arrived");
+    case.seen = Seen::Absent;
+    assert!(
+        matches!(decide(&case, &policy), Decision::Retry { ending, .. } if ending.trial == TrialState::Queued)
+    );
+}
+
+#[test]
+fn a_vanished_job_is_billed_to_the_last_moment() {
+    let policy = Policy::default();
+    let lost = AttemptFacts {
+        absent: policy.absent_max,
+        started_at: Some(now() - TimeDelta::hours(2)),
+        ..attempt(AttemptState::Running)
+    };
+    let case = situation(TrialState::Running, Some(lost), Seen::Absent);
+    let Decision::End(ending) = decide(&case, &policy) else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ending.billable_seconds, ending.estimated),
+        (Some(7200), true)
+    );
+}
+
+/// The service was away for three days, and the job was deleted meanwhile.
+#[test]
+fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
+    let policy = Policy::default();
+    let long_ago = AttemptFacts {
+        absent: policy.absent_max,
+        started_at: Some(now() - TimeDelta::days(3)),
+        longest_billed_seconds: 15_420,
+        ..attempt(AttemptState::Running)
+    };
+    let case = situation(TrialState::Running, Some(long_ago.clone()), Seen::Absent);
+    let Decision::End(ending) = decide(&case, &policy) else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ending.billable_seconds, ending.estimated),
+        (Some(15_420), true)
+    );
+    let untold = ObservedJob {
+        billable_seconds: None,
+        ended_at: None,
+        ..job(JobStatus::Stopped, "Stopped")
+    };
+    let untold = ObservedJob {
+        started_at: long_ago.started_at,
+        ..untold
+    };
+    let case = situation(TrialState::Running, Some(long_ago), seen(untold));
+    let Decision::End(ending) = decide(&case, &policy) else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ending.billable_seconds, ending.estimated),
+        (Some(15_420), true)
+    );
+}
+
+/// Spot that waits for capacity has no instances, and is not billed.
+#[test]
+fn an_estimate_leaves_out_the_waits_of_spot() {
+    let wait = crate::sagemaker::observed::Transition {
+        status: "Interrupted".into(),
+        started_at: now() + TimeDelta::seconds(20),
+        ended_at: Some(now() + TimeDelta::seconds(90)),
+        message: String::new(),
+    };
+    let untold = ObservedJob {
+        billable_seconds: None,
+        transitions: vec![wait],
+        ..job(JobStatus::Completed, "Completed")
+    };
+    let mut case = situation(
+        TrialState::Running,
+        Some(attempt(AttemptState::Running)),
+        seen(untold),
+    );
+    case.now += TimeDelta::hours(1);
+    let Decision::End(ending) = decide(&case, &Policy::default()) else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ending.billable_seconds, ending.estimated),
+        (Some(30), true)
+    );
+}
+
+/// Just after the end the figure may be absent, or too low; it is waited for, and not for ever.
+#[test]
+fn a_bill_that_is_not_told_yet_is_waited_for() {
+    let of = |training_seconds, billable_seconds| {
+        let over = job(JobStatus::Completed, "Completed");
+        seen(ObservedJob {
+            training_seconds,
+            billable_seconds,
+            ..over
+        })
+    };
+    let decided = |seen: Seen, minutes| {
+        let mut case = situation(
+            TrialState::Running,
+            Some(attempt(AttemptState::Running)),
+            seen,
+        );
+        case.now += TimeDelta::minutes(minutes);
+        decide(&case, &Policy::default())
+    };
+    let again = |minutes| Decision::LookAgain {
+        at: now() + TimeDelta::minutes(minutes) + Policy::default().poll,
+    };
+    assert_eq!(decided(of(None, None), 5), again(5), "absent");
+    assert_eq!(
+        decided(of(Some(80), Some(32)), 5),
+        again(5),
+        "less than the hundred seconds that it ran"
+    );
+    for (told, seconds) in [(of(Some(100), Some(40)), 40), (of(None, Some(40)), 40)] {
+        assert!(
+            matches!(decided(told, 5), Decision::End(end) if end.billable_seconds == Some(seconds)),
+            "told"
+        );
+    }
+    for (late, expected) in [
+        (of(None, None), (Some(100), true)),
+        (of(Some(80), Some(32)), (Some(32), false)),
+    ] {
+        let Decision::End(ending) = decided(late, 15) else {
+            panic!("it is waited for for ever")
+        };
+        assert_eq!((ending.billable_seconds, ending.estimated), expected);
+    }
+}
+
+#[test]
+fn a_quota_is_waited_for_without_holding_money_and_then_parked() {
+    let policy = Policy::default();
+    let reply = |over_quota| {
+        let facts = AttemptFacts {
+            over_quota,
+            ..attempt(AttemptState::Planned)
+        };
+        after_create(
+            Err(AwsError::LimitExceeded("quota.".into())),
+            &facts,
+            now(),
+            &policy,
+        )
+    };
+    let AfterCreate::Rejected { ending, again_at } = reply(3) else {
+        panic!("it keeps its reservation")
+    };
+    assert!(
+        ending.trial == TrialState::Queued
+            && ending.attempt == AttemptState::NeverCreated
+            && again_at > Some(now())
+    );
+    let AfterCreate::Rejected { ending, again_at } = reply(policy.over_quota_max) else {
+        panic!("it waits for ever")
+    };
+    assert!(
+        ending.trial == TrialState::Parked
+            && again_at.is_none()
+            && ending.reason.contains("resume")
+    );
+}
+
+#[test]
+fn those_turned_down_together_do_not_come_back_together() {
+    let policy = Policy::default();
+    let waits: std::collections::BTreeSet<_> = (0..100)
+        .map(|trial| policy.backoff_after(2, &format!("att_{trial}")))
+        .collect();
+    assert!(waits.len() > 60, "{} different waits of 100", waits.len());
+    let (shortest, longest) = (*waits.first().unwrap(), *waits.last().unwrap());
+    assert!(
+        shortest >= policy.backoff * 2 && longest <= policy.backoff * 4,
+        "{shortest} to {longest}"
+    );
+}

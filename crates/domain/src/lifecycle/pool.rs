@@ -1,0 +1,232 @@
+//! Warm pools: the instances that a job leaves behind for the next one that matches. A pool that
+//! nobody will use is ended at once, one that is wanted is kept; what it cost is settled when
+//! SageMaker says how long it was retained.
+//!
+//! Rules: SageMaker developer guide, "Train using SageMaker managed warm pools";
+//! DescribeTrainingJob, WarmPoolStatus.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::lifecycle::policy::Policy;
+use crate::sagemaker::observed::{WarmPool, WarmPoolStatus};
+use crate::sagemaker::request::TrainingJobRequest;
+
+/// KeepAlivePeriodInSeconds, at most (CreateTrainingJob's model: 0 to 21600).
+pub const KEEP_ALIVE_SECONDS_MAX: u32 = 21_600;
+/// SageMaker may take so long to end a pool and to say what it cost.
+const REPORT_ALLOWANCE: TimeDelta = TimeDelta::minutes(30);
+
+/// The seconds that a pool nobody looks after may have cost: as told, without an end while it
+/// waits, and something where nothing is told, since it may not show yet.
+pub fn may_cost_seconds(told: Option<&WarmPool>) -> u64 {
+    match told {
+        Some(pool) if pool.is_idle() => u64::MAX,
+        told => told.and_then(|pool| pool.retained_seconds).unwrap_or(1),
+    }
+}
+
+/// What SageMaker compares before a job may use a pool (developer guide, "Matching training jobs").
+pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
+    request.keep_alive_seconds.filter(|seconds| *seconds > 0)?;
+    Some(format!(
+        "{}|{}|{}|{}",
+        request.instance_type, request.instance_count, request.volume_size_gb, request.role_arn
+    ))
+}
+
+/// What is stored of a pool whose job is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolFacts {
+    pub keep_alive_seconds: u32,
+    pub job_ended_at: DateTime<Utc>,
+    /// A trial waits that matches it.
+    pub is_wanted: bool,
+    /// Looks in a row that showed no pool, or no job.
+    pub absent: u32,
+}
+
+/// What a look at the pool's job showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolSeen {
+    /// The job is there and says nothing of a pool: there was none, or SageMaker does not show it
+    /// yet.
+    NoPool,
+    Pool(WarmPool),
+    /// The job is gone.
+    Absent,
+    NoAnswer,
+}
+
+/// What to do about a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolDecision {
+    LookAgain {
+        at: DateTime<Utc>,
+    },
+    /// Set its keep-alive to zero, and look again.
+    Terminate,
+    /// Book what it cost and give the reservation back.
+    Settle {
+        retained_seconds: u64,
+        estimated: bool,
+    },
+}
+
+/// The next action on a pool.
+pub fn decide(
+    facts: &PoolFacts,
+    seen: &PoolSeen,
+    now: DateTime<Utc>,
+    policy: &Policy,
+) -> PoolDecision {
+    let soon = PoolDecision::LookAgain {
+        at: now + policy.poll,
+    };
+    let retained = u64::try_from((now - facts.job_ended_at).num_seconds()).unwrap_or_default();
+    let at_most = retained.min(u64::from(facts.keep_alive_seconds));
+    let is_overdue = now
+        > facts.job_ended_at
+            + TimeDelta::seconds(facts.keep_alive_seconds.into())
+            + REPORT_ALLOWANCE;
+    match seen {
+        // One answer may come from a replica that lags; a pool that waits behind it is billed.
+        PoolSeen::NoPool | PoolSeen::Absent if facts.absent < policy.absent_max => soon,
+        PoolSeen::NoPool => PoolDecision::Settle {
+            retained_seconds: 0,
+            estimated: false,
+        },
+        PoolSeen::Absent => PoolDecision::Settle {
+            retained_seconds: at_most,
+            estimated: true,
+        },
+        PoolSeen::Pool(pool) => match (&pool.status, pool.retained_seconds) {
+            (WarmPoolStatus::Available, _) if facts.is_wanted => soon,
+            (WarmPoolStatus::Available, _) => PoolDecision::Terminate,
+            (WarmPoolStatus::Reused | WarmPoolStatus::Terminated, Some(seconds)) => {
+                PoolDecision::Settle {
+                    retained_seconds: seconds,
+                    estimated: false,
+                }
+            }
+            (WarmPoolStatus::Reused | WarmPoolStatus::Terminated, None) if is_overdue => {
+                PoolDecision::Settle {
+                    retained_seconds: at_most,
+                    estimated: true,
+                }
+            }
+            (
+                WarmPoolStatus::Reused
+                | WarmPoolStatus::Terminated
+                | WarmPoolStatus::InUse
+                | WarmPoolStatus::Unknown(_),
+                _,
+            ) => soon,
+        },
+        PoolSeen::NoAnswer => soon,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(status: WarmPoolStatus, retained_seconds: Option<u64>) -> PoolSeen {
+        PoolSeen::Pool(WarmPool {
+            status,
+            retained_seconds,
+            reused_by: None,
+        })
+    }
+
+    fn decided(is_wanted: bool, seen: &PoolSeen) -> PoolDecision {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let policy = Policy::default();
+        let job_ended_at = now - TimeDelta::seconds(100);
+        let facts = PoolFacts {
+            keep_alive_seconds: 1800,
+            job_ended_at,
+            is_wanted,
+            absent: policy.absent_max,
+        };
+        decide(&facts, seen, now, &policy)
+    }
+
+    #[test]
+    fn one_answer_without_a_pool_ends_nothing() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let job_ended_at = now - TimeDelta::seconds(100);
+        let facts = PoolFacts {
+            keep_alive_seconds: 1800,
+            job_ended_at,
+            is_wanted: false,
+            absent: 0,
+        };
+        for seen in [PoolSeen::NoPool, PoolSeen::Absent] {
+            let decision = decide(&facts, &seen, now, &Policy::default());
+            assert!(
+                matches!(decision, PoolDecision::LookAgain { .. }),
+                "{decision:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pool_that_waits_or_is_not_told_of_may_cost_more_than_is_booked() {
+        let told = |status, retained_seconds| {
+            may_cost_seconds(Some(&WarmPool {
+                status,
+                retained_seconds,
+                reused_by: None,
+            }))
+        };
+        assert_eq!(told(WarmPoolStatus::Available, Some(5)), u64::MAX);
+        assert_eq!(
+            told(WarmPoolStatus::Terminated, Some(0)),
+            0,
+            "it cost nothing, and that is all"
+        );
+        assert_eq!(
+            (
+                told(WarmPoolStatus::Reused, Some(70)),
+                told(WarmPoolStatus::InUse, None)
+            ),
+            (70, 1)
+        );
+        assert_eq!(may_cost_seconds(None), 1);
+    }
+
+    #[test]
+    fn an_idle_pool_is_kept_only_for_somebody() {
+        assert_eq!(
+            decided(false, &seen(WarmPoolStatus::Available, None)),
+            PoolDecision::Terminate
+        );
+        assert!(matches!(
+            decided(true, &seen(WarmPoolStatus::Available, None)),
+            PoolDecision::LookAgain { .. }
+        ));
+    }
+
+    #[test]
+    fn it_is_billed_what_sagemaker_says_and_estimated_only_when_nobody_will_say() {
+        let settled = |seconds, estimated| PoolDecision::Settle {
+            retained_seconds: seconds,
+            estimated,
+        };
+        assert_eq!(
+            decided(true, &seen(WarmPoolStatus::Reused, Some(70))),
+            settled(70, false)
+        );
+        assert_eq!(decided(false, &PoolSeen::Absent), settled(100, true));
+        assert_eq!(decided(false, &PoolSeen::NoPool), settled(0, false));
+        let waits = |status| {
+            matches!(
+                decided(false, &seen(status, None)),
+                PoolDecision::LookAgain { .. }
+            )
+        };
+        assert!(
+            waits(WarmPoolStatus::Terminated) && waits(WarmPoolStatus::Unknown("Resting".into()))
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! What spot does to a run: its interruptions, what it saved, and how much work would be lost if it
+//! were interrupted now.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::money::{Usd, cost};
+use crate::sagemaker::observed::Transition;
+
+/// An upload may take so long before a checkpoint counts as missing.
+const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
+
+/// The most that managed spot saves, by SageMaker's developer guide: what runs on it has cost at
+/// least the rest.
+pub const SAVING_PERCENT_MAX: u32 = 90;
+
+/// Capacity was taken away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Interruption {
+    pub at: DateTime<Utc>,
+    /// When it trained again; empty while it waits, or when it never did.
+    pub resumed_at: Option<DateTime<Utc>>,
+}
+
+/// Interruptions, from SecondaryStatusTransitions in their order.
+pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
+    let mut found: Vec<Interruption> = Vec::new();
+    for transition in transitions {
+        if transition.status == "Interrupted" {
+            found.push(Interruption {
+                at: transition.started_at,
+                resumed_at: None,
+            });
+        } else if transition.status == "Training"
+            && let Some(last) = found.last_mut()
+        {
+            last.resumed_at.get_or_insert(transition.started_at);
+        }
+    }
+    found
+}
+
+/// SageMaker's own figure: 100 × (1 − billable / training time).
+pub fn savings_percent(training_seconds: u64, billable_seconds: u64) -> Option<f64> {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "seconds of at most 28 days"
+    )]
+    let share = |part: u64, whole: u64| part as f64 / whole as f64;
+    (training_seconds > 0).then(|| 100.0 * (1.0 - share(billable_seconds, training_seconds)))
+}
+
+/// What an interruption at this moment would cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtRisk {
+    /// Since the newest checkpoint, or the start.
+    pub seconds: u64,
+    /// At the full price: the work would be paid for again.
+    pub usd: Usd,
+    /// No checkpoint has come for twice the interval: the sync to S3, or the script, has stopped.
+    pub is_stalled: bool,
+}
+
+/// Work since the newest checkpoint. `started_at`: when training (last) began; `usd_per_hour`: of
+/// one instance.
+pub fn at_risk(
+    started_at: DateTime<Utc>,
+    newest: Option<DateTime<Utc>>,
+    interval_seconds: u32,
+    instance_count: u32,
+    usd_per_hour: Usd,
+    now: DateTime<Utc>,
+) -> AtRisk {
+    let since = newest.map_or(started_at, |newest| newest.max(started_at));
+    let seconds = u64::try_from((now - since).num_seconds()).unwrap_or_default();
+    let patience = TimeDelta::seconds(i64::from(interval_seconds) * 2) + SYNC_ALLOWANCE;
+    AtRisk {
+        seconds,
+        usd: cost::training(seconds, instance_count, usd_per_hour),
+        is_stalled: now - since > patience,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rust_decimal::Decimal;
+
+    use super::*;
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000, 0).unwrap() + TimeDelta::minutes(minutes)
+    }
+
+    #[test]
+    fn interruptions_end_when_training_resumes_however_it_gets_there() {
+        let transition = |status: &str, minutes| Transition {
+            status: status.into(),
+            started_at: at(minutes),
+            ended_at: None,
+            message: String::new(),
+        };
+        // "Interrupted → Downloading" without Starting is in SageMaker's own guide.
+        let history = [
+            ("Training", 5),
+            ("Interrupted", 60),
+            ("Downloading", 70),
+            ("Training", 72),
+            ("Interrupted", 90),
+        ];
+        let found = interruptions(&history.map(|(status, minutes)| transition(status, minutes)));
+        assert_eq!(
+            found[0],
+            Interruption {
+                at: at(60),
+                resumed_at: Some(at(72))
+            }
+        );
+        assert_eq!(
+            found[1],
+            Interruption {
+                at: at(90),
+                resumed_at: None
+            }
+        );
+    }
+
+    #[test]
+    fn the_saving_is_sagemakers_own() {
+        assert_eq!(savings_percent(1000, 300), Some(70.0));
+        assert_eq!(savings_percent(0, 0), None);
+    }
+
+    #[test]
+    fn dollars_at_risk_grow_until_the_next_checkpoint_and_then_an_alarm() {
+        let risk = |newest, now| at_risk(at(0), newest, 1800, 2, Usd(Decimal::from(60)), at(now));
+        assert_eq!(
+            (risk(None, 30).usd, risk(None, 30).is_stalled),
+            (Usd(Decimal::from(60)), false)
+        );
+        assert_eq!(risk(Some(at(60)), 70).seconds, 600);
+        assert!(!risk(Some(at(60)), 129).is_stalled && risk(Some(at(60)), 131).is_stalled);
+        assert_eq!(
+            risk(Some(at(-90)), 10).seconds,
+            600,
+            "an earlier attempt's checkpoint is before the start"
+        );
+    }
+}

@@ -1,0 +1,395 @@
+//! Watching cheaply: what a listing of all jobs (or an event that AWS pushed) says against what is
+//! stored, and so which few trials deserve a Describe. A listing is a hint like an event: nothing
+//! is settled by it.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::ids::{AttemptId, TrialId};
+use crate::sagemaker::observed::{JobStatus, JobSummary};
+
+/// A job that was recorded so shortly before a listing began may be missing from it.
+const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
+
+/// What is stored of a running attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    pub attempt: AttemptId,
+    pub trial: TrialId,
+    pub job_name: String,
+    pub secondary_status: Option<String>,
+    /// SageMaker's LastModifiedTime, as last seen.
+    pub modified_at: Option<DateTime<Utc>>,
+    /// Whether we know when billing began.
+    pub has_started: bool,
+    pub is_spot: bool,
+    /// When we recorded that the job exists.
+    pub running_at: DateTime<Utc>,
+    /// What it asked for has been compared with what it got.
+    pub is_compared: bool,
+}
+
+/// A status that is new to us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub attempt: AttemptId,
+    pub trial: TrialId,
+    pub status: JobStatus,
+    pub secondary_status: String,
+    pub modified_at: Option<DateTime<Utc>>,
+}
+
+/// What follows from a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notices {
+    pub changed: Vec<Change>,
+    /// Trials that deserve a Describe now.
+    pub look: Vec<TrialId>,
+    /// Jobs that no running attempt stands for. The store knows which of them are strays.
+    pub unaccounted: Vec<Unaccounted>,
+    /// Warm pools that wait, or are over.
+    pub pools: Vec<PoolNotice>,
+}
+
+/// A job that no running attempt stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unaccounted {
+    pub job_name: String,
+    pub is_over: bool,
+}
+
+/// What a listing tells of a job's warm pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolNotice {
+    pub job_name: String,
+    /// It waits, and is billed.
+    pub is_idle: bool,
+    /// What it was billed, once it is over.
+    pub retained_seconds: u64,
+}
+
+/// A listing of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listing<'a> {
+    pub jobs: &'a [JobSummary],
+    pub began_at: DateTime<Utc>,
+    /// All pages were read: a job that is not there is not there.
+    pub is_complete: bool,
+}
+
+/// Whether a new status is worth a Describe: the end, and the first sight of instances (when
+/// billing began); and what only spot does, for its history and its cost: an interruption, and that
+/// it trains (again). Everything else is told well enough by the listing.
+pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str) -> bool {
+    match status {
+        JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
+        JobStatus::InProgress | JobStatus::Stopping => {
+            let is_waiting = matches!(
+                secondary_status,
+                "Starting"
+                    | "Pending"
+                    | "LaunchingMLInstances"
+                    | "PreparingTrainingStack"
+                    | "Stopping"
+                    | ""
+            );
+            let is_of_spot = secondary_status == "Interrupted"
+                || (known.is_spot && secondary_status == "Training");
+            is_of_spot || (!known.has_started && !is_waiting)
+        }
+        JobStatus::Unknown(_) => false,
+    }
+}
+
+/// A pool that still serves its job is no news, nor is one whose cost is not told yet.
+fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
+    let pool = job.warm_pool.as_ref()?;
+    let is_idle = pool.is_idle();
+    let retained_seconds = pool.retained_seconds.filter(|_| !is_idle).unwrap_or(0);
+    let job_name = job.job_name.clone();
+    (is_idle || retained_seconds > 0).then_some(PoolNotice {
+        job_name,
+        is_idle,
+        retained_seconds,
+    })
+}
+
+/// Compares a listing with what is stored.
+pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
+    let mut notices = Notices::default();
+    let mut unseen: BTreeMap<&str, &Known> = known
+        .iter()
+        .map(|known| (known.job_name.as_str(), known))
+        .collect();
+    for job in listing.jobs {
+        notices.pools.extend(pool_notice(job));
+        let Some(stored) = unseen.remove(job.job_name.as_str()) else {
+            let is_over = job.status.is_over();
+            notices.unaccounted.push(Unaccounted {
+                job_name: job.job_name.clone(),
+                is_over,
+            });
+            continue;
+        };
+        // A page may be older than what a Describe has told meanwhile.
+        let is_old = stored
+            .modified_at
+            .zip(job.modified_at)
+            .is_some_and(|(ours, theirs)| theirs < ours);
+        let is_new = stored.secondary_status.as_deref() != Some(job.secondary_status.as_str());
+        let is_over = job.status.is_over();
+        // The end stays the end, however old the page: without a look nobody settles it.
+        if is_old && !is_over {
+            continue;
+        }
+        // Between two listings it can have been interrupted, and train again.
+        let may_be_back = stored.is_spot
+            && job.secondary_status == "Training"
+            && stored
+                .modified_at
+                .zip(job.modified_at)
+                .is_some_and(|(ours, theirs)| ours < theirs);
+        if is_new && !is_old {
+            notices.changed.push(Change {
+                attempt: stored.attempt,
+                trial: stored.trial,
+                status: job.status.clone(),
+                secondary_status: job.secondary_status.clone(),
+                modified_at: job.modified_at,
+            });
+        }
+        // The end is looked at until it is settled, were a look lost; the rest once.
+        if (is_new || is_over || may_be_back)
+            && deserves_a_look(stored, &job.status, &job.secondary_status)
+        {
+            notices.look.push(stored.trial);
+        }
+    }
+    if listing.is_complete {
+        let settled = listing.began_at - LISTING_LAG;
+        notices.look.extend(
+            unseen
+                .values()
+                .filter(|known| known.running_at < settled)
+                .map(|known| known.trial),
+        );
+    }
+    notices
+}
+
+/// When the next listing is due: often while it is one page, and at most `longest` apart; a page
+/// costs a call, and the calls are spread over the interval.
+pub fn next_listing(pages: u32, shortest: TimeDelta, longest: TimeDelta) -> TimeDelta {
+    (shortest * i32::try_from(pages.max(1)).unwrap_or(i32::MAX)).min(longest.max(shortest))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::sagemaker::observed::{WarmPool, WarmPoolStatus};
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    fn known(number: u128, secondary: &str) -> Known {
+        Known {
+            attempt: AttemptId(Uuid::from_u128(number)),
+            trial: TrialId(Uuid::from_u128(number)),
+            job_name: format!("job-{number}"),
+            secondary_status: Some(secondary.into()),
+            modified_at: Some(at(100)),
+            has_started: secondary != "Starting",
+            is_spot: false,
+            running_at: at(0),
+            is_compared: true,
+        }
+    }
+
+    fn job(number: u128, status: &str, secondary: &str) -> JobSummary {
+        JobSummary {
+            job_name: format!("job-{number}"),
+            status: JobStatus::parse(status),
+            secondary_status: secondary.into(),
+            created_at: Some(at(0)),
+            modified_at: Some(at(200)),
+            warm_pool: None,
+        }
+    }
+
+    fn read(known: &[Known], jobs: &[JobSummary], is_complete: bool) -> Notices {
+        compare(
+            known,
+            Listing {
+                jobs,
+                began_at: at(1000),
+                is_complete,
+            },
+        )
+    }
+
+    #[test]
+    fn what_has_not_changed_costs_nothing() {
+        assert_eq!(
+            read(
+                &[known(1, "Training")],
+                &[job(1, "InProgress", "Training")],
+                true
+            ),
+            Notices::default()
+        );
+    }
+
+    #[test]
+    fn instances_an_interruption_and_the_end_deserve_a_look_and_an_upload_does_not() {
+        let looks = |before: &str, status: &str, after: &str| {
+            let notices = read(&[known(1, before)], &[job(1, status, after)], true);
+            assert_eq!(notices.changed.len(), 1);
+            !notices.look.is_empty()
+        };
+        assert!(looks("Starting", "InProgress", "Downloading"));
+        assert!(looks("Training", "InProgress", "Interrupted"));
+        assert!(looks("Training", "Completed", "Completed"));
+        assert!(!looks("Downloading", "InProgress", "Training"));
+        assert!(!looks("Training", "InProgress", "Uploading"));
+        assert!(
+            !looks("Training", "Hibernating", "Dreaming"),
+            "an unheard-of status is kept, and is not an end"
+        );
+    }
+
+    /// Its cost and its interruptions would otherwise stand still until the next look of its own,
+    /// hours later.
+    #[test]
+    fn a_spot_job_that_trains_again_deserves_a_look() {
+        let spot = |before: &str| Known {
+            is_spot: true,
+            ..known(1, before)
+        };
+        let trains = job(1, "InProgress", "Training");
+        assert_eq!(
+            read(&[spot("Downloading")], std::slice::from_ref(&trains), true)
+                .look
+                .len(),
+            1
+        );
+        // No listing has seen the interruption.
+        let later = JobSummary {
+            modified_at: Some(at(500)),
+            ..trains.clone()
+        };
+        let of_training = Known {
+            modified_at: Some(at(100)),
+            ..spot("Training")
+        };
+        assert_eq!(
+            read(std::slice::from_ref(&of_training), &[later], true)
+                .look
+                .len(),
+            1
+        );
+        let the_same = JobSummary {
+            modified_at: of_training.modified_at,
+            ..trains
+        };
+        assert_eq!(read(&[of_training], &[the_same], true).look.len(), 0);
+    }
+
+    #[test]
+    fn an_end_that_is_stored_but_not_settled_is_looked_at_again() {
+        let notices = read(
+            &[known(1, "Completed")],
+            &[job(1, "Completed", "Completed")],
+            true,
+        );
+        assert_eq!((notices.changed.len(), notices.look.len()), (0, 1));
+    }
+
+    #[test]
+    fn absence_counts_only_in_a_complete_listing_and_not_for_the_newest() {
+        assert_eq!(read(&[known(1, "Training")], &[], true).look.len(), 1);
+        assert_eq!(read(&[known(1, "Training")], &[], false).look.len(), 0);
+        let newest = Known {
+            running_at: at(999),
+            ..known(1, "Starting")
+        };
+        assert_eq!(read(&[newest], &[], true).look.len(), 0);
+    }
+
+    #[test]
+    fn a_page_older_than_what_is_known_says_nothing() {
+        let ours = Known {
+            modified_at: Some(at(300)),
+            ..known(1, "Training")
+        };
+        assert_eq!(
+            read(&[ours], &[job(1, "InProgress", "Downloading")], true),
+            Notices::default()
+        );
+    }
+
+    /// An event has told of the end by a clock that is a moment ahead of the listing's, and the
+    /// look that followed met a replica that knew nothing of it yet.
+    #[test]
+    fn an_end_is_looked_at_however_old_the_page_is_that_shows_it() {
+        let ours = Known {
+            modified_at: Some(at(300)),
+            ..known(1, "Completed")
+        };
+        let notices = read(&[ours], &[job(1, "Completed", "Completed")], true);
+        assert_eq!((notices.changed.len(), notices.look.len()), (0, 1));
+    }
+
+    #[test]
+    fn strangers_and_pools_that_wait_or_are_over_are_reported() {
+        let with_pool = |number, status, retained_seconds| JobSummary {
+            warm_pool: Some(WarmPool {
+                status,
+                retained_seconds,
+                reused_by: None,
+            }),
+            ..job(number, "Completed", "Completed")
+        };
+        let idle = with_pool(3, WarmPoolStatus::Available, None);
+        let over = with_pool(4, WarmPoolStatus::Terminated, Some(90));
+        let untold = with_pool(5, WarmPoolStatus::Terminated, None);
+        let notices = read(
+            &[],
+            &[job(2, "InProgress", "Training"), idle, over, untold],
+            true,
+        );
+        let strangers = [
+            ("job-2", false),
+            ("job-3", true),
+            ("job-4", true),
+            ("job-5", true),
+        ];
+        assert_eq!(
+            notices.unaccounted,
+            strangers.map(|(name, is_over)| Unaccounted {
+                job_name: name.to_owned(),
+                is_over,
+            })
+        );
+        let notice = |name: &str, is_idle, retained_seconds| PoolNotice {
+            job_name: name.to_owned(),
+            is_idle,
+            retained_seconds,
+        };
+        assert_eq!(
+            notices.pools,
+            [notice("job-3", true, 0), notice("job-4", false, 90)]
+        );
+    }
+
+    #[test]
+    fn more_pages_are_listed_less_often() {
+        let next = |pages| {
+            next_listing(pages, TimeDelta::seconds(30), TimeDelta::minutes(5)).num_seconds()
+        };
+        assert_eq!((next(0), next(1), next(4), next(100)), (30, 30, 120, 300));
+    }
+}

@@ -1,0 +1,152 @@
+//! Convergence: a loss against steps, hours and dollars, and when it reached a target. Hours and
+//! dollars count only while something ran; points are five-minute buckets.
+
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use rust_decimal::prelude::FromPrimitive;
+
+use crate::measure::steady::Bucket;
+use crate::money::Usd;
+
+/// Time in which something ran, and what an hour of it cost altogether.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stretch {
+    pub from: DateTime<Utc>,
+    pub until: DateTime<Utc>,
+    /// Of all instances; none when nobody knows, as of spot before its end.
+    pub usd_per_hour: Option<Usd>,
+}
+
+/// One point of the curve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    pub at: DateTime<Utc>,
+    pub step: Option<i64>,
+    pub hours: f64,
+    pub usd: Option<Usd>,
+    /// The mean of the bucket.
+    pub value: f64,
+}
+
+/// The curve of a metric, oldest first.
+pub fn curve(buckets: &[Bucket], stretches: &[Stretch]) -> Vec<Point> {
+    buckets
+        .iter()
+        .map(|bucket| {
+            let (hours, usd) = spent(stretches, bucket.last_at);
+            Point {
+                at: bucket.last_at,
+                step: bucket.last_step.map(i64::from),
+                hours,
+                usd,
+                value: bucket.mean,
+            }
+        })
+        .collect()
+}
+
+/// Hours and dollars until a moment.
+fn spent(stretches: &[Stretch], at: DateTime<Utc>) -> (f64, Option<Usd>) {
+    let mut hours = 0.0;
+    let mut usd = Some(Usd::ZERO);
+    for stretch in stretches.iter().filter(|stretch| stretch.from < at) {
+        let own = (stretch.until.min(at) - stretch.from)
+            .as_seconds_f64()
+            .max(0.0)
+            / 3600.0;
+        hours += own;
+        let cost = stretch
+            .usd_per_hour
+            .zip(Decimal::from_f64(own))
+            .map(|(rate, hours)| rate * hours);
+        usd = usd.zip(cost).map(|(sum, cost)| sum + cost);
+    }
+    (hours, usd.map(Usd::rounded))
+}
+
+/// The first point from which on the metric stays at the target or below to the end of what is
+/// known: a single lucky bucket reaches nothing.
+pub fn reached(curve: &[Point], target: f64) -> Option<&Point> {
+    let missed = curve.iter().rposition(|point| point.value > target);
+    curve.get(missed.map_or(0, |place| place + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)
+    }
+
+    fn bucket(minutes: i64, step: i32, mean: f64) -> Bucket {
+        Bucket {
+            start_at: at(minutes),
+            points: 1,
+            mean,
+            min: mean,
+            max: mean,
+            last_at: at(minutes),
+            last_step: Some(step),
+            last: mean,
+        }
+    }
+
+    #[test]
+    fn only_time_in_which_something_ran_counts() {
+        let rate = Some(Usd(Decimal::from(60)));
+        let stretches = [
+            Stretch {
+                from: at(0),
+                until: at(60),
+                usd_per_hour: rate,
+            },
+            Stretch {
+                from: at(120),
+                until: at(180),
+                usd_per_hour: rate,
+            },
+        ];
+        let curve = curve(
+            &[bucket(30, 1, 3.0), bucket(90, 2, 2.0), bucket(150, 3, 1.0)],
+            &stretches,
+        );
+        let seen: Vec<_> = curve
+            .iter()
+            .map(|point| (point.step, point.hours, point.usd.unwrap().to_string()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (Some(1), 0.5, "$30.00".into()),
+                (Some(2), 1.0, "$60.00".into()),
+                (Some(3), 1.5, "$90.00".into())
+            ]
+        );
+        let unknown = [Stretch {
+            usd_per_hour: None,
+            ..stretches[0]
+        }];
+        assert_eq!(super::curve(&[bucket(30, 1, 3.0)], &unknown)[0].usd, None);
+    }
+
+    #[test]
+    fn a_target_is_reached_where_it_is_not_left_again() {
+        let curve: Vec<Point> = [3.0, 1.9, 2.4, 1.8, 1.7]
+            .into_iter()
+            .zip(0..)
+            .map(|(value, hour)| Point {
+                at: at(hour * 60),
+                step: Some(hour),
+                hours: 0.0,
+                usd: None,
+                value,
+            })
+            .collect();
+        assert_eq!(reached(&curve, 2.0).and_then(|point| point.step), Some(3));
+        assert_eq!(reached(&curve, 1.0), None);
+        assert_eq!(reached(&[], 1.0), None);
+    }
+}

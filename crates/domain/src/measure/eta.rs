@@ -1,0 +1,364 @@
+//! How long a run still takes and what that costs, from the steps it has reported. It looks at a
+//! window, not at the last instant; a run that was resumed is not counted twice; one that stands
+//! still has no estimate.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::money::{Usd, cost};
+
+/// The newest part of a run that an estimate rests on, in reports with progress.
+const WINDOW: usize = 24;
+/// Fewer intervals between reports are no evidence.
+const INTERVALS_MIN: usize = 3;
+/// A run stands still when it has been silent for so many of its usual intervals, and for
+/// [`STALL_LEAST`].
+const STALL_INTERVALS: i32 = 4;
+const STALL_LEAST: TimeDelta = TimeDelta::minutes(10);
+
+/// Steps done at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub at: DateTime<Utc>,
+    pub step: i64,
+}
+
+/// What is left of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Eta {
+    pub step: i64,
+    pub steps_planned: i64,
+    /// Measured over the window: its steps over its time.
+    pub steps_per_hour: f64,
+    /// Estimated hours that are left: at this pace, and at the ends of its 95 % interval.
+    pub remaining_hours: f64,
+    pub remaining_hours_low: f64,
+    pub remaining_hours_high: f64,
+    /// At the price of the run; none when that is unknown.
+    pub remaining_usd: Option<Usd>,
+    pub remaining_usd_low: Option<Usd>,
+    pub remaining_usd_high: Option<Usd>,
+    /// The window that it rests on.
+    pub from_at: DateTime<Utc>,
+    pub until_at: DateTime<Utc>,
+}
+
+/// Why there is no estimate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NoEta {
+    /// It has reported too little, or nobody said how many steps there are.
+    NotEnoughEvidence,
+    Finished,
+    /// No step has been reported since.
+    Stalled {
+        since: DateTime<Utc>,
+    },
+}
+
+/// The estimate at `now` for a run of `steps_planned` at `usd_per_hour` (of all its instances
+/// together).
+///
+/// The pace is a ratio estimator over the window, Σ steps / Σ time; its interval is 1.96 standard
+/// errors by the delta method (Cochran 1977, chapter 6), with the residuals' first autocorrelation
+/// counted in, since stalls come in runs.
+pub fn estimate(
+    reports: &[Progress],
+    steps_planned: i64,
+    usd_per_hour: Option<Usd>,
+    now: DateTime<Utc>,
+) -> Result<Eta, NoEta> {
+    let last = reports
+        .iter()
+        .max_by_key(|report| report.at)
+        .ok_or(NoEta::NotEnoughEvidence)?;
+    if steps_planned <= 0 {
+        return Err(NoEta::NotEnoughEvidence);
+    }
+    if last.step >= steps_planned {
+        return Err(NoEta::Finished);
+    }
+    let window = window(reports);
+    if window.len() < INTERVALS_MIN {
+        return Err(NoEta::NotEnoughEvidence);
+    }
+    let progressed_at = window.last().map_or(last.at, |interval| interval.until);
+    let usual = median(window.iter().map(|interval| interval.seconds).collect());
+    let patience = TimeDelta::milliseconds(millis(usual)) * STALL_INTERVALS;
+    if now - progressed_at > patience.max(STALL_LEAST) {
+        return Err(NoEta::Stalled {
+            since: progressed_at,
+        });
+    }
+    let (pace, error) = pace(&window);
+    if pace <= 0.0 {
+        return Err(NoEta::Stalled {
+            since: progressed_at,
+        });
+    }
+    let left = real(steps_planned - last.step);
+    let hours = |pace: f64| left / pace / 3600.0;
+    // An interval that reaches zero has no upper end: ten times the estimate stands for "we cannot
+    // say".
+    let slowest = (pace - 1.96 * error).max(pace / 10.0);
+    let [middle, low, high] = [hours(pace), hours(pace + 1.96 * error), hours(slowest)];
+    let usd = |hours: f64| usd_per_hour.map(|rate| cost::training(whole(hours * 3600.0), 1, rate));
+    Ok(Eta {
+        step: last.step,
+        steps_planned,
+        steps_per_hour: pace * 3600.0,
+        remaining_hours: middle,
+        remaining_hours_low: low,
+        remaining_hours_high: high,
+        remaining_usd: usd(middle),
+        remaining_usd_low: usd(low),
+        remaining_usd_high: usd(high),
+        from_at: window.first().map_or(last.at, |interval| interval.from),
+        until_at: progressed_at,
+    })
+}
+
+/// Between two reports that follow each other, with the steps done meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    from: DateTime<Utc>,
+    until: DateTime<Utc>,
+    steps: f64,
+    seconds: f64,
+}
+
+/// The newest intervals with progress. A step that goes back is a resume: the time in between was
+/// not spent on new steps, and the steps until the old mark are done a second time, at the same
+/// pace: they count for the pace, and `last.step` for what is left.
+fn window(reports: &[Progress]) -> Vec<Interval> {
+    let mut sorted = reports.to_vec();
+    sorted.sort_by_key(|report| report.at);
+    let mut intervals: Vec<Interval> = sorted
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [a, b] if b.step > a.step && b.at > a.at => Some(Interval {
+                from: a.at,
+                until: b.at,
+                steps: real(b.step - a.step),
+                seconds: real((b.at - a.at).num_milliseconds()) / 1e3,
+            }),
+            _ => None,
+        })
+        .collect();
+    let surplus = intervals.len().saturating_sub(WINDOW);
+    intervals.drain(..surplus);
+    intervals
+}
+
+/// Steps per second and its standard error.
+fn pace(window: &[Interval]) -> (f64, f64) {
+    let n = f64::from(u32::try_from(window.len()).unwrap_or(u32::MAX));
+    let seconds: f64 = window.iter().map(|interval| interval.seconds).sum();
+    let pace = window.iter().map(|interval| interval.steps).sum::<f64>() / seconds;
+    let residuals: Vec<f64> = window
+        .iter()
+        .map(|interval| interval.steps - pace * interval.seconds)
+        .collect();
+    let squares: f64 = residuals.iter().map(|residual| residual * residual).sum();
+    let products: f64 = residuals
+        .windows(2)
+        .map(|pair| pair.iter().product::<f64>())
+        .sum();
+    let correlation = if squares > 0.0 {
+        (products / squares).clamp(0.0, 0.9)
+    } else {
+        0.0
+    };
+    let variance = squares / (n - 1.0) * n / (seconds * seconds);
+    (
+        pace,
+        (variance * (1.0 + correlation) / (1.0 - correlation)).sqrt(),
+    )
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "steps and milliseconds lie far below 2^53"
+)]
+fn real(value: i64) -> f64 {
+    value as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float saturates, and is not negative"
+)]
+fn whole(seconds: f64) -> u64 {
+    seconds.round() as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a float saturates")]
+fn millis(seconds: f64) -> i64 {
+    (seconds * 1e3).min(1e15) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rust_decimal::Decimal;
+
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    /// One report every `every` seconds, `per_hour` steps an hour.
+    fn steady(per_hour: i64, every: i64, count: i64) -> Vec<Progress> {
+        (0..count)
+            .map(|i| Progress {
+                at: at(i * every),
+                step: i * every * per_hour / 3600,
+            })
+            .collect()
+    }
+
+    /// Of the documents' eight H100.
+    const RATE: Option<Usd> = Some(Usd(Decimal::from_parts(792, 0, 0, false, 2)));
+
+    /// Document 003: 51.6 B tokens of 512 × 2048 a step are 49,209 steps; 350 an hour, $7.92 an
+    /// hour.
+    #[test]
+    fn the_documents_estimate_is_reproduced() {
+        let planned = 51_600_000_000 / (512 * 2048);
+        assert_eq!(planned, 49_209);
+        let reports = steady(350, 3600, 5);
+        let eta = estimate(&reports, planned + reports[4].step, RATE, reports[4].at).unwrap();
+        assert!((eta.remaining_hours - 140.6).abs() < 0.05, "{eta:?}");
+        assert!(
+            (eta.remaining_usd.unwrap().as_f64() - 1113.5).abs() < 0.1,
+            "{eta:?}"
+        );
+        let fast = steady(2500, 3600, 5);
+        let eta = estimate(&fast, 100_000 + fast[4].step, RATE, fast[4].at).unwrap();
+        assert!(
+            (eta.remaining_hours - 40.0).abs() < 1e-9
+                && eta.remaining_hours_low <= eta.remaining_hours
+        );
+        assert_eq!(eta.remaining_usd.unwrap().to_string(), "$316.80");
+    }
+
+    #[test]
+    fn a_resume_is_not_counted_twice_and_leaves_the_pace_alone() {
+        let mut reports = steady(3600, 60, 20);
+        let back = Progress {
+            at: at(20 * 60 + 600),
+            step: 600,
+        };
+        let resumed = (1..=10).map(|i| Progress {
+            at: back.at + TimeDelta::seconds(i * 60),
+            step: 600 + i * 60,
+        });
+        reports.push(back);
+        reports.extend(resumed);
+        let eta = estimate(&reports, 4800, None, reports[30].at).unwrap();
+        assert!((eta.steps_per_hour - 3600.0).abs() < 1e-6, "{eta:?}");
+        assert_eq!(
+            (eta.step, (eta.remaining_hours * 3600.0).round()),
+            (1200, 3600.0)
+        );
+        assert_eq!(eta.remaining_usd, None);
+    }
+
+    #[test]
+    fn who_stands_still_has_no_estimate() {
+        let reports = steady(3600, 60, 20);
+        let late = |minutes| {
+            estimate(
+                &reports,
+                10_000,
+                None,
+                reports[19].at + TimeDelta::minutes(minutes),
+            )
+        };
+        assert!(late(9).is_ok());
+        assert_eq!(
+            late(11),
+            Err(NoEta::Stalled {
+                since: reports[19].at
+            })
+        );
+        // It still reports, and does no step.
+        let mut stuck = reports.clone();
+        stuck.extend((1..30).map(|i| Progress {
+            at: reports[19].at + TimeDelta::minutes(i),
+            step: reports[19].step,
+        }));
+        let now = stuck.last().unwrap().at;
+        assert_eq!(
+            estimate(&stuck, 10_000, None, now),
+            Err(NoEta::Stalled {
+                since: reports[19].at
+            })
+        );
+    }
+
+    #[test]
+    fn little_evidence_is_not_enough_and_the_end_is_the_end() {
+        assert_eq!(
+            estimate(&[], 10, None, at(0)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 3), 1000, None, at(120)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 9), 0, None, at(480)),
+            Err(NoEta::NotEnoughEvidence)
+        );
+        assert_eq!(
+            estimate(&steady(60, 60, 9), 8, None, at(480)),
+            Err(NoEta::Finished)
+        );
+    }
+
+    #[test]
+    fn an_uneven_pace_has_a_wide_interval_that_holds_the_truth() {
+        let steps = [0, 50, 200, 230, 400, 420, 600, 610, 800];
+        let reports: Vec<Progress> = steps
+            .iter()
+            .zip(0..)
+            .map(|(step, i)| Progress {
+                at: at(i * 60),
+                step: *step,
+            })
+            .collect();
+        let eta = estimate(&reports, 8800, None, at(480)).unwrap();
+        assert!(
+            eta.remaining_hours_low < 1.2 && eta.remaining_hours_high > 1.5,
+            "{eta:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn an_estimate_is_finite_and_in_order(
+            gaps in prop::collection::vec((0i64..5000, -50i64..500), 0..60), planned in -10i64..100_000,
+        ) {
+            let (mut seconds, mut step) = (0, 0);
+            let reports: Vec<Progress> = gaps.iter().map(|(gap, steps)| {
+                seconds += gap;
+                step = (step + steps).max(0);
+                Progress { at: at(seconds), step }
+            }).collect();
+            if let Ok(eta) = estimate(&reports, planned, RATE, at(seconds)) {
+                prop_assert!(eta.remaining_hours_low <= eta.remaining_hours);
+                prop_assert!(eta.remaining_hours <= eta.remaining_hours_high && eta.remaining_hours_high.is_finite());
+                prop_assert!(eta.steps_per_hour > 0.0);
+            }
+        }
+    }
+}

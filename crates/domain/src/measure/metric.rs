@@ -1,0 +1,412 @@
+//! Metrics: standard names with their units, where they come from, which source is believed.
+//! Reading them from CloudWatch is the ingester's work; turning them into one figure is
+//! [`crate::measure::steady`]'s.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::ids::{RunId, TrialId};
+
+/// What metrics are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    Trial(TrialId),
+    Run(RunId),
+}
+
+impl Subject {
+    pub fn uuid(self) -> Uuid {
+        match self {
+            Self::Trial(TrialId(id)) | Self::Run(RunId(id)) => id,
+        }
+    }
+}
+
+/// What a metric of the training script means to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// Tokens trained per second over all accelerators of the job.
+    TokensPerSecond,
+    TrainLoss,
+    ValidationLoss,
+    /// Optimiser steps done so far.
+    Step,
+    Other,
+}
+
+impl Meaning {
+    /// The standard name that it stands for.
+    pub fn standard(self) -> Option<&'static str> {
+        match self {
+            Self::TokensPerSecond => Some(TOKENS_PER_SECOND),
+            Self::TrainLoss => Some(TRAIN_LOSS),
+            Self::ValidationLoss => Some(VALIDATION_LOSS),
+            Self::Step => Some(STEP),
+            Self::Other => None,
+        }
+    }
+}
+
+/// A SageMaker metric definition: a name and the regular expression that finds its value in the
+/// job's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MetricDefinition {
+    pub name: String,
+    /// One capture group around the number.
+    pub regex: String,
+    pub meaning: Meaning,
+}
+
+/// Where points come from. The same metric from two sources is one metric: the source that comes
+/// first here is believed.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The training script (or anything else) sent them here.
+    Pushed,
+    /// A log file of a training framework.
+    Imported,
+    /// SageMaker's per-iteration metrics (BatchGetMetrics).
+    SagemakerMetrics,
+    /// CloudWatch: of the hosts, or found in the log by metric definitions.
+    Cloudwatch,
+    /// FinalMetricDataList: the last value alone.
+    Final,
+}
+
+impl Source {
+    pub const ALL: [Self; 5] = [
+        Self::Pushed,
+        Self::Imported,
+        Self::SagemakerMetrics,
+        Self::Cloudwatch,
+        Self::Final,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pushed => "pushed",
+            Self::Imported => "imported",
+            Self::SagemakerMetrics => "sagemaker_metrics",
+            Self::Cloudwatch => "cloudwatch",
+            Self::Final => "final",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.as_str() == text)
+    }
+}
+
+pub const TOKENS_PER_SECOND: &str = "tokens_per_second";
+pub const SAMPLES_PER_SECOND: &str = "samples_per_second";
+pub const STEPS_PER_SECOND: &str = "steps_per_second";
+pub const TRAIN_LOSS: &str = "train_loss";
+pub const VALIDATION_LOSS: &str = "validation_loss";
+pub const STEP: &str = "step";
+pub const GPU_UTILIZATION: &str = "gpu_utilization_percent";
+pub const GPU_MEMORY_UTILIZATION: &str = "gpu_memory_utilization_percent";
+
+/// A metric that has a standard name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Standard {
+    pub name: &'static str,
+    pub unit: &'static str,
+    /// What frameworks call it, in lower case: CloudWatch, Hugging Face, W&B, PyTorch Lightning,
+    /// nvidia-smi.
+    #[serde(skip)]
+    aliases: &'static [&'static str],
+}
+
+/// All standard metrics. Rates are of the whole job, percentages of one device.
+pub const STANDARD: &[Standard] = &[
+    Standard {
+        name: TOKENS_PER_SECOND,
+        unit: "tokens/s",
+        aliases: &[
+            "tokens_per_sec",
+            "tokens/s",
+            "tokens/sec",
+            "train_tokens_per_second",
+            "throughput_tokens_per_second",
+        ],
+    },
+    Standard {
+        name: SAMPLES_PER_SECOND,
+        unit: "samples/s",
+        aliases: &[
+            "samples_per_sec",
+            "samples/s",
+            "samples/sec",
+            "train_samples_per_second",
+        ],
+    },
+    Standard {
+        name: STEPS_PER_SECOND,
+        unit: "steps/s",
+        aliases: &[
+            "steps_per_sec",
+            "steps/s",
+            "steps/sec",
+            "it/s",
+            "train_steps_per_second",
+        ],
+    },
+    Standard {
+        name: STEP,
+        unit: "steps",
+        aliases: &["global_step", "iteration"],
+    },
+    Standard {
+        name: "epoch",
+        unit: "epochs",
+        aliases: &[],
+    },
+    Standard {
+        name: TRAIN_LOSS,
+        unit: "nats",
+        aliases: &["loss", "train:loss", "training_loss", "lm_loss"],
+    },
+    Standard {
+        name: VALIDATION_LOSS,
+        unit: "nats",
+        aliases: &[
+            "val_loss",
+            "eval_loss",
+            "valid_loss",
+            "val:loss",
+            "eval:loss",
+            "validation:loss",
+        ],
+    },
+    Standard {
+        name: "learning_rate",
+        unit: "",
+        aliases: &["lr"],
+    },
+    Standard {
+        name: "gradient_norm",
+        unit: "",
+        aliases: &["grad_norm"],
+    },
+    Standard {
+        name: GPU_UTILIZATION,
+        unit: "%",
+        aliases: &[
+            "gpuutilization",
+            "gpu_utilization",
+            "gpu_util",
+            "utilization.gpu",
+            "system.gpu.gpu",
+            "gpu.utilization",
+            "gpu.util",
+        ],
+    },
+    Standard {
+        name: GPU_MEMORY_UTILIZATION,
+        unit: "%",
+        aliases: &[
+            "gpumemoryutilization",
+            "gpu_memory_utilization",
+            "gpu_memory_percent",
+            "system.gpu.memoryallocated",
+            "gpu.memoryallocated",
+            "gpu.memory_utilization",
+            "gpu.memory_percent",
+        ],
+    },
+    Standard {
+        name: "gpu_memory_used_mib",
+        unit: "MiB",
+        aliases: &[
+            "gpu_memory_used",
+            "memory.used",
+            "gpu_memory_used_mb",
+            "gpu.memory_used",
+            "gpu.memory_used_mb",
+        ],
+    },
+    Standard {
+        name: "gpu_temperature_celsius",
+        unit: "°C",
+        aliases: &[
+            "gpu_temperature",
+            "gpu_temp",
+            "temperature",
+            "temperature.gpu",
+            "system.gpu.temp",
+            "gpu.temp",
+            "gpu.temperature",
+        ],
+    },
+    Standard {
+        name: "gpu_power_watts",
+        unit: "W",
+        aliases: &[
+            "gpu_power",
+            "power.draw",
+            "power_watts",
+            "system.gpu.powerwatts",
+            "gpu.power",
+            "gpu.power_watts",
+        ],
+    },
+    Standard {
+        name: "cpu_utilization_percent",
+        unit: "%",
+        aliases: &["cpuutilization", "cpu_percent", "cpu_usage", "system.cpu"],
+    },
+    Standard {
+        name: "memory_utilization_percent",
+        unit: "%",
+        aliases: &[
+            "memoryutilization",
+            "memory_percent",
+            "ram_percent",
+            "ram_usage",
+            "system.memory",
+            "system.memory_percent",
+        ],
+    },
+    Standard {
+        name: "disk_utilization_percent",
+        unit: "%",
+        aliases: &[
+            "diskutilization",
+            "disk_percent",
+            "disk_usage",
+            "system.disk",
+        ],
+    },
+    Standard {
+        name: "network_sent_bytes",
+        unit: "B",
+        aliases: &["system.network.sent", "network_sent"],
+    },
+    Standard {
+        name: "network_received_bytes",
+        unit: "B",
+        aliases: &["system.network.recv", "network_recv"],
+    },
+];
+
+/// The standard metric that a reported name means. `train/loss` and `train:loss` are one; the index
+/// of a device (`gpu.3.temp`, `gpu_3_utilization`) does not count.
+pub fn standard(reported: &str) -> Option<&'static Standard> {
+    let lower = reported.to_ascii_lowercase();
+    let find = |name: &str| {
+        STANDARD
+            .iter()
+            .find(|standard| standard.name == name || standard.aliases.contains(&name))
+    };
+    find(&lower)
+        .or_else(|| find(&lower.replace('/', "_")))
+        .or_else(|| find(&lower.replace('/', ".")))
+        .or_else(|| find(&without_device(&lower)?))
+}
+
+/// `system.gpu.3.temp` → `system.gpu.temp`; none when it names no device.
+pub fn without_device(name: &str) -> Option<String> {
+    let is_separator = |letter: char| matches!(letter, '.' | '/' | '_');
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    // Each with the separator after it, which goes with the number.
+    let parts: Vec<&str> = name.split_inclusive(is_separator).collect();
+    let bare = |part: &&str| part.trim_end_matches(is_separator).to_owned();
+    let index = parts.iter().position(|part| is_number(&bare(part)))?;
+    let before = bare(parts.get(index.checked_sub(1)?)?);
+    if !matches!(before.as_str(), "gpu" | "gpus" | "device" | "cuda" | "rank") {
+        return None;
+    }
+    let kept: String = parts
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != index)
+        .map(|(_, part)| *part)
+        .collect();
+    Some(kept.trim_end_matches(is_separator).replace("gpus", "gpu"))
+}
+
+/// Host metrics of `/aws/sagemaker/TrainingJobs`, one-minute, dimension Host.
+pub const HOST_METRICS: [&str; 5] = [
+    "CPUUtilization",
+    "MemoryUtilization",
+    "GPUUtilization",
+    "GPUMemoryUtilization",
+    "DiskUtilization",
+];
+
+/// SageMaker reports CPU as a sum over cores and GPU percentages as a sum over GPUs (800 on eight);
+/// memory and disk are 0 to 100 already. Returns a share of one device, 0 to 100.
+pub fn normalised(metric: &str, value: f64, vcpus: u32, accelerators: u32) -> f64 {
+    let devices = match metric {
+        "CPUUtilization" => vcpus,
+        "GPUUtilization" | "GPUMemoryUtilization" => accelerators,
+        _ => 1,
+    };
+    value / f64::from(devices.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_percentages_are_divided_by_the_gpus_and_memory_is_not() {
+        assert!((normalised("GPUUtilization", 760.0, 96, 8) - 95.0).abs() < 1e-9);
+        assert!((normalised("MemoryUtilization", 40.0, 96, 8) - 40.0).abs() < 1e-9);
+        assert!((normalised("CPUUtilization", 960.0, 96, 8) - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn frameworks_names_lead_to_one_standard_name() {
+        let name = |reported: &str| standard(reported).map(|found| found.name);
+        for loss in [
+            "loss",
+            "train/loss",
+            "train:loss",
+            "Train/Loss",
+            "train_loss",
+            "training_loss",
+        ] {
+            assert_eq!(name(loss), Some(TRAIN_LOSS), "{loss}");
+        }
+        for loss in ["eval_loss", "val/loss", "eval/loss", "valid_loss"] {
+            assert_eq!(name(loss), Some(VALIDATION_LOSS), "{loss}");
+        }
+        for share in [
+            "GPUUtilization",
+            "gpu_utilization",
+            "system.gpu.3.gpu",
+            "gpu_3_utilization",
+            "utilization.gpu",
+        ] {
+            assert_eq!(name(share), Some(GPU_UTILIZATION), "{share}");
+        }
+        assert_eq!(name("system.gpu.0.temp"), Some("gpu_temperature_celsius"));
+        assert_eq!(name("my_metric"), None);
+        assert_eq!(name("layer_3_loss"), None, "a layer is not a device");
+    }
+
+    #[test]
+    fn no_name_leads_to_two_metrics() {
+        let mut names: Vec<&str> = STANDARD
+            .iter()
+            .flat_map(|one| one.aliases.iter().copied().chain([one.name]))
+            .collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn sources_read_back() {
+        for source in Source::ALL {
+            assert_eq!(Source::parse(source.as_str()), Some(source));
+        }
+    }
+}

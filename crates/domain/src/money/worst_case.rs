@@ -1,0 +1,80 @@
+//! The most that one attempt can cost: what is reserved before it is created. What it did cost is in
+//! [`super::bill`].
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::price::{self, Price, Rate};
+use super::{Usd, bill, cost};
+use crate::measure::metric::HOST_METRICS;
+use crate::sagemaker::request::TrainingJobRequest;
+
+/// What things cost: prices of instances and the other rates, each with its history.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tariff<'a> {
+    pub prices: &'a [Price],
+    pub rates: &'a [Rate],
+}
+
+/// The most one attempt can cost, by component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorstCase {
+    /// Its instances and their volumes.
+    pub training_usd: Usd,
+    /// Reading its metrics from CloudWatch.
+    pub metrics_usd: Usd,
+    /// Its instances and volumes kept warm after it, to the end of the keep-alive.
+    #[serde(default)]
+    pub pool_usd: Usd,
+    pub total_usd: Usd,
+    /// The longest that one instance of the job is billed; 0 in plans from before it was written.
+    #[serde(default)]
+    pub billed_seconds: u64,
+    /// Of that, what weights and data of a known size take beyond the usual allowance.
+    #[serde(default)]
+    pub transfer_seconds: u64,
+}
+
+/// The most that one attempt can cost: its longest life, and that of the pool it leaves, at the
+/// highest price in force over both, and watching it.
+pub fn worst_case(
+    request: &TrainingJobRequest,
+    transfer_seconds: u64,
+    tariff: Tariff<'_>,
+    price: &Price,
+    metrics_interval: TimeDelta,
+    now: DateTime<Utc>,
+) -> WorstCase {
+    let span = request
+        .max_wait_seconds
+        .unwrap_or(request.max_runtime_seconds);
+    let billed_seconds =
+        cost::longest_billed_seconds(request.max_runtime_seconds, transfer_seconds);
+    let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
+    let last =
+        u64::from(span) + (billed_seconds - u64::from(request.max_runtime_seconds)) + keep_alive;
+    let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
+    let ceiling = price::ceiling_over(tariff.prices, price, now, last);
+    let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
+    let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64
+        + request.metrics.len() as u64;
+    let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
+    let gb_month = price::storage_ceiling(tariff.rates, &price.region);
+    let volumes =
+        |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
+    let training_usd =
+        cost::training(billed_seconds, request.instance_count, ceiling) + volumes(billed_seconds);
+    let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
+    let pool_usd =
+        cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
+    let total_usd = training_usd + metrics_usd + pool_usd;
+    WorstCase {
+        training_usd,
+        metrics_usd,
+        pool_usd,
+        total_usd,
+        billed_seconds,
+        transfer_seconds,
+    }
+}

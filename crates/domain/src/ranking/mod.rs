@@ -1,0 +1,3 @@
+//! Which candidate to buy, and why.
+
+pub mod recommend;

@@ -1,0 +1,238 @@
+//! A training job as SageMaker tells of it: its status, its transitions, its bill, its pool. What we
+//! ask for is in [`super::request`].
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::money::bill;
+
+/// TrainingJobStatus. A value AWS adds later is kept as text and counts as not finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobStatus {
+    InProgress,
+    Completed,
+    Failed,
+    Stopping,
+    Stopped,
+    Unknown(String),
+}
+
+impl JobStatus {
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "InProgress" => Self::InProgress,
+            "Completed" => Self::Completed,
+            "Failed" => Self::Failed,
+            "Stopping" => Self::Stopping,
+            "Stopped" => Self::Stopped,
+            other => Self::Unknown(other.to_owned()),
+        }
+    }
+
+    /// Nothing comes after it.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Stopped)
+    }
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::InProgress => "InProgress",
+            Self::Completed => "Completed",
+            Self::Failed => "Failed",
+            Self::Stopping => "Stopping",
+            Self::Stopped => "Stopped",
+            Self::Unknown(text) => text,
+        }
+    }
+}
+
+/// One entry of ListTrainingJobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSummary {
+    pub job_name: String,
+    pub status: JobStatus,
+    pub secondary_status: String,
+    pub created_at: Option<DateTime<Utc>>,
+    pub modified_at: Option<DateTime<Utc>>,
+    pub warm_pool: Option<WarmPool>,
+}
+
+/// One entry of SecondaryStatusTransitions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transition {
+    pub status: String,
+    pub started_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+    pub message: String,
+}
+
+/// The last value of one of the job's own metrics, as DescribeTrainingJob has it (32 bits there).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FinalMetric {
+    pub name: String,
+    pub at: DateTime<Utc>,
+    pub value: f64,
+}
+
+/// What DescribeTrainingJob told us.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ObservedJob {
+    pub job_name: String,
+    pub arn: String,
+    /// The value of our [`MARKER`], when the job carries one.
+    pub marker: Option<String>,
+    pub status: JobStatus,
+    /// SecondaryStatus as text: shown, and branched on only where the documentation promises the
+    /// value.
+    pub secondary_status: String,
+    pub failure_reason: Option<String>,
+    pub created_at: Option<DateTime<Utc>>,
+    /// LastModifiedTime.
+    pub modified_at: Option<DateTime<Utc>>,
+    /// TrainingStartTime: billing begins.
+    pub started_at: Option<DateTime<Utc>>,
+    /// TrainingEndTime: billing ends.
+    pub ended_at: Option<DateTime<Utc>>,
+    pub training_seconds: Option<u64>,
+    /// BillableTimeInSeconds: with managed spot, less than the training time.
+    pub billable_seconds: Option<u64>,
+    pub transitions: Vec<Transition>,
+    pub warm_pool: Option<WarmPool>,
+    /// FinalMetricDataList; empty until the job is over.
+    pub final_metrics: Vec<FinalMetric>,
+    /// The settings that it runs with.
+    pub actual: Actual,
+}
+
+impl ObservedJob {
+    /// One that began to be billed at `start`, for tests.
+    #[cfg(test)]
+    pub(crate) fn sample(
+        marker: &str,
+        status: JobStatus,
+        secondary_status: &str,
+        start: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            job_name: "bakeoff-x-1".into(),
+            arn: String::new(),
+            marker: Some(marker.into()),
+            status,
+            secondary_status: secondary_status.into(),
+            failure_reason: None,
+            created_at: Some(start),
+            modified_at: Some(start),
+            started_at: Some(start),
+            ended_at: None,
+            training_seconds: None,
+            billable_seconds: None,
+            transitions: vec![],
+            warm_pool: None,
+            final_metrics: vec![],
+            actual: Actual::default(),
+        }
+    }
+
+    /// It is over, and SageMaker may yet say what it bills: just after the end,
+    /// TrainingTimeInSeconds and BillableTimeInSeconds can be absent, or less than the time from
+    /// TrainingStartTime to TrainingEndTime. Who looks again soon need not estimate.
+    pub fn awaits_bill(&self, now: DateTime<Utc>) -> bool {
+        let Some((start, end)) = self.started_at.zip(self.ended_at) else {
+            return false;
+        };
+        let ran = || bill::ran(start, end, &bill::waits(&self.transitions));
+        let is_low = |trained: u64| trained + BILL_ROUNDING_SECONDS < ran();
+        let is_told = self.billable_seconds.is_some() && !self.training_seconds.is_some_and(is_low);
+        !is_told && (now - end).abs() < BILL_TOLD_WITHIN
+    }
+
+    /// What was billed, as told; or the time that it had instances, to its end or to now: an
+    /// estimate, which never exceeds `longest_seconds`.
+    pub fn billing(&self, longest_seconds: u64, now: DateTime<Utc>) -> Billing {
+        let waits = bill::waits(&self.transitions);
+        let since =
+            |start| bill::ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
+        Billing {
+            seconds: self
+                .billable_seconds
+                .unwrap_or_else(|| self.started_at.map_or(0, since)),
+            // A job that never started is billed nothing, and that is certain.
+            estimated: self.billable_seconds.is_none() && self.started_at.is_some(),
+        }
+    }
+}
+
+/// What SageMaker bills, or would, of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Billing {
+    pub seconds: u64,
+    /// Our own estimate: SageMaker has not said.
+    pub estimated: bool,
+}
+
+/// After so long nobody waits for SageMaker's own figure any more: what it says then is taken, or
+/// estimated.
+const BILL_TOLD_WITHIN: TimeDelta = TimeDelta::minutes(10);
+
+/// Times of several phases are rounded one by one.
+const BILL_ROUNDING_SECONDS: u64 = 10;
+
+/// Whole seconds from `start` to `end`; none when it is the other way round.
+pub fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
+    u64::try_from((end - start).num_seconds()).unwrap_or_default()
+}
+
+/// WarmPoolStatus of a job. A value AWS adds later is kept as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmPoolStatus {
+    /// The job still runs on it.
+    InUse,
+    /// It waits for a matching job, and is billed.
+    Available,
+    /// A matching job has taken it over.
+    Reused,
+    Terminated,
+    Unknown(String),
+}
+
+impl WarmPoolStatus {
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "InUse" => Self::InUse,
+            "Available" => Self::Available,
+            "Reused" => Self::Reused,
+            "Terminated" => Self::Terminated,
+            other => Self::Unknown(other.to_owned()),
+        }
+    }
+}
+
+/// What DescribeTrainingJob says of a job's pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarmPool {
+    pub status: WarmPoolStatus,
+    /// ResourceRetainedBillableTimeInSeconds: known once reused or terminated.
+    pub retained_seconds: Option<u64>,
+    pub reused_by: Option<String>,
+}
+
+impl WarmPool {
+    /// It waits, and is billed.
+    pub fn is_idle(&self) -> bool {
+        self.status == WarmPoolStatus::Available
+    }
+}
+
+/// The settings of a job as SageMaker reports them. `None`: it did not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Actual {
+    pub instance_type: Option<String>,
+    pub instance_count: Option<u32>,
+    pub spot: Option<bool>,
+    pub keep_alive_seconds: Option<u32>,
+    pub checkpoint_s3_uri: Option<String>,
+    pub metric_names: Vec<String>,
+}

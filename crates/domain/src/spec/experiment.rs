@@ -1,0 +1,168 @@
+//! What is compared, on which types, and within which limits. Plain data as JSON has it; whether it
+//! makes sense and what it would cost is the planner's business.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::claim::Claims;
+use super::expectation::Expectation;
+use super::measurement::Measurement;
+use super::profile::ProfileSpec;
+use super::workload::WorkloadSpec;
+use crate::catalog;
+use crate::ids::{ProfileId, WorkloadId};
+use crate::money::Usd;
+
+/// How capacity is bought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PurchaseOption {
+    OnDemand,
+    /// Managed spot training.
+    Spot,
+}
+
+impl PurchaseOption {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on_demand",
+            Self::Spot => "spot",
+        }
+    }
+}
+
+/// One instance type with a profile, to be tried under each of its purchase options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidateSpec {
+    pub name: String,
+    pub instance_type: String,
+    #[serde(default = "super::default::one")]
+    pub instance_count: u32,
+    #[serde(default = "on_demand")]
+    pub purchase_options: Vec<PurchaseOption>,
+    #[serde(default = "super::default::one")]
+    pub repeats: u32,
+    /// An inline profile; exactly one of `profile` and `profile_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile_id: Option<ProfileId>,
+}
+
+fn on_demand() -> Vec<PurchaseOption> {
+    vec![PurchaseOption::OnDemand]
+}
+
+/// What the full training run should be best at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Minimize {
+    /// USD of the full run.
+    Cost,
+    /// Hours of the full run.
+    Time,
+}
+
+/// How the recommendation ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ObjectiveSpec {
+    pub minimize: Minimize,
+    /// Candidates whose projected full run costs more are not recommended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_run_budget_usd: Option<Usd>,
+    /// Candidates whose projected full run takes longer are not recommended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_run_deadline_hours: Option<f64>,
+}
+
+/// Where checkpoints go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointSpec {
+    /// Each attempt writes below a prefix of its own trial.
+    pub s3_uri: String,
+    #[serde(default = "default_checkpoint_path")]
+    pub local_path: String,
+    /// How often the script saves: a checkpoint older than twice this raises an alarm.
+    #[serde(default = "default_checkpoint_interval")]
+    pub interval_seconds: u32,
+}
+
+fn default_checkpoint_interval() -> u32 {
+    1800
+}
+
+fn default_checkpoint_path() -> String {
+    "/opt/ml/checkpoints".to_owned()
+}
+
+/// One question: a workload on candidates, an objective, a budget.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentSpec {
+    pub name: String,
+    pub region: String,
+    /// An inline workload; exactly one of `workload` and `workload_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<WorkloadSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_id: Option<WorkloadId>,
+    pub candidates: Vec<CandidateSpec>,
+    pub objective: ObjectiveSpec,
+    /// Hard cap on what this experiment may spend.
+    pub budget_usd: Usd,
+    /// The longest a trial may train, SageMaker's MaxRuntimeInSeconds.
+    pub max_runtime_seconds: u32,
+    /// The longest a spot trial may wait and train together, SageMaker's MaxWaitTimeInSeconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_seconds: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointSpec>,
+    /// How long the instances of an on-demand trial are kept warm for the next trial on the same
+    /// type, SageMaker's KeepAlivePeriodInSeconds. They are billed meanwhile, and let go as soon as
+    /// no trial waits for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive_seconds: Option<u32>,
+    /// Higher goes first among the project's waiting trials, -100 to 100.
+    #[serde(default)]
+    pub priority: i32,
+    /// Hours after its start until which trials wait while AWS has no capacity for them; 72 when
+    /// absent, 0: not at all. Waiting is not billed, and holds no budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_hours: Option<u32>,
+    /// What somebody expects, shown beside what is measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expectations: Vec<Expectation>,
+    /// Speeds of this workload that were measured before: they move the predictions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measurements: Vec<Measurement>,
+    /// What the question takes for true of hardware, prices, sizes and speeds: checked by the
+    /// linter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
+    /// Free notes, kept with the experiment: why it is asked, what was corrected.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// How long trials wait for capacity where the experiment does not say: droughts of p5 last hours,
+/// seldom days.
+const DEADLINE_HOURS_DEFAULT: u32 = 72;
+
+impl ExperimentSpec {
+    /// Until when trials of an experiment that starts now wait for capacity.
+    pub fn deadline(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+        let hours = self.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
+        now.checked_add_signed(TimeDelta::hours(hours.into()))
+            .unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
+}
+
+impl CandidateSpec {
+    /// Accelerators of all its instances; one an instance for a type without any, or an unknown
+    /// one.
+    pub fn accelerators(&self) -> u32 {
+        let each =
+            catalog::find(&self.instance_type).map_or(1, |found| found.accelerator_count.max(1));
+        each.saturating_mul(self.instance_count.max(1))
+    }
+}

@@ -1,0 +1,19 @@
+//! What users write: experiments, workloads, profiles, claims, and trainings that SageMaker never saw.
+
+pub mod claim;
+mod default;
+pub mod expectation;
+mod experiment;
+pub mod measurement;
+mod parallel;
+mod profile;
+pub mod run;
+pub mod technique;
+mod workload;
+
+pub use self::experiment::{
+    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PurchaseOption,
+};
+pub use self::parallel::{ParallelLibrary, runs_on};
+pub use self::profile::{CpuOffload, Precision, ProfileSpec};
+pub use self::workload::{Channel, WorkloadSpec};

@@ -1,0 +1,134 @@
+//! How one instance type is used: micro-batch, sharding, offload, library.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::parallel::ParallelLibrary;
+
+/// Numeric format of the matrix multiplications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    Bf16,
+    Fp16,
+    Fp32,
+}
+
+/// A user's configuration for one instance type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProfileSpec {
+    /// Sequences per accelerator in one forward pass.
+    pub micro_batch_per_gpu: u32,
+    pub gradient_accumulation_steps: u32,
+    /// DeepSpeed ZeRO stage, 0 to 3.
+    #[serde(default)]
+    pub zero_stage: u8,
+    #[serde(default)]
+    pub cpu_offload: CpuOffload,
+    #[serde(default)]
+    pub activation_checkpointing: bool,
+    /// Checkpointed activations wait in host memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub activation_offload: bool,
+    #[serde(default = "super::default::one")]
+    pub tensor_parallel_degree: u32,
+    #[serde(default = "super::default::one")]
+    pub pipeline_parallel_degree: u32,
+    #[serde(default)]
+    pub library: ParallelLibrary,
+    /// Parameters of SageMaker's model parallel library, sent as `mp_parameters`.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub smp_parameters: serde_json::Map<String, serde_json::Value>,
+    /// Processes per instance of MPI; one per accelerator when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_per_host: Option<u32>,
+    /// Further options of `mpirun`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mpi_options: String,
+    /// What to set in the generated DeepSpeed configuration beyond what follows from this profile.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub deepspeed: serde_json::Map<String, serde_json::Value>,
+    /// EBS volume, GB. Ignored by SageMaker on types with local NVMe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_size_gb: Option<u32>,
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Hyperparameters of this candidate only.
+    #[serde(default)]
+    pub hyperparameters: BTreeMap<String, String>,
+}
+
+impl ProfileSpec {
+    /// A plain profile that makes a global batch on so many accelerators, all of it in one
+    /// micro-step where it divides.
+    pub fn of_batch(global_batch: u64, accelerators: u32) -> Self {
+        let each = global_batch.div_ceil(u64::from(accelerators.max(1))).max(1);
+        Self {
+            micro_batch_per_gpu: u32::try_from(each).unwrap_or(u32::MAX),
+            gradient_accumulation_steps: 1,
+            zero_stage: 0,
+            cpu_offload: CpuOffload::None,
+            activation_checkpointing: false,
+            activation_offload: false,
+            tensor_parallel_degree: 1,
+            pipeline_parallel_degree: 1,
+            library: ParallelLibrary::Deepspeed,
+            smp_parameters: serde_json::Map::new(),
+            processes_per_host: None,
+            mpi_options: String::new(),
+            deepspeed: serde_json::Map::new(),
+            volume_size_gb: None,
+            environment: BTreeMap::new(),
+            hyperparameters: BTreeMap::new(),
+        }
+    }
+
+    /// Parameters of SageMaker's model parallel library: the user's, and the degrees that the
+    /// profile sets.
+    pub fn smp(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut all = self.smp_parameters.clone();
+        let mut set = |key: &str, value: serde_json::Value| {
+            all.entry(key).or_insert(value);
+        };
+        if self.pipeline_parallel_degree > 1 && !self.smp_parameters.contains_key("partitions") {
+            set(
+                "pipeline_parallel_degree",
+                self.pipeline_parallel_degree.into(),
+            );
+        }
+        if self.tensor_parallel_degree > 1 {
+            set("tensor_parallel_degree", self.tensor_parallel_degree.into());
+            // Version 1 splits layers only where it also runs the data parallelism.
+            if self.library == ParallelLibrary::SmpV1 {
+                set("ddp", true.into());
+            }
+        }
+        all
+    }
+
+    /// Sequences per optimiser step: micro-batch × accumulation × data-parallel accelerators.
+    pub fn global_batch(&self, accelerators: u32) -> u64 {
+        let model_parallel = self
+            .tensor_parallel_degree
+            .max(1)
+            .saturating_mul(self.pipeline_parallel_degree.max(1));
+        let replicas = u64::from((accelerators / model_parallel).max(1));
+        let per_replica =
+            u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps);
+        per_replica.saturating_mul(replicas)
+    }
+}
+
+/// What DeepSpeed keeps in host memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CpuOffload {
+    #[default]
+    None,
+    Optimizer,
+    OptimizerAndParameters,
+}

@@ -1,0 +1,209 @@
+//! What may be ranked with what. Within an experiment model, data, code, sequence length and
+//! optimiser are one by construction (one workload); what a profile can change is the global batch
+//! and the optimiser's hyperparameters. Strategy, micro-batch, accumulation, offload and
+//! checkpointing may differ.
+
+use bakeoff_domain::finding::Finding;
+use bakeoff_domain::spec::ProfileSpec;
+
+use crate::lint::rules::found;
+
+/// What must be equal for two candidates to be ranked: the global batch, and the candidate's own
+/// hyperparameters, since a difference there may be a different optimiser.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// Place among the experiment's candidates.
+    pub index: usize,
+    pub candidate: String,
+    /// Sequences per optimiser step.
+    pub global_batch: u64,
+    /// Of all its instances.
+    pub accelerators: u32,
+    pub profile: ProfileSpec,
+}
+
+/// One finding (or none) for each identity, in order. The reference is what most share; the first
+/// wins a tie.
+pub fn incomparable(identities: &[Identity]) -> Vec<Option<Finding>> {
+    let Some(reference) = reference(identities) else {
+        return Vec::new();
+    };
+    identities
+        .iter()
+        .map(|identity| difference(identity, reference))
+        .collect()
+}
+
+fn reference(identities: &[Identity]) -> Option<&Identity> {
+    let same = |left: &Identity, right: &Identity| {
+        left.global_batch == right.global_batch
+            && left.profile.hyperparameters == right.profile.hyperparameters
+    };
+    let supporters = |identity: &Identity| {
+        identities
+            .iter()
+            .filter(|other| same(identity, other))
+            .count()
+    };
+    // max_by_key keeps the last of equals: reversed, that is the first.
+    identities
+        .iter()
+        .rev()
+        .max_by_key(|identity| supporters(identity))
+}
+
+fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
+    let index = identity.index;
+    if identity.global_batch != reference.global_batch {
+        let message = format!(
+            "{} trains {} sequences a step, the others {}: loss per step, and with it quality per dollar, cannot be compared",
+            identity.candidate, identity.global_batch, reference.global_batch
+        );
+        return Some(
+            found(
+                "global-batch-differs",
+                format!("/candidates/{index}/profile"),
+            )
+            .says(message)
+            .fix(batch_fix(
+                &identity.profile,
+                identity.accelerators,
+                reference.global_batch,
+            )),
+        );
+    }
+    let (key, here) = first_difference(
+        &identity.profile.hyperparameters,
+        &reference.profile.hyperparameters,
+    )?;
+    let there = reference
+        .profile
+        .hyperparameters
+        .get(&key)
+        .map_or("nothing", String::as_str);
+    Some(
+        found(
+            "hyperparameters-differ",
+            format!("/candidates/{index}/profile/hyperparameters"),
+        )
+        .says(format!(
+            "{} sets {key} to {here}, the others to {there}: it trains something else",
+            identity.candidate
+        ))
+        .fix(format!(
+            "move {key} to the workload's hyperparameters, so that every candidate has the same"
+        )),
+    )
+}
+
+type Entries = std::collections::BTreeMap<String, String>;
+
+fn first_difference(here: &Entries, there: &Entries) -> Option<(String, String)> {
+    let keys = here.keys().chain(there.keys());
+    let key = keys
+        .into_iter()
+        .find(|key| here.get(*key) != there.get(*key))?;
+    Some((
+        key.clone(),
+        here.get(key)
+            .cloned()
+            .unwrap_or_else(|| "nothing".to_owned()),
+    ))
+}
+
+/// Sequences a step up to which a way out is looked for.
+const PER_STEP_MAX: u64 = 1 << 20;
+
+/// The settings that would reach the reference: keep the micro-batch where accumulation can make up
+/// the rest.
+pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -> String {
+    let fallback = format!(
+        "choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step"
+    );
+    let split = profile
+        .tensor_parallel_degree
+        .max(1)
+        .saturating_mul(profile.pipeline_parallel_degree.max(1));
+    let replicas = u64::from((accelerators / split).max(1));
+    // What lies beyond is a mistake that the linter names elsewhere: no search for it.
+    if !wanted.is_multiple_of(replicas) || wanted > PER_STEP_MAX {
+        return fallback;
+    }
+    let per_gpu = wanted / replicas;
+    // The largest micro-batch that divides and is no more than the user's, else the smallest above
+    // it.
+    let micro = u64::from(profile.micro_batch_per_gpu.max(1));
+    let below = (1..=micro.min(per_gpu))
+        .rev()
+        .find(|batch| per_gpu.is_multiple_of(*batch))
+        .unwrap_or(1);
+    let above = (micro..=per_gpu)
+        .find(|batch| per_gpu.is_multiple_of(*batch))
+        .unwrap_or(per_gpu);
+    let first = format!(
+        "set micro_batch_per_gpu {below} × gradient_accumulation_steps {}",
+        per_gpu / below
+    );
+    if above == below {
+        return format!("{first}: {wanted} sequences a step");
+    }
+    format!(
+        "{first}, or {above} × {} if it fits: {wanted} sequences a step",
+        per_gpu / above
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(micro: u32, accumulation: u32) -> ProfileSpec {
+        serde_json::from_value(
+            serde_json::json!({"micro_batch_per_gpu": micro, "gradient_accumulation_steps": accumulation}),
+        )
+        .unwrap()
+    }
+
+    fn identities(profiles: &[ProfileSpec]) -> Vec<Identity> {
+        let named = |(index, profile): (usize, &ProfileSpec)| Identity {
+            index,
+            candidate: format!("c{index}"),
+            global_batch: profile.global_batch(8),
+            accelerators: 8,
+            profile: profile.clone(),
+        };
+        profiles.iter().enumerate().map(named).collect()
+    }
+
+    /// Document 001: P4d 2 × 4, P4de 4 × 2, P5 6 × 1 on eight GPUs: 64, 64, 48.
+    #[test]
+    fn the_documents_p5_profile_is_named_with_its_way_out() {
+        let profiles = [profile(2, 4), profile(4, 2), profile(6, 1)];
+        let findings = incomparable(&identities(&profiles));
+        assert_eq!(findings[0], None);
+        assert_eq!(findings[1], None);
+        let p5 = findings[2].as_ref().unwrap();
+        assert!(
+            p5.message.contains("48 sequences a step, the others 64"),
+            "{}",
+            p5.message
+        );
+        assert!(
+            p5.fix
+                .contains("4 × gradient_accumulation_steps 2, or 8 × 1"),
+            "{}",
+            p5.fix
+        );
+    }
+
+    #[test]
+    fn another_learning_rate_is_another_experiment() {
+        let mut profiles = [profile(8, 1), profile(8, 1), profile(8, 1)];
+        profiles[1]
+            .hyperparameters
+            .insert("learning_rate".into(), "1e-3".into());
+        let findings = incomparable(&identities(&profiles));
+        assert!(findings[0].is_none() && findings[2].is_none());
+        assert_eq!(findings[1].as_ref().unwrap().rule, "hyperparameters-differ");
+    }
+}

@@ -1,0 +1,477 @@
+//! Rules on one candidate: its type, whether its configuration can run on that hardware, whether
+//! its cost can be bounded.
+
+use bakeoff_domain::catalog::model::is_sound;
+use bakeoff_domain::catalog::{self, InstanceType};
+use bakeoff_domain::finding::{Finding, Operation};
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::spec::{
+    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, runs_on,
+};
+
+use super::Known;
+use super::request::{COUNT_MAX, profile_bounds};
+use super::rules::found;
+use super::training::unknown_type;
+use crate::comparison;
+use crate::predict::fit::{self, Verdict};
+use crate::predict::{Calibration, Case, strategy};
+use crate::render::request::{self, deepspeed_json};
+use crate::setup::{Candidate, Setup};
+
+/// Instances of one candidate.
+const INSTANCES_MAX: u32 = 64;
+/// A hyperparameter's value (CreateTrainingJob).
+const HYPERPARAMETER_CHARS_MAX: usize = 2500;
+
+pub(super) fn check(
+    spec: &ExperimentSpec,
+    index: usize,
+    known: Known<'_>,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(candidate) = spec.candidates.get(index) else {
+        return;
+    };
+    let at = format!("/candidates/{index}");
+    if candidate.instance_count == 0 || candidate.instance_count > INSTANCES_MAX {
+        findings.push(
+            found("instance-count", format!("{at}/instance_count"))
+                .says(format!("{} instances", candidate.instance_count))
+                .fix(format!("choose 1 to {INSTANCES_MAX}")),
+        );
+        return;
+    }
+    let Some(instance) = catalog::find(&candidate.instance_type) else {
+        findings.push(unknown_type(
+            &candidate.instance_type,
+            &format!("{at}/instance_type"),
+        ));
+        return;
+    };
+    let name = &instance.instance_type;
+    let is_priced = |price: &Price| price.instance_type == *name && price.region == spec.region;
+    if !known.prices.iter().any(is_priced) {
+        findings.push(
+            found("price-unknown", format!("{at}/instance_type"))
+                .says(format!(
+                    "no price is known for {name} in {}: its cost cannot be bounded",
+                    spec.region
+                ))
+                .fix(format!("PUT /v1/prices/{name} with your own rate")),
+        );
+    }
+    let Some(profile) = &candidate.profile else {
+        return;
+    };
+    let place = format!("{at}/profile");
+    if instance.accelerator_count == 0 {
+        findings.push(found("no-accelerator", &place).says(format!("{name} has no accelerator")));
+        return;
+    }
+    parallelism(candidate, profile, instance, &place, findings);
+    engines(profile, &place, findings);
+    if profile.library == ParallelLibrary::None && instance.accelerator_count > 1 {
+        findings.push(found("accelerators-idle", &place).says(format!(
+            "one process on each instance, and {name} has {} accelerators",
+            instance.accelerator_count
+        )));
+    }
+    if let Some(candidate) = Candidate::of(spec, candidate) {
+        of_workload(spec, candidate, instance, known.calibration, &at, findings);
+    }
+}
+
+/// What the candidate makes of the workload: precision, libraries, speed, memory.
+fn of_workload(
+    spec: &ExperimentSpec,
+    candidate: Candidate<'_>,
+    instance: &InstanceType,
+    calibration: &Calibration,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let Candidate {
+        workload, profile, ..
+    } = candidate;
+    let place = format!("{at}/profile");
+    precision(
+        workload.precision,
+        instance,
+        "/workload/precision",
+        &place,
+        findings,
+    );
+    if workload.script.is_none()
+        && !matches!(
+            profile.library,
+            ParallelLibrary::Deepspeed | ParallelLibrary::Torchrun | ParallelLibrary::None
+        )
+    {
+        findings.push(found("library-without-script", &place));
+    }
+    if profile.library == ParallelLibrary::Deepspeed && !profile.deepspeed.is_empty() {
+        deepspeed(candidate, &place, findings);
+    }
+    let counts = [
+        profile.micro_batch_per_gpu,
+        profile.gradient_accumulation_steps,
+        profile.tensor_parallel_degree,
+        profile.pipeline_parallel_degree,
+    ];
+    // Of what is out of bounds nothing can be computed, and that it is so is said elsewhere.
+    if !is_sound(&workload.model) || !counts.iter().all(|count| (1..=COUNT_MAX).contains(count)) {
+        return;
+    }
+    let has_debugger = workload.techniques.debugger.is_some();
+    if has_debugger && request::has_no_hook(spec.checkpoint.is_some(), candidate) {
+        findings.push(found(
+            "debugger-hook-dropped",
+            "/workload/techniques/debugger",
+        ));
+    }
+    as_asked(candidate, &place, findings);
+    runtime(spec, candidate.on(instance), calibration, at, findings);
+    let split = profile
+        .tensor_parallel_degree
+        .saturating_mul(profile.pipeline_parallel_degree);
+    if split > candidate.spec.accelerators() {
+        return; // there is no such layout, and no need to be estimated
+    }
+    memory(candidate.on(instance), &place, findings);
+    needless(candidate.on(instance), &place, findings);
+}
+
+/// A stored profile by itself.
+pub(super) fn profile(
+    instance_type: Option<&str>,
+    profile: &ProfileSpec,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    profile_bounds(profile, at, findings);
+    let Some(name) = instance_type else { return };
+    let Some(instance) = catalog::find(name) else {
+        findings.push(unknown_type(name, "/instance_type"));
+        return;
+    };
+    let candidate = CandidateSpec {
+        name: String::new(),
+        instance_type: name.to_owned(),
+        instance_count: 1,
+        purchase_options: Vec::new(),
+        repeats: 1,
+        profile: None,
+        profile_id: None,
+    };
+    parallelism(&candidate, profile, instance, at, findings);
+    engines(profile, at, findings);
+    if !runs_on(profile.library, instance) {
+        findings.push(found("library-not-on-type", at).says(format!(
+            "\"library\": \"{}\" does not run on {name}",
+            profile.library.as_str()
+        )));
+    }
+}
+
+fn parallelism(
+    candidate: &CandidateSpec,
+    profile: &ProfileSpec,
+    instance: &InstanceType,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let gpus = candidate.accelerators();
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
+    let smp = if is_smp {
+        profile.smp()
+    } else {
+        serde_json::Map::new()
+    };
+    let degree = |keys: &[&str], own: u32| {
+        let asked = keys.iter().find_map(|key| smp.get(*key)?.as_u64());
+        asked
+            .map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX))
+            .max(1)
+    };
+    let split =
+        degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree).saturating_mul(degree(
+            &["pipeline_parallel_degree", "partitions"],
+            profile.pipeline_parallel_degree,
+        ));
+    if split > gpus {
+        let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
+        findings.push(
+            found("parallelism-exceeds-gpus", at)
+                .says(format!(
+                    "tensor × pipeline parallel is {split}, but {} × {} has {gpus} {accelerator}",
+                    candidate.instance_count, instance.instance_type
+                ))
+                .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators")),
+        );
+    } else if split > 0 && !gpus.is_multiple_of(split) {
+        findings.push(found("parallelism-does-not-divide", at).says(format!(
+            "tensor × pipeline parallel {split} does not divide {gpus} accelerators"
+        )));
+    }
+}
+
+/// Two engines that both own model and optimiser; and settings of one that need another.
+fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
+    if is_smp && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None) {
+        findings.push(found("two-engines", at));
+    }
+    if !fit::shares(profile.library)
+        && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None)
+    {
+        findings.push(found("library-does-not-shard", at).says(format!(
+            "\"library\": \"{}\" keeps a whole copy of everything in each accelerator",
+            profile.library.as_str()
+        )));
+    }
+    if is_smp {
+        degrees(profile, at, findings);
+    }
+    if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
+        let pointer = format!("{at}/zero_stage");
+        findings.push(
+            found("offload-needs-stage", &pointer)
+                .says(format!(
+                    "parameters are offloaded only by ZeRO stage 3, and the stage is {}",
+                    profile.zero_stage
+                ))
+                .patch(vec![Operation::set(&pointer, 3)]),
+        );
+    } else if profile.cpu_offload == CpuOffload::Optimizer && profile.zero_stage == 0 {
+        let pointer = format!("{at}/zero_stage");
+        findings.push(
+            found("offload-needs-stage", &pointer)
+                .says("the optimiser is offloaded only by ZeRO stages 1 to 3, and the stage is 0")
+                .patch(vec![Operation::set(&pointer, 1)]),
+        );
+    }
+    if profile.activation_offload && !profile.activation_checkpointing {
+        let pointer = format!("{at}/activation_checkpointing");
+        findings.push(
+            found("activation-offload", &pointer).patch(vec![Operation::set(&pointer, true)]),
+        );
+    }
+    if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
+        findings.push(found("pipeline-with-zero", format!("{at}/zero_stage")));
+    }
+}
+
+/// Degrees that SageMaker's library is told, beside those that the profile plans with.
+fn degrees(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+    for (key, own) in [
+        ("tensor_parallel_degree", profile.tensor_parallel_degree),
+        ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
+        ("partitions", profile.pipeline_parallel_degree),
+    ] {
+        let asked = profile
+            .smp_parameters
+            .get(key)
+            .and_then(serde_json::Value::as_u64);
+        if let Some(asked) = asked.filter(|asked| *asked > 1 && *asked != u64::from(own)) {
+            findings.push(
+                found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
+                    "{key} is {asked} for the library, and the profile plans with {own}"
+                )),
+            );
+        }
+    }
+}
+
+fn precision(
+    precision: Precision,
+    instance: &InstanceType,
+    pointer: &str,
+    place: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let has_bf16 = instance.bf16_tflops.is_some();
+    match precision {
+        Precision::Bf16 if !has_bf16 && instance.fp16_tflops.is_some() => {
+            findings.push(found("precision-not-on-type", place).says(format!(
+                "{} ({}) has no bf16",
+                instance.instance_type,
+                instance.accelerator.as_deref().unwrap_or("unknown")
+            )));
+        }
+        Precision::Fp16 if has_bf16 => findings.push(found("bf16-is-safer", pointer)),
+        _ => {}
+    }
+}
+
+/// What a user sets in DeepSpeed's configuration beside what follows from the profile.
+fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let profile = candidate.profile;
+    let owned = [
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "bf16",
+        "fp16",
+    ];
+    let stage = profile
+        .deepspeed
+        .get("zero_optimization")
+        .and_then(|zero| zero.get("stage"));
+    let keys = owned
+        .into_iter()
+        .filter(|key| profile.deepspeed.contains_key(*key))
+        .map(str::to_owned);
+    for key in keys.chain(stage.map(|_| "zero_optimization/stage".to_owned())) {
+        let pointer = format!("{at}/deepspeed/{key}");
+        findings.push(
+            found("deepspeed-owned", &pointer)
+                .says(format!("{key} follows from the profile and the workload"))
+                .patch(vec![Operation::remove(&pointer)]),
+        );
+    }
+    let length = deepspeed_json(candidate).chars().count();
+    if length > HYPERPARAMETER_CHARS_MAX {
+        findings.push(found("deepspeed-too-long", format!("{at}/deepspeed")).says(format!(
+            "DeepSpeed's configuration has {length} characters, and a hyperparameter {HYPERPARAMETER_CHARS_MAX}"
+        )));
+    }
+}
+
+fn memory(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let fit = fit::fit(setup);
+    let needs = format!(
+        "{:.0} GiB a GPU of {:.0} and {:.0} GiB of host memory of {:.0}, estimated",
+        fit.accelerator_gib,
+        fit.accelerator_capacity_gib.unwrap_or_default(),
+        fit.host_gib,
+        fit.host_capacity_gib.unwrap_or_default()
+    );
+    match fit.verdict {
+        Verdict::DoesNotFit => {
+            let finding =
+                found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
+            findings.push(match strategy::smallest_change(setup) {
+                Some(change) => {
+                    let patch = change
+                        .settings
+                        .iter()
+                        .map(|(key, value)| Operation::set(&format!("{at}/{key}"), value.clone()));
+                    finding.fix(change.text.clone()).patch(patch.collect())
+                }
+                None => finding,
+            });
+        }
+        Verdict::Uncertain => {
+            findings.push(
+                found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")),
+            );
+        }
+        Verdict::Fits | Verdict::Unknown => {}
+    }
+}
+
+/// Offload and sharding that cost time and save memory that nothing needs.
+pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let profile = setup.profile;
+    let without = ProfileSpec {
+        cpu_offload: CpuOffload::None,
+        ..profile.clone()
+    };
+    let fit = fit::fit(setup.under(&without));
+    let room = |fit: &fit::Fit| {
+        format!(
+            "{:.0} GiB of {:.0} a GPU",
+            fit.accelerator_gib,
+            fit.accelerator_capacity_gib.unwrap_or_default()
+        )
+    };
+    if profile.cpu_offload != CpuOffload::None && fit.verdict == Verdict::Fits {
+        let pointer = format!("{at}/cpu_offload");
+        findings.push(
+            found("offload-not-needed", &pointer)
+                .says(format!(
+                    "without offload it needs {}: offload only slows it down",
+                    room(&fit)
+                ))
+                .patch(vec![Operation::set(&pointer, "none")]),
+        );
+    }
+    let lower = ProfileSpec {
+        zero_stage: 1,
+        ..without
+    };
+    let fit = fit::fit(setup.under(&lower));
+    if profile.zero_stage == 3 && fit.verdict == Verdict::Fits {
+        let pointer = format!("{at}/zero_stage");
+        findings.push(
+            found("sharding-not-needed", &pointer)
+                .says(format!(
+                    "with stage 1 it needs {}: stage 3 gathers every weight in every micro-step, forward and backward",
+                    room(&fit)
+                ))
+                .patch(vec![Operation::set(&format!("{at}/cpu_offload"), "none"), Operation::set(&pointer, 1)]),
+        );
+    }
+}
+
+/// The global batch that the workload asks for.
+fn as_asked(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let here = candidate.global_batch();
+    let asked = candidate.workload.global_batch;
+    let Some(wanted) = asked.filter(|wanted| *wanted != here) else {
+        return;
+    };
+    let fix = comparison::batch_fix(candidate.profile, candidate.spec.accelerators(), wanted);
+    findings.push(
+        found("global-batch-not-as-asked", at)
+            .says(format!(
+                "{} makes {here} sequences a step, and the workload asks for {wanted}",
+                candidate.spec.name
+            ))
+            .fix(fix),
+    );
+}
+
+/// A trial that cannot end in its time, by the prediction's fast end.
+fn runtime(
+    spec: &ExperimentSpec,
+    setup: Setup<'_>,
+    calibration: &Calibration,
+    at: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let (Some(workload), Some(case)) = (&spec.workload, Case::new(setup)) else {
+        return;
+    };
+    let [_, expected, fastest] = calibration.tokens_per_second(&case);
+    let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
+    if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
+        findings.push(
+            found("runtime-too-short", format!("{at}/instance_type"))
+                .says(format!(
+                    "its {} tokens need {:.1} h at the {expected:.0} tokens/s predicted for {} × {}, and max_runtime_seconds allows {:.1} h",
+                    workload.trial_tokens,
+                    seconds(expected) / 3600.0,
+                    setup.cluster.count,
+                    setup.cluster.instance.instance_type,
+                    f64::from(spec.max_runtime_seconds) / 3600.0
+                ))
+                .fix(format!(
+                    "set max_runtime_seconds to {:.0} or train fewer trial_tokens",
+                    (seconds(expected) * 1.3 + 600.0).ceil()
+                )),
+        );
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "tokens of a training")]
+fn tokens(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,516 @@
+//! What every document says of a training job, in one form: a raw CreateTrainingJob body, the
+//! arguments of the SDK's estimator, and a candidate of an experiment are read into a [`Job`], so
+//! that a rule is written once. The rules are in [`super::training`].
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::finding::Operation;
+use bakeoff_domain::spec::technique::Techniques;
+use bakeoff_domain::spec::{
+    CandidateSpec, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
+};
+use serde_json::{Map, Value};
+
+use crate::render::sdk::{self, Image};
+
+/// A value, and where it stands in the document.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) pointer: String,
+}
+
+impl<T> At<T> {
+    pub(super) fn new(value: T, pointer: impl Into<String>) -> Self {
+        Self {
+            value,
+            pointer: pointer.into(),
+        }
+    }
+}
+
+/// Settings that a rule may point at though they are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    MaxWait,
+    KeepAlive,
+    Checkpoint,
+    Volume,
+    Mpi,
+    Retry,
+}
+
+/// The kind of document that a job was read from: it decides pointers and patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Body,
+    Estimator,
+    /// A candidate of an experiment, by its place.
+    Candidate(usize),
+}
+
+impl Origin {
+    pub(super) fn pointer(self, member: Member) -> String {
+        let (body, estimator, experiment) = match member {
+            Member::MaxWait => (
+                "/StoppingCondition/MaxWaitTimeInSeconds",
+                "/max_wait",
+                "/max_wait_seconds",
+            ),
+            Member::KeepAlive => (
+                "/ResourceConfig/KeepAlivePeriodInSeconds",
+                "/keep_alive_period_in_seconds",
+                "/keep_alive_seconds",
+            ),
+            Member::Checkpoint => ("/CheckpointConfig", "/checkpoint_s3_uri", "/checkpoint"),
+            Member::Volume => (
+                "/ResourceConfig/VolumeSizeInGB",
+                "/volume_size",
+                "/profile/volume_size_gb",
+            ),
+            Member::Mpi => (
+                "/HyperParameters/sagemaker_mpi_enabled",
+                "/distribution/mpi",
+                "/profile/library",
+            ),
+            Member::Retry => (
+                "/RetryStrategy",
+                "/max_retry_attempts",
+                "/workload/techniques/retry_attempts",
+            ),
+        };
+        match self {
+            Self::Body => body.to_owned(),
+            Self::Estimator => estimator.to_owned(),
+            Self::Candidate(index) => match member {
+                Member::Volume | Member::Mpi => format!("/candidates/{index}{experiment}"),
+                _ => experiment.to_owned(),
+            },
+        }
+    }
+
+    /// A patch that sets a member, where its value has one form in every document.
+    pub(super) fn set(self, member: Member, value: impl Into<Value>) -> Vec<Operation> {
+        vec![Operation::set(&self.pointer(member), value.into())]
+    }
+}
+
+/// Instances of one type.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Group {
+    pub(super) instance_type: At<String>,
+    pub(super) count: At<u64>,
+}
+
+/// What a document says of a training job.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) origin: Origin,
+    pub(super) groups: Vec<Group>,
+    /// More than one kind of instance.
+    pub(super) is_mixed: bool,
+    /// One of the groups is taken, whichever can be had.
+    pub(super) is_either: bool,
+    pub(super) region: Option<At<String>>,
+    pub(super) is_spot: bool,
+    /// A built-in or bought algorithm.
+    pub(super) is_algorithm: bool,
+    pub(super) max_runtime: Option<At<u64>>,
+    pub(super) max_wait: Option<At<u64>>,
+    pub(super) keep_alive: Option<At<u64>>,
+    pub(super) has_checkpoint: bool,
+    pub(super) volume_gb: Option<At<u64>>,
+    pub(super) volume_key: Option<String>,
+    pub(super) image: Option<At<Image>>,
+    /// Every way of starting the script that is asked for.
+    pub(super) libraries: Vec<At<ParallelLibrary>>,
+    pub(super) smp: Option<At<Map<String, Value>>>,
+    pub(super) has_mpi: bool,
+    pub(super) has_torch_distributed: bool,
+    pub(super) processes_per_host: Option<At<u64>>,
+    pub(super) compiler: Option<String>,
+    pub(super) has_debugger: bool,
+    pub(super) has_profiler: bool,
+    pub(super) profiler_disabled: Option<String>,
+    pub(super) profiler_interval: Option<At<u64>>,
+    pub(super) profiler_rules: Vec<At<String>>,
+    pub(super) debug_rules: Vec<At<String>>,
+    pub(super) entry_point: Option<At<String>>,
+    pub(super) hyperparameters: Vec<At<String>>,
+    pub(super) retries: bool,
+    pub(super) checks_infrastructure: bool,
+    /// Words that people chose: names of jobs, scripts, classes.
+    pub(super) words: Vec<At<String>>,
+}
+
+impl Job {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            groups: Vec::new(),
+            is_mixed: false,
+            is_either: false,
+            region: None,
+            is_spot: false,
+            is_algorithm: false,
+            max_runtime: None,
+            max_wait: None,
+            keep_alive: None,
+            has_checkpoint: false,
+            volume_gb: None,
+            volume_key: None,
+            image: None,
+            libraries: Vec::new(),
+            smp: None,
+            has_mpi: false,
+            has_torch_distributed: false,
+            processes_per_host: None,
+            compiler: None,
+            has_debugger: false,
+            has_profiler: false,
+            profiler_disabled: None,
+            profiler_interval: None,
+            profiler_rules: Vec::new(),
+            debug_rules: Vec::new(),
+            entry_point: None,
+            hyperparameters: Vec::new(),
+            retries: false,
+            checks_infrastructure: false,
+            words: Vec::new(),
+        }
+    }
+
+    pub(super) fn pointer(&self, member: Member) -> String {
+        self.origin.pointer(member)
+    }
+
+    pub(super) fn instances(&self) -> u64 {
+        let counts = self.groups.iter().map(|group| group.count.value);
+        if self.is_either {
+            counts.max().unwrap_or(0)
+        } else {
+            counts.fold(0, u64::saturating_add)
+        }
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// The value at a pointer with that pointer; nothing when it is absent or of another kind.
+fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) -> Option<At<T>> {
+    document
+        .pointer(pointer)
+        .and_then(read)
+        .map(|value| At::new(value, pointer))
+}
+
+/// Reads a CreateTrainingJob body.
+pub(super) fn of_body(body: &Value) -> Job {
+    let mut job = Job::new(Origin::Body);
+    groups_of_body(body, &mut job);
+    job.is_spot = body
+        .get("EnableManagedSpotTraining")
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
+    job.is_algorithm = body
+        .pointer("/AlgorithmSpecification/AlgorithmName")
+        .is_some();
+    job.max_runtime = at(
+        body,
+        "/StoppingCondition/MaxRuntimeInSeconds",
+        Value::as_u64,
+    );
+    job.max_wait = at(
+        body,
+        "/StoppingCondition/MaxWaitTimeInSeconds",
+        Value::as_u64,
+    );
+    job.keep_alive = at(
+        body,
+        "/ResourceConfig/KeepAlivePeriodInSeconds",
+        Value::as_u64,
+    )
+    .filter(|s| s.value > 0);
+    job.has_checkpoint = body.pointer("/CheckpointConfig/S3Uri").is_some();
+    job.volume_gb = at(body, "/ResourceConfig/VolumeSizeInGB", Value::as_u64);
+    job.volume_key = at(body, "/ResourceConfig/VolumeKmsKeyId", text).map(|key| key.pointer);
+    job.image = at(body, "/AlgorithmSpecification/TrainingImage", |uri| {
+        sdk::image(uri.as_str()?)
+    });
+    observers_of_body(body, &mut job);
+    job.retries = body
+        .pointer("/RetryStrategy/MaximumRetryAttempts")
+        .is_some();
+    job.checks_infrastructure = body
+        .pointer("/InfraCheckConfig/EnableInfraCheck")
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
+    job.words.extend(at(body, "/TrainingJobName", text));
+    started_by(body, &mut job);
+    job
+}
+
+/// One instance type, several at once, or a choice among several.
+fn groups_of_body(body: &Value, job: &mut Job) {
+    let group = |group: &Value, place: &str| {
+        let count = group
+            .get("InstanceCount")
+            .and_then(Value::as_u64)
+            .unwrap_or(1);
+        Some(Group {
+            instance_type: At::new(
+                text(group.get("InstanceType")?)?,
+                format!("{place}/InstanceType"),
+            ),
+            count: At::new(count, format!("{place}/InstanceCount")),
+        })
+    };
+    let listed = |place: &str| -> Option<Vec<Group>> {
+        let groups = body.pointer(place)?.as_array()?.iter().enumerate();
+        Some(
+            groups
+                .filter_map(|(index, one)| group(one, &format!("{place}/{index}")))
+                .collect(),
+        )
+    };
+    if let Some(groups) = listed("/ResourceConfig/InstanceGroups") {
+        job.is_mixed = true;
+        job.groups = groups;
+    } else if let Some(groups) = listed("/ResourceConfig/InstancePreferences") {
+        job.is_either = true;
+        job.groups = groups;
+    } else if let Some(resources) = body.get("ResourceConfig") {
+        job.groups = group(resources, "/ResourceConfig").into_iter().collect();
+    }
+}
+
+/// Debugger and Profiler.
+fn observers_of_body(body: &Value, job: &mut Job) {
+    job.has_debugger =
+        body.get("DebugHookConfig").is_some() || body.get("DebugRuleConfigurations").is_some();
+    let profiler = body.get("ProfilerConfig");
+    let is_disabled = profiler
+        .and_then(|config| config.get("DisableProfiler"))
+        .and_then(Value::as_bool);
+    job.has_profiler = profiler.is_some() && is_disabled != Some(true);
+    job.profiler_disabled =
+        (is_disabled == Some(true)).then(|| "/ProfilerConfig/DisableProfiler".to_owned());
+    job.profiler_interval = at(
+        body,
+        "/ProfilerConfig/ProfilingIntervalInMilliseconds",
+        Value::as_u64,
+    );
+    job.profiler_rules = rules_of(body, "ProfilerRuleConfigurations");
+    job.debug_rules = rules_of(body, "DebugRuleConfigurations");
+}
+
+fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
+    let rules = body
+        .get(member)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate();
+    rules
+        .filter_map(|(index, rule)| {
+            let name = rule
+                .pointer("/RuleParameters/rule_to_invoke")
+                .or_else(|| rule.get("RuleConfigurationName"))?;
+            Some(At::new(text(name)?, format!("/{member}/{index}")))
+        })
+        .collect()
+}
+
+/// How the script is started, from the hyperparameters that the SDK would have set.
+fn started_by(body: &Value, job: &mut Job) {
+    let Some(hyper) = body.get("HyperParameters").and_then(Value::as_object) else {
+        return;
+    };
+    let is_on = |key: &str| {
+        hyper
+            .get(key)
+            .and_then(Value::as_str)
+            .is_some_and(|value| value.trim_matches('"') == "true")
+    };
+    let mp = hyper
+        .get("mp_parameters")
+        .and_then(Value::as_str)
+        .and_then(|json| serde_json::from_str(json).ok());
+    let has_torch = is_on("sagemaker_torch_distributed_enabled");
+    let libraries = libraries_of(is_on, mp.is_some(), has_torch);
+    job.libraries.extend(
+        libraries.map(|(key, library)| At::new(library, format!("/HyperParameters/{key}"))),
+    );
+    job.smp = mp.map(|parameters| At::new(parameters, "/HyperParameters/mp_parameters"));
+    job.has_mpi = is_on("sagemaker_mpi_enabled");
+    job.has_torch_distributed = has_torch;
+    if is_on("sagemaker_training_compiler_enabled") {
+        job.compiler = Some("/HyperParameters/sagemaker_training_compiler_enabled".to_owned());
+    }
+    let text = |key: &str| {
+        let text = hyper.get(key)?.as_str()?.trim_matches('"');
+        Some(At::new(text.to_owned(), format!("/HyperParameters/{key}")))
+    };
+    let processes = text("sagemaker_mpi_num_of_processes_per_host");
+    job.processes_per_host =
+        processes.and_then(|count| Some(At::new(count.value.parse().ok()?, count.pointer)));
+    job.entry_point = text("sagemaker_program");
+    job.words.extend(job.entry_point.clone());
+    let own = hyper.keys().filter(|key| !key.starts_with("sagemaker_"));
+    job.hyperparameters = own
+        .map(|key| At::new(key.clone(), format!("/HyperParameters/{}", escaped(key))))
+        .collect();
+}
+
+/// Each library that is switched on, with the hyperparameter that says so.
+fn libraries_of(
+    is_on: impl Fn(&str) -> bool,
+    has_mp: bool,
+    has_torch: bool,
+) -> impl Iterator<Item = (&'static str, ParallelLibrary)> {
+    let model_parallel = match (has_mp, has_torch) {
+        (true, true) => Some(("mp_parameters", ParallelLibrary::SmpV2)),
+        (true, false) => Some(("mp_parameters", ParallelLibrary::SmpV1)),
+        (false, true) => Some((
+            "sagemaker_torch_distributed_enabled",
+            ParallelLibrary::Torchrun,
+        )),
+        (false, false) => {
+            let by_mpi = ("sagemaker_mpi_enabled", ParallelLibrary::Horovod);
+            Some(by_mpi).filter(|(key, _)| is_on(key))
+        }
+    };
+    let switched = |key, library| Some((key, library)).filter(|_| is_on(key));
+    let started = [
+        switched(
+            "sagemaker_distributed_dataparallel_enabled",
+            ParallelLibrary::Smddp,
+        ),
+        model_parallel,
+        switched(
+            "sagemaker_parameter_server_enabled",
+            ParallelLibrary::ParameterServer,
+        ),
+        switched(
+            "sagemaker_multi_worker_mirrored_strategy_enabled",
+            ParallelLibrary::MultiWorkerMirrored,
+        ),
+    ];
+    started.into_iter().flatten()
+}
+
+/// A key as a segment of a JSON pointer.
+pub(super) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// Reads a candidate of an experiment.
+pub(super) fn of_candidate(
+    spec: &ExperimentSpec,
+    workload: &WorkloadSpec,
+    index: usize,
+    candidate: &CandidateSpec,
+) -> Job {
+    let mut job = Job::new(Origin::Candidate(index));
+    let place = format!("/candidates/{index}");
+    job.groups = vec![Group {
+        instance_type: At::new(
+            candidate.instance_type.clone(),
+            format!("{place}/instance_type"),
+        ),
+        count: At::new(
+            u64::from(candidate.instance_count),
+            format!("{place}/instance_count"),
+        ),
+    }];
+    job.region = Some(At::new(spec.region.clone(), "/region"));
+    job.is_spot = candidate.purchase_options.contains(&PurchaseOption::Spot);
+    job.max_runtime = Some(At::new(
+        u64::from(spec.max_runtime_seconds),
+        "/max_runtime_seconds",
+    ));
+    job.max_wait = spec
+        .max_wait_seconds
+        .map(|wait| At::new(u64::from(wait), "/max_wait_seconds"));
+    job.has_checkpoint = spec.checkpoint.is_some();
+    job.words = vec![At::new(spec.name.clone(), "/name")];
+    of_workload(workload, &mut job);
+    if let Some(profile) = &candidate.profile {
+        of_profile(profile, &format!("{place}/profile"), &mut job);
+    }
+    job
+}
+
+fn of_workload(workload: &WorkloadSpec, job: &mut Job) {
+    job.image = sdk::image(&workload.image).map(|image| At::new(image, "/workload/image"));
+    of_techniques(&workload.techniques, job);
+    job.entry_point = workload
+        .script
+        .as_ref()
+        .map(|script| At::new(script.entry_point.clone(), "/workload/script/entry_point"));
+    job.words
+        .push(At::new(workload.name.clone(), "/workload/name"));
+    job.words.extend(job.entry_point.clone());
+    job.hyperparameters = keys(&workload.hyperparameters, "/workload/hyperparameters").collect();
+}
+
+/// The keys of an object at a place, each where it stands.
+fn keys(object: &BTreeMap<String, String>, place: &str) -> impl Iterator<Item = At<String>> {
+    object
+        .keys()
+        .map(move |key| At::new(key.clone(), format!("{place}/{}", escaped(key))))
+}
+
+fn of_techniques(techniques: &Techniques, job: &mut Job) {
+    let of = |member: &str| format!("/workload/techniques/{member}");
+    job.compiler = techniques
+        .training_compiler
+        .then(|| of("training_compiler"));
+    job.has_debugger = techniques.debugger.is_some();
+    job.has_profiler = techniques.profiler.is_some();
+    job.retries = techniques.retry_attempts.is_some();
+    job.checks_infrastructure = techniques.infra_check;
+    let named = |rules: &[String], member: &str| -> Vec<At<String>> {
+        let numbered = rules.iter().enumerate();
+        numbered
+            .map(|(i, rule)| At::new(rule.clone(), format!("{}/{i}", of(member))))
+            .collect()
+    };
+    if let Some(profiler) = &techniques.profiler {
+        job.profiler_rules = named(&profiler.rules, "profiler/rules");
+        job.profiler_interval = profiler
+            .interval_milliseconds
+            .map(|ms| At::new(u64::from(ms), of("profiler/interval_milliseconds")));
+    }
+    if let Some(debugger) = &techniques.debugger {
+        job.debug_rules = named(&debugger.rules, "debugger/rules");
+    }
+}
+
+fn of_profile(profile: &ProfileSpec, place: &str, job: &mut Job) {
+    let own = format!("{place}/hyperparameters");
+    job.hyperparameters
+        .extend(keys(&profile.hyperparameters, &own));
+    job.volume_gb = profile
+        .volume_size_gb
+        .map(|gb| At::new(u64::from(gb), format!("{place}/volume_size_gb")));
+    if profile.library != ParallelLibrary::None {
+        job.libraries.push(At::new(profile.library, place));
+    }
+    let is_smp = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
+    job.smp = is_smp.then(|| At::new(profile.smp(), format!("{place}/smp_parameters")));
+    // The request is rendered with what each library needs.
+    job.has_mpi = matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::Horovod
+    );
+    job.has_torch_distributed = profile.library == ParallelLibrary::SmpV2;
+    job.processes_per_host = profile
+        .processes_per_host
+        .map(|count| At::new(u64::from(count), format!("{place}/processes_per_host")));
+}

@@ -1,0 +1,518 @@
+//! Rules on the libraries that split the work: which instance types and framework versions they run
+//! on, what they cannot be combined with, and the parameters of SageMaker's model parallel library.
+
+use std::ops::RangeInclusive;
+
+use bakeoff_domain::catalog::{self, InstanceType};
+use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
+use bakeoff_domain::spec::{ParallelLibrary, runs_on};
+use serde_json::{Map, Value};
+
+use super::job::{At, Job, Member, Origin, escaped};
+use super::rules::found;
+use crate::render::sdk::{Framework, Image};
+
+/// Training Compiler's instance families (sagemaker SDK 2.257.7, training_compiler/config.py).
+const COMPILER_FAMILIES: [&str; 5] = ["p3", "p3dn", "g4dn", "p4d", "g5"];
+
+fn called(library: ParallelLibrary) -> &'static str {
+    match library {
+        ParallelLibrary::SmpV1 => "SageMaker's model parallel library v1",
+        ParallelLibrary::SmpV2 => "SageMaker's model parallel library v2",
+        ParallelLibrary::Smddp => "SageMaker's data parallel library",
+        ParallelLibrary::Torchrun => "torch_distributed",
+        ParallelLibrary::Deepspeed => "DeepSpeed",
+        ParallelLibrary::Horovod => "Horovod through MPI",
+        ParallelLibrary::ParameterServer => "TensorFlow's parameter server",
+        ParallelLibrary::MultiWorkerMirrored => "TensorFlow's MultiWorkerMirroredStrategy",
+        ParallelLibrary::None => "no library",
+    }
+}
+
+pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
+    for library in &job.libraries {
+        on_types(job, library, findings);
+        if let Some(image) = &job.image {
+            let is_trainium = job
+                .groups
+                .iter()
+                .any(|group| group.instance_type.value.starts_with("ml.trn"));
+            versions(library, image, is_trainium, findings);
+        }
+    }
+    together(job, findings);
+    processes(job, findings);
+    if let Some(parameters) = &job.smp {
+        smp(job, parameters, findings);
+    }
+    if let Some(pointer) = &job.compiler {
+        compiler(job, pointer, findings);
+    }
+    if let Some(script) = job
+        .entry_point
+        .as_ref()
+        .filter(|script| !is_python(&script.value))
+        && job
+            .libraries
+            .iter()
+            .any(|found| found.value == ParallelLibrary::Torchrun)
+    {
+        findings.push(found("torch-distributed-script", &script.pointer));
+    }
+}
+
+fn is_python(script: &str) -> bool {
+    std::path::Path::new(script)
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("py"))
+}
+
+fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
+    // Of a mixed cluster the library runs on one group only, which one the request does not say.
+    let kinds = job.groups.iter().filter(|_| !job.is_mixed);
+    let wrong = kinds
+        .filter_map(|group| catalog::find(&group.instance_type.value))
+        .find(|kind| !runs_on(library.value, kind));
+    let Some(kind) = wrong else { return };
+    if kind.accelerator_count == 0 && matches!(job.origin, Origin::Candidate(_)) {
+        return; // said already, for the type
+    }
+    let or_else = match library.value.instance_types() {
+        Some(listed) => format!(", or choose one of {}", listed.join(", ")),
+        None => String::new(),
+    };
+    findings.push(
+        found("library-not-on-type", &library.pointer)
+            .says(format!(
+                "{} does not run on {}",
+                called(library.value),
+                kind.instance_type
+            ))
+            .fix(format!(
+                "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"){or_else}"
+            )),
+    );
+}
+
+/// The first and last framework versions of a library (sagemaker SDK 2.257.7, fw_utils.py).
+fn versions(
+    library: &At<ParallelLibrary>,
+    image: &At<Image>,
+    is_trainium: bool,
+    findings: &mut Vec<Finding>,
+) {
+    let framework = image.value.framework;
+    let version = &image.value.version;
+    let made_for = match made_for(library.value, framework, is_trainium) {
+        Made::For(versions) => versions,
+        Made::ForAll => return,
+        Made::ForAnother => {
+            findings.push(found("library-framework", &library.pointer).says(format!(
+                "{} is not of the framework of this image ({framework:?})",
+                called(library.value)
+            )));
+            return;
+        }
+    };
+    if !made_for.contains(&version.as_slice()) {
+        findings.push(found("library-version", &image.pointer).says(format!(
+            "{} is not made for {framework:?} {}",
+            called(library.value),
+            image.value.version_text
+        )));
+    }
+}
+
+/// The versions of a framework that a library is made for.
+enum Made {
+    For(RangeInclusive<&'static [u32]>),
+    ForAll,
+    ForAnother,
+}
+
+fn made_for(library: ParallelLibrary, framework: Framework, is_trainium: bool) -> Made {
+    let (least, most): (&[u32], &[u32]) = match (library, framework) {
+        (ParallelLibrary::Smddp, Framework::Pytorch) => (&[1, 6], &[2, 2, u32::MAX]),
+        (ParallelLibrary::Smddp, Framework::Tensorflow) => (&[2, 3], &[2, 11, u32::MAX]),
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch)
+            if is_trainium =>
+        {
+            (&[1, 11], &[2, 0, 0])
+        }
+        (ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed, Framework::Pytorch) => {
+            (&[1, 13, 1], &[u32::MAX])
+        }
+        (ParallelLibrary::SmpV1, Framework::Pytorch) => (&[1, 6], &[2, 0, u32::MAX]),
+        (ParallelLibrary::SmpV2, Framework::Pytorch) => (&[2, 0], &[u32::MAX]),
+        (ParallelLibrary::MultiWorkerMirrored, Framework::Tensorflow) => (&[2, 9], &[u32::MAX]),
+        (ParallelLibrary::ParameterServer, Framework::Tensorflow)
+        | (ParallelLibrary::Horovod | ParallelLibrary::None, _) => return Made::ForAll,
+        _ => return Made::ForAnother,
+    };
+    Made::For(least..=most)
+}
+
+fn together(job: &Job, findings: &mut Vec<Finding>) {
+    let smdistributed = [ParallelLibrary::Smddp, ParallelLibrary::SmpV1];
+    let is_refused = |image: &&At<Image>| image.value.tag.contains("2.0.1-gpu-py310-cu121");
+    if let Some(image) = job.image.as_ref().filter(is_refused)
+        && job
+            .libraries
+            .iter()
+            .any(|library| smdistributed.contains(&library.value))
+    {
+        findings.push(
+            found("library-version", &image.pointer)
+                .says("SageMaker's distributed libraries do not run on this image (cu121)"),
+        );
+    }
+    let least: &[u32] = match job.image.as_ref().map(|image| image.value.framework) {
+        Some(Framework::Pytorch) => &[1, 10],
+        Some(Framework::Tensorflow) => &[2, 6],
+        None => &[],
+    };
+    if let Some(image) = job
+        .image
+        .as_ref()
+        .filter(|image| job.is_mixed && image.value.version.as_slice() < least)
+    {
+        findings.push(found("mixed-cluster-version", &image.pointer));
+    }
+    let names: Vec<&At<ParallelLibrary>> = job.libraries.iter().collect();
+    if let [_, second, ..] = names.as_slice() {
+        let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
+        findings.push(
+            found("two-libraries", &second.pointer)
+                .says(format!("{} are asked for at once", all.join(" and "))),
+        );
+    }
+    for library in &job.libraries {
+        if library.value == ParallelLibrary::SmpV1 {
+            smp_v1(job, library, findings);
+        }
+    }
+}
+
+fn smp_v1(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
+    findings.push(found("smp-v1-archived", &library.pointer));
+    if job.has_mpi {
+        return;
+    }
+    let patch = match job.origin {
+        Origin::Estimator => vec![Operation::set(
+            "/distribution/mpi",
+            serde_json::json!({"enabled": true}),
+        )],
+        Origin::Body => job.origin.set(Member::Mpi, "true"),
+        Origin::Candidate(_) => Vec::new(),
+    };
+    findings.push(found("smp-needs-mpi", job.pointer(Member::Mpi)).patch(patch));
+}
+
+fn processes(job: &Job, findings: &mut Vec<Finding>) {
+    let Some(processes) = &job.processes_per_host else {
+        return;
+    };
+    let least = job
+        .groups
+        .iter()
+        .filter_map(|group| catalog::find(&group.instance_type.value));
+    let Some(kind) = least
+        .filter(|kind| kind.accelerator_count > 0)
+        .min_by_key(|kind| kind.accelerator_count)
+    else {
+        return;
+    };
+    if processes.value > u64::from(kind.accelerator_count) {
+        findings.push(
+            found("processes-exceed-accelerators", &processes.pointer)
+                .says(format!(
+                    "{} processes on each instance, and {} has {} accelerators",
+                    processes.value, kind.instance_type, kind.accelerator_count
+                ))
+                .fix(format!("use at most {}", kind.accelerator_count)),
+        );
+    }
+}
+
+/// Parameters of SMP v1 that take whole numbers, at least one.
+const COUNTS: [&str; 7] = [
+    "partitions",
+    "pipeline_parallel_degree",
+    "tensor_parallel_degree",
+    "microbatches",
+    "active_microbatches",
+    "sharded_data_parallel_degree",
+    "activation_loading_horizon",
+];
+/// Further parameters of SMP v1 (smd_model_parallel_general.rst).
+const OTHERS: [&str; 25] = [
+    "optimize",
+    "pipeline",
+    "placement_strategy",
+    "auto_partition",
+    "default_partition",
+    "ddp",
+    "ddp_port",
+    "ddp_dist_backend",
+    "horovod",
+    "contiguous",
+    "memory_weight",
+    "offload_activations",
+    "shard_optimizer_state",
+    "prescaled_batch",
+    "fp16",
+    "bf16",
+    "fp16_params",
+    "skip_tracing",
+    "deterministic_server",
+    "delayed_parameter_initialization",
+    "sdp_reduce_bucket_size",
+    "sdp_param_persistence_threshold",
+    "sdp_max_live_parameters",
+    "sdp_hierarchical_allgather",
+    "sdp_gradient_clipping",
+];
+/// SMP v2's (sagemaker SDK 2.257.7, modules/distributed.py).
+const V2: [&str; 9] = [
+    "hybrid_shard_degree",
+    "sm_activation_offloading",
+    "activation_loading_horizon",
+    "fsdp_cache_flush_warnings",
+    "allow_empty_shards",
+    "tensor_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+    "random_seed",
+];
+
+fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Finding>) {
+    let is_v2 = job.has_torch_distributed;
+    let at = |key: &str| format!("{}/{}", parameters.pointer, escaped(key));
+    let known: Vec<&str> = if is_v2 {
+        V2.to_vec()
+    } else {
+        COUNTS.into_iter().chain(OTHERS).collect()
+    };
+    for key in parameters
+        .value
+        .keys()
+        .filter(|key| !known.contains(&key.as_str()))
+        .take(FINDINGS_MAX + 1)
+    {
+        findings.push(smp_unknown(key, &at(key), &known, job.origin));
+    }
+    if is_v2 {
+        return;
+    }
+    let number = |key: &str| parameters.value.get(key).and_then(Value::as_u64);
+    smp_values(&parameters.value, at, findings);
+    if let (Some(partitions), Some(pipeline)) =
+        (number("partitions"), number("pipeline_parallel_degree"))
+        && partitions != pipeline
+    {
+        findings.push(found("smp-two-degrees", at("pipeline_parallel_degree")).says(format!(
+            "partitions is {partitions} and pipeline_parallel_degree {pipeline}: they are two names of one setting"
+        )));
+    }
+    let degree = |key: &str| number(key).unwrap_or(1).max(1);
+    let pipeline = number("pipeline_parallel_degree").or_else(|| number("partitions"));
+    if pipeline.is_none()
+        && degree("tensor_parallel_degree") == 1
+        && degree("sharded_data_parallel_degree") == 1
+    {
+        findings.push(found("smp-no-degree", &parameters.pointer));
+    }
+    let pipeline = pipeline.unwrap_or(1).max(1);
+    smp_together(&parameters.value, pipeline, at, findings);
+    let split = pipeline.saturating_mul(degree("tensor_parallel_degree"));
+    smp_split(job, split, &parameters.pointer, findings);
+}
+
+/// Settings that exclude or need each other.
+fn smp_together(
+    parameters: &Map<String, Value>,
+    pipeline: u64,
+    at: impl Fn(&str) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    let degree = |key: &str| {
+        let given = parameters.get(key).and_then(Value::as_u64);
+        given.unwrap_or(1).max(1)
+    };
+    let is_on = |key: &str| {
+        parameters
+            .get(key)
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
+    };
+    if degree("sharded_data_parallel_degree") > 1
+        && (degree("tensor_parallel_degree") > 1 || pipeline > 1 || is_on("shard_optimizer_state"))
+    {
+        findings.push(found(
+            "smp-sharded-alone",
+            at("sharded_data_parallel_degree"),
+        ));
+    }
+    if degree("tensor_parallel_degree") > 1 && !is_on("ddp") {
+        findings.push(found("smp-tensor-needs-ddp", at("tensor_parallel_degree")));
+    }
+    if is_on("ddp") && is_on("horovod") {
+        findings.push(found("smp-ddp-and-horovod", at("horovod")));
+    }
+    if is_on("offload_activations") && degree("microbatches") < 2 {
+        findings.push(found(
+            "smp-offload-needs-microbatches",
+            at("offload_activations"),
+        ));
+    }
+    if is_on("shard_optimizer_state") {
+        findings.push(found(
+            "smp-sharded-optimizer-saving",
+            at("shard_optimizer_state"),
+        ));
+    }
+}
+
+/// Values that the library does not take.
+fn smp_values(
+    parameters: &Map<String, Value>,
+    at: impl Fn(&str) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    for key in COUNTS.iter().filter(|key| {
+        parameters
+            .get(**key)
+            .is_some_and(|value| value.as_u64().is_none_or(|n| n == 0))
+    }) {
+        findings.push(
+            found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")),
+        );
+    }
+    let choices: [(&str, &[&str]); 3] = [
+        ("pipeline", &["simple", "interleaved", "_only_forward"]),
+        ("placement_strategy", &["spread", "cluster"]),
+        ("optimize", &["speed", "memory"]),
+    ];
+    for (key, allowed) in choices {
+        let given = parameters
+            .get(key)
+            .map(|value| value.as_str().unwrap_or_default());
+        if given.is_some_and(|given| !allowed.contains(&given)) {
+            findings.push(
+                found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))),
+            );
+        }
+    }
+    smp_partition(parameters, at, findings);
+}
+
+fn smp_partition(
+    parameters: &Map<String, Value>,
+    at: impl Fn(&str) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    let weight = parameters.get("memory_weight").map(Value::as_f64);
+    if weight.is_some_and(|weight| weight.is_none_or(|weight| !(0.0..=1.0).contains(&weight))) {
+        findings.push(found("smp-value", at("memory_weight")).says("memory_weight takes 0 to 1"));
+    }
+    let is_manual = parameters.get("auto_partition") == Some(&Value::Bool(false));
+    if is_manual && !parameters.contains_key("default_partition") {
+        findings.push(
+            found("smp-value", at("auto_partition"))
+                .says("auto_partition false needs default_partition"),
+        );
+    }
+    if let Some(key) = ["ddp_port", "ddp_dist_backend"]
+        .into_iter()
+        .find(|key| parameters.contains_key(*key))
+        && !parameters.contains_key("ddp")
+    {
+        findings.push(found("smp-value", at(key)).says(format!("{key} needs ddp")));
+    }
+}
+
+fn smp_unknown(key: &str, pointer: &str, known: &[&str], origin: Origin) -> Finding {
+    let near = nearest(key, known.iter().copied(), 2);
+    let fix = match key {
+        "activation_checkpointing" => {
+            "call smp.set_activation_checkpointing in the script instead".to_owned()
+        }
+        _ if near.is_empty() => "remove it".to_owned(),
+        _ => format!("did you mean {}?", near.join(" or ")),
+    };
+    // In a request the parameters are JSON in a string, which a patch cannot reach into.
+    let patch = if origin == Origin::Body {
+        Vec::new()
+    } else {
+        vec![Operation::remove(pointer)]
+    };
+    found("smp-parameter", pointer)
+        .says(format!("the library has no parameter `{key}`"))
+        .fix(fix)
+        .patch(patch)
+}
+
+fn smp_split(job: &Job, split: u64, pointer: &str, findings: &mut Vec<Finding>) {
+    let known: Option<Vec<&InstanceType>> = job
+        .groups
+        .iter()
+        .map(|group| catalog::find(&group.instance_type.value))
+        .collect();
+    // Of a candidate it is checked with its profile.
+    let is_checked = job.is_mixed || matches!(job.origin, Origin::Candidate(_));
+    let Some(kinds) = known.filter(|_| !is_checked) else {
+        return;
+    };
+    let each = kinds
+        .iter()
+        .map(|kind| u64::from(kind.accelerator_count))
+        .sum::<u64>();
+    let all = each.saturating_mul(job.instances());
+    if split > all && all > 0 {
+        let names: Vec<&str> = kinds
+            .iter()
+            .map(|kind| kind.instance_type.as_str())
+            .collect();
+        findings.push(found("parallelism-exceeds-gpus", pointer).says(format!(
+            "the model is split over {split} accelerators, and {} × {} has {all}",
+            job.instances(),
+            names.join(", ")
+        )));
+    }
+}
+
+fn compiler(job: &Job, pointer: &str, findings: &mut Vec<Finding>) {
+    findings.push(found("compiler-ended", pointer).patch(match job.origin {
+        Origin::Estimator | Origin::Candidate(_) => vec![Operation::remove(pointer)],
+        Origin::Body => Vec::new(),
+    }));
+    let smdistributed = [
+        ParallelLibrary::Smddp,
+        ParallelLibrary::SmpV1,
+        ParallelLibrary::SmpV2,
+    ];
+    if job
+        .libraries
+        .iter()
+        .any(|library| smdistributed.contains(&library.value))
+    {
+        findings.push(found("compiler-with-smdistributed", pointer));
+    }
+    let outside = job
+        .groups
+        .iter()
+        .filter_map(|group| catalog::find(&group.instance_type.value));
+    if let Some(kind) = outside
+        .into_iter()
+        .find(|kind| !COMPILER_FAMILIES.contains(&kind.family()))
+    {
+        findings.push(found("compiler-on-type", pointer).says(format!(
+            "Training Compiler does not run on {}",
+            kind.instance_type
+        )));
+    }
+    if job.has_debugger || job.has_profiler {
+        findings.push(found("compiler-with-debugger", pointer));
+    }
+}

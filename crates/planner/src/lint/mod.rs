@@ -1,0 +1,292 @@
+//! The linter: rules that a document must keep, each with an id, a severity, a pointer, a way out
+//! and a source.
+//!
+//! The register of rules is [`rules`]; a check is a function in [`request`] (an experiment as a
+//! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw CreateTrainingJob body),
+//! [`estimator`] (arguments of the SDK), or in [`training`] and [`libraries`], which see a training
+//! job whatever document it came from. Errors stop the request; refusals stop one candidate;
+//! warnings and notes go with the plan.
+
+mod candidate;
+mod claims;
+mod estimator;
+mod job;
+mod kind;
+mod libraries;
+mod rendered;
+mod request;
+pub mod rules;
+pub mod run;
+mod shape;
+mod training;
+
+pub use self::kind::Kind;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use bakeoff_domain::catalog::model::is_sound;
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::spec::run::RunSpec;
+use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
+use serde_json::Value;
+
+use crate::comparison;
+use crate::predict::{Calibration, forecast};
+
+/// A document, read as far as its kind has a type.
+#[derive(Debug, Clone)]
+pub enum Document {
+    Experiment(Box<ExperimentSpec>),
+    Workload(Box<WorkloadSpec>),
+    InstanceProfile {
+        instance_type: Option<String>,
+        spec: Box<ProfileSpec>,
+        at: &'static str,
+    },
+    TrainingJob(Value),
+    Estimator(Value),
+    Run(Box<RunSpec>),
+}
+
+/// What a document is judged by, beside itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// Those in force.
+    pub prices: &'a [Price],
+    /// Of the speeds that are predicted: the same as the forecast's, or the two would contradict
+    /// each other.
+    pub calibration: &'a Calibration,
+}
+
+/// Checks a document of any kind, by what it says itself and the prices in force.
+pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let known = Known {
+        prices,
+        calibration: &Calibration::shipped(),
+    };
+    match document {
+        Document::Experiment(spec) => return lint(spec, prices),
+        Document::Workload(workload) => {
+            request::workload(workload, &mut findings);
+            for finding in &mut findings {
+                moved(finding, "/workload", "");
+            }
+        }
+        Document::InstanceProfile {
+            instance_type,
+            spec,
+            at,
+        } => {
+            candidate::profile(instance_type.as_deref(), spec, at, &mut findings);
+        }
+        Document::TrainingJob(body) => {
+            shape::check(body, &mut findings);
+            training::preferences(body, &mut findings);
+            training::groups(body, &mut findings);
+            for key in ["TrainingJobName", "job_name", "job_name_prefix"] {
+                let name = body.get(key).and_then(Value::as_str).unwrap_or_default();
+                training::fixed_name(name, &format!("/{key}"), &mut findings);
+            }
+            let job = job::of_body(body);
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+        }
+        Document::Estimator(arguments) => {
+            estimator::check(arguments, &mut findings);
+            let job = estimator::job(arguments);
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+            estimator::rendered(arguments, &mut findings);
+            claimed(arguments, known, &mut findings);
+        }
+        Document::Run(spec) => {
+            findings = run::check(spec);
+            run::claimed(spec, known, &mut findings);
+        }
+    }
+    once(findings)
+}
+
+/// The claims beside the arguments of an estimator.
+fn claimed(arguments: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
+    match arguments.get("claims").cloned().map(serde_json::from_value) {
+        Some(Ok(claims)) => {
+            claims::check(&claims, "/claims", claims::Facts::of(known), findings);
+        }
+        Some(Err(error)) => {
+            findings.push(rules::found("claims-shape", "/claims").says(error.to_string()));
+        }
+        None => {}
+    }
+}
+
+/// Puts a pointer, and the paths of its patch, from one place to another.
+fn moved(finding: &mut Finding, from: &str, to: &str) {
+    let change = |pointer: &mut String| {
+        if let Some(rest) = pointer.strip_prefix(from) {
+            *pointer = format!("{to}{rest}");
+        }
+    };
+    change(&mut finding.pointer);
+    for operation in &mut finding.patch {
+        change(&mut operation.path);
+    }
+}
+
+/// Each finding once: candidates of one experiment share their workload.
+fn once(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut places = BTreeMap::new();
+    let mut kept: Vec<Finding> = Vec::new();
+    for finding in findings {
+        // A refusal of one candidate for what all share names that candidate's own reason.
+        let is_ones_own = finding.severity == Severity::Refused && finding.candidate().is_none();
+        let reason = if is_ones_own {
+            finding.message.clone()
+        } else {
+            String::new()
+        };
+        let key = (finding.rule.clone(), finding.pointer.clone(), reason);
+        let Some(first) = places
+            .get(&key)
+            .and_then(|place: &usize| kept.get_mut(*place))
+        else {
+            places.insert(key, kept.len());
+            kept.push(finding);
+            continue;
+        };
+        // An empty set means all candidates.
+        if finding.candidates.is_empty() {
+            first.candidates.clear();
+        } else if !first.candidates.is_empty() {
+            first.candidates.extend(finding.candidates);
+        }
+    }
+    kept
+}
+
+/// Notes that the findings from a place on were made for one candidate.
+fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
+    for finding in findings
+        .iter_mut()
+        .skip(from)
+        .filter(|finding| finding.candidate().is_none())
+    {
+        finding.candidates.insert(candidate);
+    }
+}
+
+/// Checks an experiment whose workload and profiles have been filled in, with the measurements that
+/// it names itself.
+pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
+    lint_with(
+        spec,
+        Known {
+            prices,
+            calibration: &forecast::calibrated(spec),
+        },
+    )
+}
+
+/// The same, where more is known of speeds than the experiment says.
+pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    request::experiment(spec, &mut findings);
+    request::limits(spec, &mut findings);
+    // Beyond these there is no end of what would have to be looked at.
+    if !is_bounded(&findings) {
+        return findings;
+    }
+    request::spot(spec, &mut findings);
+    request::queueing(spec, &mut findings);
+    request::measurements(spec, &mut findings);
+    match &spec.workload {
+        None => findings.push(request::workload_missing()),
+        Some(workload) => request::workload(workload, &mut findings),
+    }
+    for (index, found) in spec.candidates.iter().enumerate() {
+        let from = findings.len();
+        candidate::check(spec, index, known, &mut findings);
+        if let Some(workload) = &spec.workload {
+            let job = job::of_candidate(spec, workload, index, found);
+            training::check(&job, &mut findings);
+            libraries::check(&job, &mut findings);
+        }
+        mark_candidate(index, &mut findings, from);
+    }
+    claims_of(spec, known, &mut findings);
+    let mut findings = once(findings);
+    for index in 0..spec.candidates.len() {
+        let from = findings.len();
+        rendered::check(spec, index, &mut findings);
+        mark_candidate(index, &mut findings, from);
+    }
+    let mut findings = once(findings);
+    findings.extend(comparability(spec, &findings).into_iter().flatten());
+    findings
+}
+
+fn claims_of(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
+    let Some(claimed) = &spec.claims else { return };
+    let candidates = spec.candidates.iter();
+    let runs_on: Vec<&str> = candidates.map(|one| one.instance_type.as_str()).collect();
+    let workload = spec.workload.as_ref();
+    let model = workload.map(|workload| &workload.model);
+    let facts = claims::Facts {
+        model: model.filter(|model| is_sound(model)),
+        global_batch: workload.and_then(|workload| workload.global_batch),
+        runs_on: &runs_on,
+        ..claims::Facts::of(known)
+    };
+    claims::check(claimed, "/claims", facts, findings);
+}
+
+/// Whether candidates and trials are few enough to be looked at and laid out.
+pub(crate) fn is_bounded(findings: &[Finding]) -> bool {
+    !findings
+        .iter()
+        .any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count"))
+}
+
+/// One entry per candidate: the finding that keeps it out of the ranking. What is refused by
+/// `findings` has none, and does not count for what is usual.
+pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<Finding>> {
+    let mut places = Vec::new();
+    let mut identities = Vec::new();
+    for (index, candidate) in spec.candidates.iter().enumerate() {
+        let is_refused = findings.iter().any(|finding| finding.refuses(index));
+        let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else {
+            continue;
+        };
+        places.push(index);
+        identities.push(comparison::Identity {
+            index,
+            candidate: candidate.name.clone(),
+            global_batch: profile.global_batch(candidate.accelerators()),
+            accelerators: candidate.accelerators(),
+            profile: profile.clone(),
+        });
+    }
+    let mut all = vec![None; spec.candidates.len()];
+    for (place, finding) in places
+        .into_iter()
+        .zip(comparison::incomparable(&identities))
+    {
+        if let Some(slot) = all.get_mut(place) {
+            *slot = finding;
+        }
+    }
+    all
+}
+
+/// Reads the register of rules and compiles every pattern.
+pub(crate) fn read_embedded() {
+    rules::all();
+    shape::compile();
+    LazyLock::force(&request::ROLE);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,594 @@
+//! Rules on the whole request: limits of SageMaker's API, money, spot.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use bakeoff_domain::catalog::model::ModelShape;
+use bakeoff_domain::embedded;
+use bakeoff_domain::finding::{Finding, Operation};
+use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
+use bakeoff_domain::money::cost::TRANSFER_ALLOWANCE_SECONDS;
+use bakeoff_domain::spec::{Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
+use regex::{Regex, RegexBuilder};
+use rust_decimal::Decimal;
+
+use super::rules::found;
+use super::training::wait_for;
+use crate::render::request::RESERVED_HYPERPARAMETERS;
+
+/// 28 days, StoppingCondition.MaxRuntimeInSeconds.
+const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
+/// A spot trial this short may start over at an interruption.
+const SPOT_WITHOUT_CHECKPOINT_SECONDS: u32 = 3600;
+const PRIORITY_MAX: i32 = 100;
+const CANDIDATES_MAX: usize = 50;
+const MEASUREMENTS_MAX: usize = 100;
+const REPEATS_MAX: u32 = 20;
+const TRIALS_MAX: u64 = 200;
+/// Micro-batch, accumulation, degrees of parallelism.
+pub(super) const COUNT_MAX: u32 = 65_536;
+const NAME_CHARS_MAX: usize = 100;
+const GLOBAL_BATCH_MAX: u64 = 1 << 24;
+const DIMENSION_MAX: u32 = 100_000_000;
+const BUDGET_USD_MAX: u32 = 1_000_000_000;
+/// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100
+/// each); we add our own.
+const USER_ENTRIES_MAX: usize = 80;
+
+fn is_name(name: &str) -> bool {
+    !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX
+}
+
+fn name_length(pointer: &str) -> Finding {
+    found("name-length", pointer)
+        .says("the name is empty or too long")
+        .fix(format!("give it 1 to {NAME_CHARS_MAX} characters"))
+}
+
+pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if !is_name(&spec.name) {
+        findings.push(name_length("/name"));
+    }
+    if spec.candidates.is_empty() || spec.candidates.len() > CANDIDATES_MAX {
+        findings.push(
+            found("candidate-count", "/candidates")
+                .says(format!("{} candidates", spec.candidates.len()))
+                .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
+        );
+    }
+    let trials: u64 = spec
+        .candidates
+        .iter()
+        .map(|c| u64::from(c.repeats) * c.purchase_options.len() as u64)
+        .sum();
+    if trials > TRIALS_MAX {
+        findings.push(
+            found("trial-count", "/candidates")
+                .says(format!(
+                    "candidates × purchase options × repeats make {trials} trials"
+                ))
+                .fix(format!("keep it at {TRIALS_MAX} or fewer")),
+        );
+    }
+    if !super::is_bounded(findings) {
+        return;
+    }
+    for index in 0..spec.candidates.len() {
+        candidate(spec, index, findings);
+    }
+}
+
+/// Names that the plan sets from model and profile.
+fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
+    for key in entries
+        .keys()
+        .filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str()))
+    {
+        findings.push(
+            found("reserved-hyperparameter", format!("{pointer}/{key}"))
+                .says(format!(
+                    "{key} follows from the model and the profile; set here, the job would train something else"
+                ))
+                .fix("remove it, and set the model's or the profile's own field"),
+        );
+    }
+}
+
+/// What a candidate says of itself: name, repeats, options, profile.
+fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
+    let Some(candidate) = spec.candidates.get(index) else {
+        return;
+    };
+    if !is_name(&candidate.name) {
+        findings.push(name_length(&format!("/candidates/{index}/name")));
+    }
+    if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
+        findings.push(
+            found("repeats", format!("/candidates/{index}/repeats"))
+                .says(format!("{} repeats", candidate.repeats))
+                .fix(format!("choose 1 to {REPEATS_MAX}")),
+        );
+    }
+    if spec
+        .candidates
+        .iter()
+        .take(index)
+        .any(|earlier| earlier.name == candidate.name)
+    {
+        findings.push(
+            found("candidate-name-twice", format!("/candidates/{index}/name"))
+                .says(format!("two candidates are called {}", candidate.name))
+                .fix("give each its own name"),
+        );
+    }
+    let options = &candidate.purchase_options;
+    if options.is_empty()
+        || options
+            .iter()
+            .enumerate()
+            .any(|(i, o)| options.iter().take(i).any(|e| e == o))
+    {
+        findings.push(
+            found(
+                "purchase-options",
+                format!("/candidates/{index}/purchase_options"),
+            )
+            .says("the list is empty or names an option twice")
+            .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
+        );
+    }
+    match (&candidate.profile, candidate.profile_id) {
+        (Some(profile), None) => profile_bounds(profile, &format!("/candidates/{index}/profile"), findings),
+        (Some(_), Some(_)) => findings.push(
+            found("profile-twice", format!("/candidates/{index}/profile"))
+                .says("both profile and profile_id are given")
+                .fix("keep one of them"),
+        ),
+        (None, _) => findings.push(
+            found("profile-missing", format!("/candidates/{index}/profile"))
+                .says("this candidate has no profile, or its profile_id is not one of this project's")
+                .fix(
+                    "give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
+                ),
+        ),
+    }
+}
+
+pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
+    let counts = [
+        ("micro_batch_per_gpu", profile.micro_batch_per_gpu),
+        (
+            "gradient_accumulation_steps",
+            profile.gradient_accumulation_steps,
+        ),
+        ("tensor_parallel_degree", profile.tensor_parallel_degree),
+        ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
+    ];
+    for (field, value) in counts {
+        if !(1..=COUNT_MAX).contains(&value) {
+            findings.push(
+                found("profile-count", format!("{at}/{field}"))
+                    .says(format!("{field} is {value}"))
+                    .fix("use a whole number from 1 to 65536"),
+            );
+        }
+    }
+    reserved(
+        &profile.hyperparameters,
+        &format!("{at}/hyperparameters"),
+        findings,
+    );
+    if profile.zero_stage > 3 {
+        findings.push(
+            found("zero-stage", format!("{at}/zero_stage"))
+                .says(format!("ZeRO has no stage {}", profile.zero_stage))
+                .fix("use 0, 1, 2 or 3"),
+        );
+    }
+    for (field, entries) in [
+        ("environment", &profile.environment),
+        ("hyperparameters", &profile.hyperparameters),
+    ] {
+        if entries.len() > USER_ENTRIES_MAX {
+            findings.push(
+                found("too-many-entries", format!("{at}/{field}"))
+                    .says(format!("{} entries", entries.len()))
+                    .fix(format!("keep it at {USER_ENTRIES_MAX}")),
+            );
+        }
+    }
+}
+
+pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if spec.budget_usd.0 <= Decimal::ZERO || spec.budget_usd.0 > Decimal::from(BUDGET_USD_MAX) {
+        findings.push(
+            found("budget", "/budget_usd")
+                .says(format!("the budget is {}", spec.budget_usd))
+                .fix(format!(
+                    "give a positive amount in US dollars, at most {BUDGET_USD_MAX}: it is a hard cap on what the experiment may spend"
+                )),
+        );
+    }
+    if spec.max_runtime_seconds == 0 || spec.max_runtime_seconds > MAX_RUNTIME_SECONDS {
+        findings.push(
+            found("max-runtime", "/max_runtime_seconds")
+                .says(format!("{} seconds", spec.max_runtime_seconds))
+                .fix(format!("choose 1 to {MAX_RUNTIME_SECONDS} (28 days)")),
+        );
+    }
+    let objective = &spec.objective;
+    if objective
+        .full_run_budget_usd
+        .is_some_and(|budget| budget.0 <= Decimal::ZERO)
+    {
+        findings.push(
+            found("full-run-budget", "/objective/full_run_budget_usd")
+                .says("it is not positive")
+                .fix("raise it, or leave it out"),
+        );
+    }
+    if objective
+        .full_run_deadline_hours
+        .is_some_and(|hours| !(hours.is_finite() && hours > 0.0))
+    {
+        findings.push(
+            found("full-run-deadline", "/objective/full_run_deadline_hours")
+                .says("it is not positive")
+                .fix("raise it, or leave it out"),
+        );
+    }
+}
+
+pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    let wants_spot = spec
+        .candidates
+        .iter()
+        .any(|c| c.purchase_options.contains(&PurchaseOption::Spot));
+    match (wants_spot, spec.max_wait_seconds) {
+        (true, Some(wait)) if wait < spec.max_runtime_seconds => findings.push(
+            found("spot-max-wait-below-max-runtime", "/max_wait_seconds")
+                .says(format!(
+                    "a spot trial may wait and train {wait} s in all, but is allowed {} s of training: it could never finish",
+                    spec.max_runtime_seconds
+                ))
+                .fix(format!("set max_wait_seconds to at least {}", spec.max_runtime_seconds))
+                .patch(vec![Operation::set("/max_wait_seconds", wait_for(u64::from(spec.max_runtime_seconds)))]),
+        ),
+        (true, None) => findings.push(
+            found("spot-needs-max-wait", "/max_wait_seconds")
+                .says("a candidate uses spot, and max_wait_seconds is missing")
+                .fix(format!("set max_wait_seconds, for example {}", wait_for(u64::from(spec.max_runtime_seconds))))
+                .patch(vec![Operation::set("/max_wait_seconds", wait_for(u64::from(spec.max_runtime_seconds)))]),
+        ),
+        (false, Some(_)) => findings.push(
+            found("max-wait-without-spot", "/max_wait_seconds")
+                .says("no candidate uses spot; SageMaker refuses a maximum wait without it")
+                .fix("leave max_wait_seconds out, or add \"spot\" to a candidate's purchase_options"),
+        ),
+        _ => {}
+    }
+    if wants_spot
+        && spec.checkpoint.is_none()
+        && spec.max_runtime_seconds > SPOT_WITHOUT_CHECKPOINT_SECONDS
+    {
+        findings.push(
+            found("spot-needs-checkpoint", "/checkpoint")
+                .says(format!(
+                    "a spot trial without checkpoints starts over at every interruption; beyond {} minutes that is not a gamble \
+                     but a loss",
+                    SPOT_WITHOUT_CHECKPOINT_SECONDS / 60
+                ))
+                .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself"),
+        );
+    }
+    if let Some(checkpoint) = &spec.checkpoint
+        && !is_s3(&checkpoint.s3_uri)
+    {
+        findings.push(not_s3("/checkpoint/s3_uri", &checkpoint.s3_uri));
+    }
+}
+
+/// Warm pools and priority.
+pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&spec.priority) {
+        findings.push(
+            found("priority", "/priority")
+                .says(format!("the priority is {}", spec.priority))
+                .fix(format!(
+                    "choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual"
+                )),
+        );
+    }
+    if spec
+        .checkpoint
+        .as_ref()
+        .is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds))
+    {
+        findings.push(
+            found("checkpoint-interval", "/checkpoint/interval_seconds")
+                .says("the script cannot save that often, or that rarely")
+                .fix("give the seconds between two checkpoints, 60 to 86400"),
+        );
+    }
+    let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else {
+        return;
+    };
+    if seconds > KEEP_ALIVE_SECONDS_MAX {
+        findings.push(
+            found("keep-alive", "/keep_alive_seconds")
+                .says(format!("instances would be kept warm for {seconds} s"))
+                .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)")),
+        );
+    }
+    let has = |option| {
+        spec.candidates
+            .iter()
+            .any(|candidate| candidate.purchase_options.contains(&option))
+    };
+    if !has(PurchaseOption::OnDemand) {
+        findings.push(
+            found("keep-alive-with-spot", "/keep_alive_seconds")
+                .says("every trial runs on spot, and SageMaker keeps no warm pool of spot instances")
+                .fix("leave keep_alive_seconds out, or add \"on_demand\" to a candidate's purchase_options"),
+        );
+    }
+}
+
+/// Speeds that were measured before.
+pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    if spec.measurements.len() > MEASUREMENTS_MAX {
+        findings.push(
+            found("measured-speed", "/measurements")
+                .says(format!("more than {MEASUREMENTS_MAX} measurements")),
+        );
+    }
+    for (index, measurement) in spec.measurements.iter().enumerate().take(MEASUREMENTS_MAX) {
+        let at = format!("/measurements/{index}");
+        if bakeoff_domain::catalog::find(&measurement.instance_type).is_none() {
+            findings.push(super::training::unknown_type(
+                &measurement.instance_type,
+                &format!("{at}/instance_type"),
+            ));
+        }
+        if !(1.0..1e12).contains(&measurement.tokens_per_second) {
+            findings.push(found("measured-speed", format!("{at}/tokens_per_second")));
+        }
+        profile_bounds(&measurement.profile, &format!("{at}/profile"), findings);
+    }
+}
+
+pub(super) static ROLE: LazyLock<Regex> = LazyLock::new(|| {
+    embedded::pattern(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+});
+
+pub(super) fn workload_missing() -> Finding {
+    found("workload-missing", "/workload")
+        .says("there is no workload, or its workload_id is not one of this project's")
+        .fix("give an inline workload, or the workload_id of a stored one")
+}
+
+pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    if !is_name(&workload.name) {
+        findings.push(name_length("/workload/name"));
+    }
+    reserved(
+        &workload.hyperparameters,
+        "/workload/hyperparameters",
+        findings,
+    );
+    if !ROLE.is_match(&workload.role_arn) {
+        findings.push(
+            found("role-arn", "/workload/role_arn")
+                .says(format!("`{}` is not the ARN of an IAM role", workload.role_arn))
+                .fix("use arn:aws:iam::<12 digits>:role/<name>, the role that the training jobs assume"),
+        );
+    }
+    if workload.image.is_empty() || workload.image.len() > 255 {
+        findings.push(
+            found("image", "/workload/image")
+                .says("the image is empty or longer than 255")
+                .fix("give its ECR URI"),
+        );
+    }
+    if workload.channels.is_empty() || workload.channels.len() > 20 {
+        findings.push(
+            found("channels", "/workload/channels")
+                .says(format!("{} channels", workload.channels.len()))
+                .fix("give 1 to 20 input channels"),
+        );
+    }
+    for (index, channel) in workload.channels.iter().enumerate() {
+        if !is_s3(&channel.s3_uri) {
+            findings.push(not_s3(
+                &format!("/workload/channels/{index}/s3_uri"),
+                &channel.s3_uri,
+            ));
+        }
+    }
+    data_sizes(&workload.channels, findings);
+    if !is_s3(&workload.output_s3_uri) {
+        findings.push(not_s3("/workload/output_s3_uri", &workload.output_s3_uri));
+    }
+    if workload.trial_tokens == 0 || workload.trial_tokens > workload.total_tokens {
+        findings.push(
+            found("trial-tokens", "/workload/trial_tokens")
+                .says(format!(
+                    "a trial trains {} of {} tokens",
+                    workload.trial_tokens, workload.total_tokens
+                ))
+                .fix("choose at least one token and no more than total_tokens"),
+        );
+    }
+    model_shape(&workload.model, findings);
+    techniques(workload, findings);
+    metric_definitions(workload, findings);
+}
+
+/// What a download takes is reserved by its size; one finding, at the first that is not named.
+fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
+    let unnamed: Vec<(usize, &str)> = (0..)
+        .zip(channels)
+        .filter(|(_, channel)| channel.size_gb.is_none())
+        .map(|(index, channel)| (index, channel.name.as_str()))
+        .take(20)
+        .collect();
+    if let Some((first, _)) = unnamed.first() {
+        let names: Vec<&str> = unnamed.iter().map(|(_, name)| *name).collect();
+        findings.push(found("data-size-unnamed", format!("/workload/channels/{first}/size_gb")).says(format!(
+            "the size of the data is not named ({}): downloads, image and upload have {} minutes in the worst case",
+            names.join(", "),
+            TRANSFER_ALLOWANCE_SECONDS / 60
+        )));
+    }
+}
+
+/// The model's own figures.
+fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
+    for (field, value) in [
+        ("layers", shape.layers),
+        ("hidden", shape.hidden),
+        ("heads", shape.heads),
+        ("vocabulary", shape.vocabulary),
+        ("sequence_length", shape.sequence_length),
+    ] {
+        if !(1..=DIMENSION_MAX).contains(&value) {
+            findings.push(
+                found("model-shape", format!("/workload/model/{field}"))
+                    .says(format!("{field} is {value}"))
+                    .fix("give the model's own figure"),
+            );
+        }
+    }
+    let own = [
+        ("kv_heads", shape.kv_heads, shape.heads),
+        ("intermediate", shape.intermediate, DIMENSION_MAX),
+        ("lora_rank", shape.lora_rank, shape.hidden),
+    ];
+    for (field, value, most) in own {
+        if value.is_some_and(|value| !(1..=most).contains(&value)) {
+            findings.push(
+                found("model-shape", format!("/workload/model/{field}"))
+                    .says(format!("{field} is not 1 to {most}"))
+                    .fix("give the model's own figure, or leave it out"),
+            );
+        }
+    }
+}
+
+/// Script mode, retries, and hyperparameters that the plan leaves to the script.
+fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    if let Some(script) = &workload.script {
+        if script.entry_point.is_empty() || script.entry_point.len() > 256 {
+            findings.push(
+                found("script", "/workload/script/entry_point")
+                    .says("the script's name is empty or longer than 256"),
+            );
+        }
+        if !is_s3(&script.source_s3_uri) {
+            findings.push(not_s3(
+                "/workload/script/source_s3_uri",
+                &script.source_s3_uri,
+            ));
+        }
+    }
+    if let Some(attempts) = workload
+        .techniques
+        .retry_attempts
+        .filter(|attempts| !(1..=30).contains(attempts))
+    {
+        findings.push(
+            found("retry-attempts", "/workload/techniques/retry_attempts")
+                .says(format!("{attempts} attempts; 1 to 30 are taken"))
+                .patch(vec![Operation::set(
+                    "/workload/techniques/retry_attempts",
+                    attempts.clamp(1, 30),
+                )]),
+        );
+    }
+    if workload.omit_plan_hyperparameters {
+        findings.push(found(
+            "plan-hyperparameters-omitted",
+            "/workload/omit_plan_hyperparameters",
+        ));
+    }
+    if workload
+        .global_batch
+        .is_some_and(|batch| !(1..=GLOBAL_BATCH_MAX).contains(&batch))
+    {
+        findings.push(
+            found("model-shape", "/workload/global_batch")
+                .says(format!("it is not 1 to {GLOBAL_BATCH_MAX}")),
+        );
+    }
+}
+
+/// A pattern compiles to so much at most: repetitions of large classes (`(\w{50}){8}`) take memory
+/// and seconds.
+const REGEX_BYTES_MAX: usize = 256 * 1024;
+
+fn has_a_group(regex: &str) -> bool {
+    let compile = || {
+        RegexBuilder::new(regex)
+            .size_limit(REGEX_BYTES_MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .build()
+    };
+    regex.len() <= 500 && compile().is_ok_and(|regex| regex.captures_len() > 1)
+}
+
+fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    use bakeoff_domain::measure::metric::Meaning;
+    if workload.metrics.len() > 40 {
+        findings.push(
+            found("metric-count", "/workload/metrics")
+                .says(format!("{} metric definitions", workload.metrics.len()))
+                .fix("SageMaker takes at most 40"),
+        );
+        return;
+    }
+    let mut judged = BTreeMap::new();
+    for (index, metric) in workload.metrics.iter().enumerate() {
+        if metric.name.is_empty() || metric.name.len() > 255 {
+            findings.push(
+                found("metric-name", format!("/workload/metrics/{index}/name"))
+                    .says("the name is empty or longer than 255")
+                    .fix("name it as your dashboards do, train:loss"),
+            );
+        }
+        if !*judged
+            .entry(metric.regex.as_str())
+            .or_insert_with_key(|regex| has_a_group(regex))
+        {
+            findings.push(
+                found("metric-regex", format!("/workload/metrics/{index}/regex"))
+                    .says(format!(
+                        "`{}` is not a regular expression with one group around the number",
+                        metric.regex
+                    ))
+                    .fix(r"write something like tokens_per_second=([0-9.]+)"),
+            );
+        }
+    }
+    if !workload
+        .metrics
+        .iter()
+        .any(|metric| metric.meaning == Meaning::TokensPerSecond)
+    {
+        findings.push(
+            found("no-speed-metric", "/workload/metrics")
+                .says("no metric means tokens_per_second: nothing could be ranked")
+                .fix("add a definition with \"meaning\": \"tokens_per_second\""),
+        );
+    }
+}
+
+fn is_s3(uri: &str) -> bool {
+    uri.strip_prefix("s3://")
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && uri.len() <= 1024)
+}
+
+fn not_s3(pointer: &str, uri: &str) -> Finding {
+    found("s3-uri", pointer)
+        .says(format!("`{uri}` is not an S3 URI"))
+        .fix("write s3://bucket/prefix")
+}

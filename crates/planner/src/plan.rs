@@ -1,0 +1,196 @@
+//! The plan: an experiment that has passed the linter becomes trials, each with its request to
+//! SageMaker, its price and its worst case. Nothing is started here, and nothing is reserved: that
+//! happens attempt by attempt.
+
+use bakeoff_domain::catalog;
+use bakeoff_domain::catalog::model::is_sound;
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::money::cost;
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::predict::Calibration;
+use crate::predict::fit::{self, Fit};
+use crate::predict::forecast::{self, Forecast};
+use crate::render::request;
+use crate::setup::Candidate;
+
+/// One trial as it would be run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TrialPlan {
+    pub candidate: String,
+    pub instance_type: String,
+    pub instance_count: u32,
+    pub purchase_option: PurchaseOption,
+    /// Counts from 1.
+    pub repeat: u32,
+    /// Sequences per optimiser step.
+    pub global_batch: u64,
+    /// Optimiser steps of the trial.
+    pub steps: u64,
+    pub fit: Option<Fit>,
+    /// Findings about this candidate.
+    pub findings: Vec<Finding>,
+    /// True when a finding refuses the candidate.
+    pub refused: bool,
+    /// The finding that keeps the trial out of the ranking.
+    pub incomparable: Option<Finding>,
+    pub price: Option<Price>,
+    /// The most one attempt can cost; empty when its price is unknown.
+    pub worst_case: Option<WorstCase>,
+    /// Speed, hours and dollars before it has run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
+    /// The request without name, marker and checkpoint folder: each attempt adds its own.
+    pub request: Option<TrainingJobRequest>,
+}
+
+/// Lays out every trial of an experiment, in the order of its candidates; none of one that is
+/// beyond all limits.
+pub fn plan(
+    spec: &ExperimentSpec,
+    findings: &[Finding],
+    tariff: Tariff<'_>,
+    metrics_interval: TimeDelta,
+    now: DateTime<Utc>,
+) -> Vec<TrialPlan> {
+    // Beyond the limits of the request itself there might be millions of trials.
+    if !crate::lint::is_bounded(findings) {
+        return Vec::new();
+    }
+    let incomparable = crate::lint::comparability(spec, findings);
+    let context = Context {
+        spec,
+        tariff,
+        metrics_interval,
+        calibration: forecast::calibrated(spec),
+        now,
+    };
+    let mut trials = Vec::new();
+    for (index, candidate) in spec.candidates.iter().enumerate() {
+        let is_own = |finding: &&Finding| finding.concerns(index) && finding.candidate().is_some();
+        let own: Vec<Finding> = findings
+            .iter()
+            .filter(|f| is_own(f) || f.refuses(index))
+            .cloned()
+            .collect();
+        let odd = incomparable.get(index).cloned().flatten();
+        for option in &candidate.purchase_options {
+            let base = trial(candidate, *option, &context);
+            let base = TrialPlan {
+                refused: own
+                    .iter()
+                    .any(|finding| finding.severity >= Severity::Refused),
+                findings: own.clone(),
+                incomparable: odd.clone(),
+                ..base
+            };
+            trials.extend((1..=candidate.repeats).map(|repeat| TrialPlan {
+                repeat,
+                ..base.clone()
+            }));
+        }
+    }
+    trials
+}
+
+/// What all trials of an experiment are planned with.
+struct Context<'a> {
+    spec: &'a ExperimentSpec,
+    tariff: Tariff<'a>,
+    metrics_interval: TimeDelta,
+    calibration: Calibration,
+    now: DateTime<Utc>,
+}
+
+fn trial(
+    candidate: &CandidateSpec,
+    purchase_option: PurchaseOption,
+    context: &Context<'_>,
+) -> TrialPlan {
+    let &Context {
+        spec,
+        tariff,
+        metrics_interval,
+        now,
+        ..
+    } = context;
+    let instance = catalog::find(&candidate.instance_type);
+    let workload = spec.workload.as_ref();
+    let profile = candidate.profile.as_ref();
+    let gpus = instance
+        .map_or(1, |found| found.accelerator_count.max(1))
+        .saturating_mul(candidate.instance_count);
+    let global_batch = profile.map_or(0, |profile| profile.global_batch(gpus));
+    let steps = workload.map_or(0, |workload| {
+        let tokens_per_step =
+            global_batch.saturating_mul(u64::from(workload.model.sequence_length));
+        workload.trial_tokens.div_ceil(tokens_per_step.max(1))
+    });
+    let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
+    let whole = Candidate::of(spec, candidate);
+    let request = whole.map(|whole| request::template(spec, whole, purchase_option, steps));
+    let transfer = workload.map_or(0, transfer_seconds);
+    let worst_case = price
+        .as_ref()
+        .zip(request.as_ref())
+        .map(|(price, request)| {
+            worst_case(request, transfer, tariff, price, metrics_interval, now)
+        });
+    // Of a layout that there cannot be, nothing is estimated.
+    let able = whole.filter(|whole| {
+        let split = whole
+            .profile
+            .tensor_parallel_degree
+            .saturating_mul(whole.profile.pipeline_parallel_degree);
+        is_sound(&whole.workload.model) && split <= gpus
+    });
+    TrialPlan {
+        candidate: candidate.name.clone(),
+        instance_type: candidate.instance_type.clone(),
+        instance_count: candidate.instance_count,
+        purchase_option,
+        repeat: 1,
+        global_batch,
+        steps,
+        fit: able
+            .zip(instance)
+            .map(|(whole, instance)| fit::fit(whole.on(instance))),
+        findings: Vec::new(),
+        refused: false,
+        incomparable: None,
+        forecast: able.and_then(|whole| {
+            forecast::forecast(
+                spec,
+                whole,
+                purchase_option,
+                price.as_ref(),
+                &context.calibration,
+            )
+        }),
+        price,
+        worst_case,
+        request,
+    }
+}
+
+/// What its weights (two bytes a parameter) and the data whose size it names take to come and go.
+fn transfer_seconds(workload: &WorkloadSpec) -> u64 {
+    let data: f64 = workload
+        .channels
+        .iter()
+        .filter_map(|channel| channel.size_gb)
+        .map(|gb| f64::from(gb) * 1e9)
+        .sum();
+    let weights = if is_sound(&workload.model) {
+        workload.model.parameters() * 2.0
+    } else {
+        0.0
+    };
+    cost::transfer_seconds(weights, data)
+}

@@ -1,0 +1,146 @@
+//! What the speed law is asked of: a model under a profile on a number of instances.
+
+use bakeoff_domain::catalog::InstanceType;
+use bakeoff_domain::spec::{CpuOffload, Precision};
+
+use super::{Hardware, Setting};
+use crate::setup::Setup;
+
+/// Host to accelerator, PCIe 4.0 x16, bytes/s (physics, not fitted).
+const PCIE: f64 = 25e9;
+/// What an optimiser on the host's processors reaches, bytes/s (physics, not fitted).
+const HOST_MEMORY: f64 = 100e9;
+
+/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends
+/// on.
+pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
+    let count = f64::from(instance.accelerator_count);
+    let peak = match precision {
+        Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
+        // Half the 16-bit rate where there is TF32, an eighth where not.
+        Precision::Fp32 => instance
+            .bf16_tflops
+            .map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
+    };
+    let is_trainium = instance.family().starts_with("trn");
+    let pcie = if instance.family() == "g4dn" {
+        32.0
+    } else {
+        64.0
+    };
+    let link = instance.accelerator_link_gb_s.unwrap_or(pcie);
+    (!is_trainium && count > 0.0).then_some(Hardware {
+        peak: peak * 1e12,
+        bandwidth: instance.accelerator_bandwidth_gb_s? * 1e9,
+        link: link * 1e9,
+        network: instance.network_gbps? * 1e9 / 8.0 / count,
+        per_instance: count,
+    })
+}
+
+/// What the speed law is asked of a setup.
+fn setting(setup: Setup<'_>) -> Setting {
+    let Setup {
+        model,
+        profile,
+        precision,
+        cluster,
+    } = setup;
+    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
+    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
+    let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
+    let is_lora = model.lora_rank.is_some();
+    let n = f64::from(cluster.accelerators());
+    let (parameters, trained) = (model.parameters(), model.trainable_parameters());
+    let share = trained / parameters;
+    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded
+    // weights once a step.
+    let collectives = match profile.zero_stage {
+        0 | 1 => 2.0 * share / accumulation,
+        2 => share * (1.0 + 1.0 / accumulation),
+        _ => 2.0 + share,
+    };
+    let width = if precision == Precision::Fp32 {
+        2.0
+    } else {
+        1.0
+    };
+    // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
+    let host_per_step = match profile.cpu_offload {
+        CpuOffload::None => 0.0,
+        _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
+    };
+    let host_per_micro_step = match profile.cpu_offload {
+        CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
+        _ => 0.0,
+    };
+    Setting {
+        parameters,
+        layer_parameters: model.layer_parameters(),
+        layers: f64::from(model.layers),
+        hidden: f64::from(model.hidden),
+        vocabulary: f64::from(model.vocabulary),
+        sequence_length: f64::from(model.sequence_length),
+        accelerators: n,
+        micro_batch: f64::from(profile.micro_batch_per_gpu.max(1)),
+        accumulation,
+        collectives,
+        recomputes: profile.activation_checkpointing,
+        is_fp8: false,
+        products: if is_lora { 4.0 } else { 6.0 },
+        optimised: trained
+            / (tensor * pipeline)
+            / if profile.zero_stage == 0 {
+                1.0
+            } else {
+                n / (tensor * pipeline)
+            },
+        width,
+        split: tensor * pipeline,
+        tensor,
+        pipeline,
+        host_per_micro_step,
+        host_per_step,
+    }
+}
+
+/// How uncertain the parts of a setup are that were not fitted: a standard deviation, in
+/// logarithms.
+fn unfitted(setup: Setup<'_>) -> f64 {
+    let profile = setup.profile;
+    let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
+    [
+        (profile.cpu_offload != CpuOffload::None, 0.30),
+        (is_split, 0.20),
+        (setup.model.lora_rank.is_some(), 0.15),
+        (profile.activation_offload, 0.15),
+        (setup.precision == Precision::Fp32, 0.30),
+    ]
+    .into_iter()
+    .filter(|(applies, _)| *applies)
+    .fold(0.0, |all: f64, (_, sd)| all.hypot(sd))
+}
+
+/// A training on instances of one type, as the law sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// The accelerator's name.
+    pub kind: &'a str,
+    pub hardware: Hardware,
+    pub setting: Setting,
+    /// Standard deviation of what the law does not know of the setting, in logarithms.
+    pub extra: f64,
+}
+
+impl<'a> Case<'a> {
+    /// Nothing where the catalog lacks a figure that speed depends on.
+    pub fn new(setup: Setup<'a>) -> Option<Self> {
+        let instance = setup.cluster.instance;
+        Some(Self {
+            kind: instance.accelerator.as_deref().unwrap_or_default(),
+            hardware: hardware(instance, setup.precision)?,
+            setting: setting(setup),
+            extra: unfitted(setup),
+        })
+    }
+}

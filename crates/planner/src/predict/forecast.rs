@@ -1,0 +1,260 @@
+//! What a candidate should do before it has run: speed, hours and dollars, each with a 90 %
+//! interval, and which candidates cannot win whatever happens inside those intervals. Predicted,
+//! never measured; the speed's law is [`crate::predict`].
+
+use bakeoff_domain::catalog;
+use bakeoff_domain::catalog::cluster::Cluster;
+use bakeoff_domain::catalog::model::is_sound;
+use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::spec::{ExperimentSpec, Minimize, PurchaseOption};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::predict::{self, Calibration, Case, Seconds};
+use crate::setup::{Candidate, Setup};
+
+/// A figure with its 90 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Interval {
+    pub low: f64,
+    pub expected: f64,
+    pub high: f64,
+}
+
+/// Dollars with their interval. Of spot only the bounds are known: what it saves is known at the
+/// end.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct UsdInterval {
+    pub low: Usd,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Usd>,
+    pub high: Usd,
+}
+
+/// What one candidate should do. All figures are predicted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Forecast {
+    /// Over all accelerators.
+    pub tokens_per_second: Interval,
+    /// Model FLOP utilisation at the expected speed, 0 to 100.
+    pub mfu_percent: f64,
+    /// Where a micro-step's time goes.
+    pub seconds_per_micro_step: Seconds,
+    /// Of training the trial's tokens, without launch and download.
+    pub trial_hours: Interval,
+    pub full_run_hours: Interval,
+    /// At the price in force; empty when it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_usd: Option<UsdInterval>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_run_usd: Option<UsdInterval>,
+    /// True when a measurement of this type went in.
+    pub is_rescaled: bool,
+    /// Where the law comes from, and what it does not know here.
+    pub basis: Vec<String>,
+}
+
+/// The law with the experiment's own measurements. Those that cannot be read as a setting are left
+/// out; the linter names them.
+pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
+    let mut calibration = Calibration::shipped();
+    let Some(workload) = &spec.workload else {
+        return calibration;
+    };
+    for measurement in &spec.measurements {
+        let Some(instance) = catalog::find(&measurement.instance_type) else {
+            continue;
+        };
+        let setup = Setup {
+            model: &workload.model,
+            profile: &measurement.profile,
+            precision: workload.precision,
+            cluster: Cluster {
+                instance,
+                count: measurement.instance_count,
+            },
+        };
+        if let Some(case) = Case::new(setup) {
+            calibration.learn(&case, measurement.tokens_per_second);
+        }
+    }
+    calibration
+}
+
+/// The forecast of a candidate; nothing where the catalog lacks what speed depends on.
+pub fn forecast(
+    spec: &ExperimentSpec,
+    candidate: Candidate<'_>,
+    option: PurchaseOption,
+    price: Option<&Price>,
+    calibration: &Calibration,
+) -> Option<Forecast> {
+    let workload = candidate.workload;
+    if !is_sound(&workload.model) {
+        return None;
+    }
+    let instance = catalog::find(&candidate.spec.instance_type)?;
+    let case = Case::new(candidate.on(instance))?;
+    let [low, expected, high] = calibration.tokens_per_second(&case);
+    if !(low.is_finite() && high.is_finite() && low > 0.0) {
+        return None;
+    }
+    let hours = |tokens: u64| {
+        let at = |speed: f64| real(tokens) / speed / 3600.0;
+        Interval {
+            low: at(high),
+            expected: at(expected),
+            high: at(low),
+        }
+    };
+    let (trial_hours, full_run_hours) =
+        (hours(workload.trial_tokens), hours(workload.total_tokens));
+    let dollars = |hours: Interval| {
+        price.and_then(|price| usd(hours, candidate.spec.instance_count, price, option))
+    };
+    Some(Forecast {
+        tokens_per_second: Interval {
+            low,
+            expected,
+            high,
+        },
+        mfu_percent: 100.0 * expected * workload.model.flops_per_token()
+            / (case.setting.accelerators * case.hardware.peak),
+        seconds_per_micro_step: calibration.seconds(&case.hardware, &case.setting),
+        trial_usd: dollars(trial_hours),
+        full_run_usd: dollars(full_run_hours),
+        trial_hours,
+        full_run_hours,
+        is_rescaled: spec
+            .measurements
+            .iter()
+            .any(|one| one.instance_type == candidate.spec.instance_type),
+        basis: basis(spec, &case, option),
+    })
+}
+
+fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Option<UsdInterval> {
+    let at = |hours: f64, rate: Usd| Usd::from_f64(hours * f64::from(count) * rate.as_f64());
+    let high = at(hours.high, price.ceiling())?;
+    let saved = 1.0 - f64::from(SAVING_PERCENT_MAX) / 100.0;
+    Some(match option {
+        PurchaseOption::OnDemand => UsdInterval {
+            low: at(hours.low, price.usd_per_hour)?,
+            expected: Some(at(hours.expected, price.usd_per_hour)?),
+            high,
+        },
+        PurchaseOption::Spot => UsdInterval {
+            low: at(hours.low * saved, price.usd_per_hour)?,
+            expected: None,
+            high,
+        },
+    })
+}
+
+fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<String> {
+    let mut all = vec![format!(
+        "predicted: physics with coefficients fitted to {}",
+        predict::source()
+    )];
+    if predict::type_sd(case.kind) > 0.0 {
+        all.push(format!(
+            "{} is not among the measured chips: the data sheet speaks for it, and the interval is wider",
+            case.kind
+        ));
+    }
+    if case.extra > 0.0 {
+        all.push(
+            "offload, tensor or pipeline parallel or LoRA is physics only: the interval is wider"
+                .to_owned(),
+        );
+    }
+    if !spec.measurements.is_empty() {
+        all.push(format!(
+            "{} measured run(s) of this workload went in",
+            spec.measurements.len()
+        ));
+    }
+    if option == PurchaseOption::Spot {
+        all.push(
+            "spot has no price: between 10 and 100 % of the price on demand, interruptions not counted".to_owned(),
+        );
+    }
+    all
+}
+
+#[expect(clippy::cast_precision_loss, reason = "tokens of a training")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// One row of a comparison of forecasts.
+#[derive(Debug, Clone, Copy)]
+pub struct Contender<'a> {
+    pub name: &'a str,
+    pub forecast: &'a Forecast,
+    /// The same without what all have in common.
+    pub relative: &'a Forecast,
+    pub option: PurchaseOption,
+}
+
+/// Why each contender cannot win, where that is certain: even at its best it is behind another at
+/// its worst, or beyond the limits. The forecasts are relative ones: what all have in common is
+/// taken out.
+pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Option<String>> {
+    let minimize = spec.objective.minimize;
+    let bounds = |contender: &Contender<'_>| -> Option<(f64, f64)> {
+        let hours = contender.relative.full_run_hours;
+        match minimize {
+            Minimize::Cost => contender
+                .relative
+                .full_run_usd
+                .map(|usd| (usd.low.as_f64(), usd.high.as_f64())),
+            Minimize::Time => Some((hours.low, hours.high)),
+        }
+    };
+    // What interruptions cost on spot nobody knows before: it beats nobody for certain.
+    let leader = contenders
+        .iter()
+        .filter(|contender| contender.option == PurchaseOption::OnDemand)
+        .filter_map(|contender| Some((contender.name, bounds(contender)?.1)))
+        .min_by(|a, b| a.1.total_cmp(&b.1));
+    let behind = |contender: &Contender<'_>| {
+        let (low, _) = bounds(contender)?;
+        let (name, most) = leader.filter(|(name, most)| low > *most && *name != contender.name)?;
+        Some(match minimize {
+            Minimize::Cost => format!(
+                "at best ${low:.2} for the full run, and {name} at most ${most:.2}, by the same code (predicted)"
+            ),
+            Minimize::Time => format!(
+                "at best {low:.1} h for the full run, and {name} at most {most:.1} h, by the same code (predicted)"
+            ),
+        })
+    };
+    contenders
+        .iter()
+        .map(|contender| over_the_limits(spec, contender).or_else(|| behind(contender)))
+        .collect()
+}
+
+fn over_the_limits(spec: &ExperimentSpec, contender: &Contender<'_>) -> Option<String> {
+    let forecast = contender.forecast;
+    let over_budget = spec
+        .objective
+        .full_run_budget_usd
+        .zip(forecast.full_run_usd);
+    if let Some((budget, usd)) = over_budget.filter(|(budget, usd)| usd.low > *budget) {
+        return Some(format!(
+            "at best {} for the full run, and its budget is {budget} (predicted)",
+            usd.low
+        ));
+    }
+    let deadline = spec.objective.full_run_deadline_hours?;
+    let hours = forecast.full_run_hours.low;
+    (hours > deadline).then(|| {
+        format!(
+            "at best {hours:.1} h for the full run, and its deadline is {deadline} h (predicted)"
+        )
+    })
+}

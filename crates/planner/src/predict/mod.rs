@@ -1,0 +1,527 @@
+//! How fast a training should run, before it has: time per micro-step from the catalog's physics
+//! (matrix products, attention, memory traffic, communication), with ten coefficients fitted to
+//! measured runs and shipped with their provenance and their uncertainty. Every answer is an
+//! interval. A measured run moves the coefficients, and so rescales what was predicted for its type
+//! and, less surely, for others. What has not been in the fitted data (offload, tensor and pipeline
+//! parallel, LoRA) is physics only, and wider.
+
+mod case;
+pub mod fit;
+pub mod forecast;
+pub mod strategy;
+
+pub use self::case::{Case, hardware};
+
+use std::sync::LazyLock;
+
+use bakeoff_domain::embedded;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Number of fitted coefficients.
+pub const COUNT: usize = 10;
+/// Their names, in the order of the fit.
+pub const NAMES: [&str; COUNT] = [
+    "gemm",
+    "gemm_peak_exponent",
+    "attention",
+    "attention_peak_exponent",
+    "element_bytes",
+    "logit_bytes",
+    "recompute",
+    "fp8_gain",
+    "communication",
+    "straggle",
+];
+
+/// Logarithms of the coefficients, and their covariance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    pub theta: [f64; COUNT],
+    pub covariance: [[f64; COUNT]; COUNT],
+}
+
+#[derive(Deserialize)]
+struct ShippedFile {
+    throughput: ShippedModel,
+}
+
+#[derive(Deserialize)]
+struct ShippedModel {
+    coefficients: std::collections::BTreeMap<String, f64>,
+    covariance: [[f64; COUNT]; COUNT],
+    source: String,
+}
+
+const FILE: &str = "coefficients.json";
+
+static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
+    let file: ShippedFile = embedded::json(FILE, include_str!("../../data/coefficients.json"));
+    let ShippedModel {
+        coefficients,
+        covariance,
+        source,
+    } = file.throughput;
+    let value = |name: &str| match coefficients.get(name) {
+        Some(value) => value.ln(),
+        None => embedded::unreadable(FILE, &format!("it has no {name}")),
+    };
+    (
+        Model {
+            theta: NAMES.map(value),
+            covariance,
+        },
+        source,
+    )
+});
+
+impl Model {
+    /// What the product ships.
+    pub fn shipped() -> &'static Self {
+        &SHIPPED.0
+    }
+}
+
+/// Where the shipped coefficients come from.
+pub fn source() -> &'static str {
+    &SHIPPED.1
+}
+
+/// One accelerator and how it reaches the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hardware {
+    /// Dense 16-bit FLOP/s.
+    pub peak: f64,
+    /// Bytes/s of its memory.
+    pub bandwidth: f64,
+    /// Bytes/s to the other accelerators of the instance, both ways together.
+    pub link: f64,
+    /// Bytes/s of network, its share of the instance's, one way.
+    pub network: f64,
+    pub per_instance: f64,
+}
+
+/// What is trained, as far as speed depends on it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setting {
+    pub parameters: f64,
+    /// Parameters of the matrices of one layer.
+    pub layer_parameters: f64,
+    pub layers: f64,
+    pub hidden: f64,
+    pub vocabulary: f64,
+    pub sequence_length: f64,
+    pub accelerators: f64,
+    /// Sequences of one accelerator in one micro-step.
+    pub micro_batch: f64,
+    pub accumulation: f64,
+    /// Times that 2 bytes a parameter cross the wire in each micro-step.
+    pub collectives: f64,
+    pub recomputes: bool,
+    pub is_fp8: bool,
+    /// Matrix products of a parameter and token: 6, or 4 where the weights are frozen. Recomputing
+    /// adds its own.
+    pub products: f64,
+    /// Parameters whose optimiser state each accelerator works through.
+    pub optimised: f64,
+    /// Bytes of a number over those of 16 bits.
+    pub width: f64,
+    /// Accelerators that share one micro-batch: tensor × pipeline.
+    pub split: f64,
+    pub tensor: f64,
+    pub pipeline: f64,
+    /// Seconds of each micro-step, and of each optimiser step, that wait for the host.
+    pub host_per_micro_step: f64,
+    pub host_per_step: f64,
+}
+
+/// Kernel launches: seconds a layer and micro-step.
+const LAUNCH: f64 = 3e-4;
+/// Latency of a ring across instances: seconds an accelerator, layer and collective.
+const HOP: f64 = 1e-6;
+/// Seconds of an optimiser step beside its memory traffic.
+const STEP: f64 = 5e-3;
+/// Share of the network that collectives reach.
+const NETWORK_EFFICIENCY: f64 = 0.8;
+/// How sharply the slower of computing and network decides.
+const OVERLAP: f64 = 4.0;
+/// An A100's, the chip whose efficiency is the yardstick.
+const YARDSTICK_PEAK: f64 = 312e12;
+
+/// Seconds of one micro-step on each accelerator, by what they are spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Seconds {
+    pub matrix_products: f64,
+    pub attention: f64,
+    /// Elementwise operations and logits: memory traffic.
+    pub memory: f64,
+    /// Within the instance, not hidden by computing.
+    pub communication: f64,
+    /// Between instances, before it is hidden behind computing.
+    pub network: f64,
+    pub latency: f64,
+    pub optimiser: f64,
+    /// Waiting for the host (offload) and for other stages (pipeline).
+    pub waiting: f64,
+    /// What all of it takes together.
+    pub total: f64,
+}
+
+/// What the chips themselves are busy with in a micro-step, seconds.
+struct Computing {
+    matrix_products: f64,
+    attention: f64,
+    memory: f64,
+}
+
+fn computing(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Computing {
+    let [
+        gemm,
+        gemm_peak,
+        attention,
+        attention_peak,
+        element,
+        logit,
+        recompute,
+        fp8,
+        ..,
+    ] = theta.map(f64::exp);
+    let Setting {
+        layers,
+        hidden,
+        vocabulary,
+        ..
+    } = *setting;
+    let tokens = setting.micro_batch * setting.sequence_length;
+    let again = if setting.recomputes {
+        1.0 + recompute / 3.0
+    } else {
+        1.0
+    };
+    let big = (hardware.peak / YARDSTICK_PEAK).max(1.0);
+    let fp8_gain = if setting.is_fp8 { fp8 } else { 1.0 };
+    let gemm_peak = hardware.peak * big.powf(-gemm_peak.min(0.95)) * fp8_gain;
+    let attention_peak = hardware.peak * big.powf(-attention_peak.min(0.95));
+    let wide = setting.layer_parameters / (12.0 * hidden * hidden);
+    let share = 1.0 / setting.split;
+    // Recomputing is a forward pass: 2 of the 6.
+    let of_layers = setting.products + 6.0 * (again - 1.0);
+    let body =
+        of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
+    let matrix_products = gemm * body * tokens / gemm_peak * share;
+    let attention = attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens
+        / attention_peak
+        * share;
+    let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens
+        / hardware.bandwidth
+        * share;
+    Computing {
+        matrix_products,
+        attention,
+        memory,
+    }
+}
+
+/// Time of one micro-step with these (logarithmic) coefficients.
+pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Seconds {
+    let [.., communication, straggle] = theta.map(f64::exp);
+    let Setting {
+        layers,
+        hidden,
+        accelerators: n,
+        collectives,
+        parameters,
+        ..
+    } = *setting;
+    let tokens = setting.micro_batch * setting.sequence_length;
+    let nodes = (n / hardware.per_instance).ceil();
+    let crosses = if nodes > 1.0 { 1.0 } else { 0.0 };
+    let share = 1.0 / setting.split;
+    let Computing {
+        matrix_products,
+        attention,
+        memory,
+    } = computing(theta, hardware, setting);
+    let bytes = collectives * 2.0 * parameters * share;
+    let network = crosses * bytes / (NETWORK_EFFICIENCY * hardware.per_instance * hardware.network);
+    let computing = matrix_products + attention + memory;
+    let both = (computing.powf(OVERLAP) + network.powf(OVERLAP)).powf(1.0 / OVERLAP);
+    let both = both * (1.0 + straggle * nodes.log2());
+    // Tensor parallel: four all-reduces of the layer's activations, six with recomputation.
+    let reduces = if setting.recomputes { 6.0 } else { 4.0 };
+    let of_tensor = reduces * 2.0 * 2.0 * setting.width * tokens * hidden * layers
+        / setting.pipeline
+        * (setting.tensor - 1.0)
+        / setting.tensor;
+    let communication = communication * (bytes * (n - 1.0) / n + of_tensor) / hardware.link;
+    let latency = LAUNCH * layers / setting.pipeline + crosses * HOP * layers * collectives * n;
+    let optimiser = (16.0 * setting.optimised / hardware.bandwidth + STEP) / setting.accumulation;
+    let host = setting.host_per_micro_step + setting.host_per_step / setting.accumulation;
+    let busy = both + communication + latency;
+    // The pipeline fills and drains once a step.
+    let bubble = busy * (setting.pipeline - 1.0) / setting.accumulation;
+    let total = busy + bubble + optimiser + host;
+    Seconds {
+        matrix_products,
+        attention,
+        memory,
+        communication,
+        network,
+        latency,
+        optimiser,
+        waiting: bubble + host,
+        total,
+    }
+}
+
+/// Logarithm of tokens/s of each accelerator.
+pub fn log_speed(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> f64 {
+    let tokens = setting.micro_batch * setting.sequence_length / setting.split;
+    (tokens / seconds(theta, hardware, setting).total).ln()
+}
+
+/// Its derivatives by the coefficients' logarithms, by central differences.
+pub fn gradient(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> [f64; COUNT] {
+    const STEP: f64 = 1e-5;
+    let mut all = [0.0; COUNT];
+    for (index, slope) in all.iter_mut().enumerate() {
+        let moved = |by: f64| {
+            let mut theta = *theta;
+            if let Some(value) = theta.get_mut(index) {
+                *value += by;
+            }
+            log_speed(&theta, hardware, setting)
+        };
+        *slope = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+    }
+    all
+}
+
+/// Half widths are so many standard deviations: the 90 % quantile of grouped cross-validation.
+const QUANTILE: f64 = 1.65;
+/// Scatter of measured runs about any smooth law, in logarithms.
+const NOISE: f64 = 0.025;
+/// Of a measurement that is given, in logarithms.
+const MEASURED: f64 = 0.03;
+const MEASURED_FP8: f64 = 0.06;
+/// How far one type's speed can be from the law that fits the others, where it is of the same kind
+/// as the fitted ones.
+pub const TYPE: f64 = 0.05;
+/// The same of a type that is among the fitted ones.
+const KNOWN_TYPE: f64 = 0.03;
+/// How far somebody's code can be from the code that was measured, in the same setting (an
+/// assumption).
+pub const IMPLEMENTATION: f64 = 0.10;
+/// How far coefficients may differ between types: attention, elements, logits, communication.
+const DRIFT: [(usize, f64); 4] = [(2, 0.10), (4, 0.10), (5, 0.10), (8, 0.30)];
+
+/// The law with what has been measured since: coefficients, a factor of the code, and one of each
+/// measured type, jointly Gaussian in logarithms.
+#[derive(Debug, Clone)]
+pub struct Calibration {
+    theta: [f64; COUNT],
+    /// Logarithm of the factor that all types have in common: another code than the one that was
+    /// measured.
+    code: f64,
+    /// Measured kinds of accelerator, with the logarithm of their factor.
+    kinds: Vec<(String, f64)>,
+    /// Of the coefficients, the code's factor, the types' factors.
+    covariance: Vec<Vec<f64>>,
+}
+
+impl Calibration {
+    /// What the product predicts with before anything is measured.
+    pub fn shipped() -> Self {
+        Self::new(Model::shipped(), IMPLEMENTATION)
+    }
+
+    /// Nothing measured yet. `code_sd`: how far the code may be from the one that the law was
+    /// fitted to, in logarithms.
+    pub fn new(model: &Model, code_sd: f64) -> Self {
+        let mut covariance: Vec<Vec<f64>> = model
+            .covariance
+            .iter()
+            .map(|row| row.iter().copied().chain([0.0]).collect())
+            .collect();
+        covariance.push(
+            [0.0; COUNT]
+                .into_iter()
+                .chain([code_sd * code_sd])
+                .collect(),
+        );
+        Self {
+            theta: model.theta,
+            code: 0.0,
+            kinds: Vec::new(),
+            covariance,
+        }
+    }
+
+    /// For comparisons between types: what the code does to all of them alike is taken out.
+    #[must_use]
+    pub fn relative(&self) -> Self {
+        let mut relative = self.clone();
+        for (place, row) in relative.covariance.iter_mut().enumerate() {
+            for (other, value) in row.iter_mut().enumerate() {
+                if place == COUNT || other == COUNT {
+                    *value = 0.0;
+                }
+            }
+        }
+        relative
+    }
+
+    /// Derivatives of the logarithm of the speed by everything that is uncertain.
+    fn slopes(&self, case: &Case<'_>) -> Vec<f64> {
+        let own = self
+            .kinds
+            .iter()
+            .map(|(name, _)| if name == case.kind { 1.0 } else { 0.0 });
+        gradient(&self.theta, &case.hardware, &case.setting)
+            .into_iter()
+            .chain([1.0])
+            .chain(own)
+            .collect()
+    }
+
+    /// Takes in one measured run: one step of a Kalman filter.
+    pub fn measure(&mut self, case: &Case<'_>, type_sd: f64, tokens_per_second_each: f64) {
+        let kind = case.kind;
+        let is_new = type_sd > 0.0;
+        if is_new && self.kinds.is_empty() {
+            for (index, sd) in DRIFT {
+                self.add_variance(index, sd * sd);
+            }
+        }
+        if self.factor(kind).is_none() {
+            let sd = if is_new {
+                type_sd.max(TYPE)
+            } else {
+                KNOWN_TYPE
+            };
+            self.add_kind(kind, sd);
+        }
+        let noise = if case.setting.is_fp8 {
+            MEASURED_FP8
+        } else {
+            MEASURED
+        };
+        let slopes = self.slopes(case);
+        let surprise = tokens_per_second_each.ln() - self.log_speed(case);
+        let spread: Vec<f64> = self
+            .covariance
+            .iter()
+            .map(|row| dot(row, &slopes))
+            .collect();
+        let total = dot(&spread, &slopes) + noise * noise;
+        let gain: Vec<f64> = spread.iter().map(|value| value / total).collect();
+        let factors = self.kinds.iter_mut().map(|(_, factor)| factor);
+        for (value, gain) in self
+            .theta
+            .iter_mut()
+            .chain([&mut self.code])
+            .chain(factors)
+            .zip(&gain)
+        {
+            *value += gain * surprise;
+        }
+        for (row, gain) in self.covariance.iter_mut().zip(&gain) {
+            for (value, spread) in row.iter_mut().zip(&spread) {
+                *value -= gain * spread;
+            }
+        }
+    }
+
+    /// A type that has been measured for the first time.
+    fn add_kind(&mut self, kind: &str, sd: f64) {
+        self.kinds.push((kind.to_owned(), 0.0));
+        self.covariance.iter_mut().for_each(|row| row.push(0.0));
+        self.covariance.push(vec![0.0; self.covariance.len() + 1]);
+        self.add_variance(self.covariance.len() - 1, sd.powi(2));
+    }
+
+    fn add_variance(&mut self, index: usize, variance: f64) {
+        if let Some(value) = self
+            .covariance
+            .get_mut(index)
+            .and_then(|row| row.get_mut(index))
+        {
+            *value += variance;
+        }
+    }
+
+    fn factor(&self, kind: &str) -> Option<f64> {
+        self.kinds
+            .iter()
+            .find(|(name, _)| name == kind)
+            .map(|(_, factor)| *factor)
+    }
+
+    fn log_speed(&self, case: &Case<'_>) -> f64 {
+        log_speed(&self.theta, &case.hardware, &case.setting)
+            + self.code
+            + self.factor(case.kind).unwrap_or(0.0)
+    }
+
+    /// Tokens/s of each accelerator with its 90 % interval: low, expected, high. `type_sd`: how far
+    /// a type that was never measured may be from the law, in logarithms.
+    pub fn speed(&self, case: &Case<'_>, type_sd: f64) -> [f64; 3] {
+        let slopes = self.slopes(case);
+        let spread: Vec<f64> = self
+            .covariance
+            .iter()
+            .map(|row| dot(row, &slopes))
+            .collect();
+        let of_type = if self.factor(case.kind).is_some() {
+            0.0
+        } else {
+            type_sd
+        };
+        let variance = NOISE * NOISE
+            + dot(&spread, &slopes).max(0.0)
+            + of_type * of_type
+            + case.extra * case.extra;
+        let half = QUANTILE * variance.sqrt();
+        let middle = self.log_speed(case);
+        [(middle - half).exp(), middle.exp(), (middle + half).exp()]
+    }
+
+    /// Time of one micro-step as it is believed now.
+    pub fn seconds(&self, hardware: &Hardware, setting: &Setting) -> Seconds {
+        seconds(&self.theta, hardware, setting)
+    }
+}
+
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(a, b)| a * b).sum()
+}
+
+/// Uncertainty of a chip that is not among the fitted ones (A100, H100), in logarithms: small for
+/// their nearest kin.
+pub fn type_sd(accelerator: &str) -> f64 {
+    let is = |name: &str| accelerator.contains(name);
+    match () {
+        () if is("A100") || is("H100") => 0.0,
+        () if is("H200") => TYPE,
+        () => 0.20,
+    }
+}
+
+impl Calibration {
+    /// Tokens/s of all accelerators together: low, expected, high.
+    pub fn tokens_per_second(&self, case: &Case<'_>) -> [f64; 3] {
+        let each = self.speed(case, type_sd(case.kind));
+        each.map(|speed| speed * case.setting.accelerators)
+    }
+
+    /// Takes in a measured run: tokens/s of all accelerators together.
+    pub fn learn(&mut self, case: &Case<'_>, tokens_per_second: f64) {
+        let each = tokens_per_second / case.setting.accelerators;
+        if each.is_finite() && each > 0.0 {
+            self.measure(case, type_sd(case.kind), each);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! A preview: what an experiment would do, with nothing written. Per candidate and way of buying
+//! the findings, the fit, the advice, the exact request, the forecast and the worst case; and who
+//! cannot win, with the reason.
+
+use bakeoff_domain::catalog;
+use bakeoff_domain::catalog::cluster::Cluster;
+use bakeoff_domain::catalog::model::is_sound;
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::plan::TrialPlan;
+use crate::predict::forecast::{self, Contender, Forecast};
+use crate::predict::strategy::{self, Advice, Question};
+use crate::render::{body, request};
+use crate::setup::Candidate;
+
+/// What would happen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Preview {
+    pub name: String,
+    pub region: String,
+    /// Whether it would be started as it is.
+    pub would_start: bool,
+    /// Everything the linter has to say.
+    pub findings: Vec<Finding>,
+    pub candidates: Vec<CandidatePreview>,
+    /// The most that all trials together could reserve.
+    pub worst_case_usd: Usd,
+    pub budget_usd: Usd,
+}
+
+/// One candidate under one way of buying; its repeats are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CandidatePreview {
+    #[serde(flatten)]
+    pub plan: TrialPlan,
+    /// Trials of this kind.
+    pub repeats: u32,
+    /// Why it cannot win; empty when it can, or when nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cannot_win: Option<String>,
+    /// A profile for this type that keeps the global batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Advice>,
+    /// Why there is no advice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_advice: Option<String>,
+    /// The CreateTrainingJob body as it would be sent, but for the names that each attempt gets.
+    #[schema(value_type = Object)]
+    pub create_training_job: Option<Value>,
+}
+
+/// Stands for what each attempt gets.
+const ATTEMPT: &str = "attempt-id";
+const TRIAL: &str = "trial-id";
+
+/// Puts the plans of an experiment together with advice and requests.
+pub fn preview(
+    spec: &ExperimentSpec,
+    findings: Vec<Finding>,
+    plans: Vec<TrialPlan>,
+    installation: &str,
+) -> Preview {
+    let stops = findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Error);
+    let would_start = !stops && plans.iter().any(|plan| !plan.refused);
+    let worst_case_usd = plans
+        .iter()
+        .filter(|plan| !plan.refused)
+        .filter_map(|plan| plan.worst_case)
+        .map(|worst| worst.total_usd)
+        .sum();
+    let job_name = format!("bakeoff-{installation}-{ATTEMPT}");
+    let kinds: Vec<TrialPlan> = plans.into_iter().filter(|plan| plan.repeat == 1).collect();
+    let reasons = reasons(spec, &kinds);
+    let advice = if kinds.is_empty() {
+        Vec::new()
+    } else {
+        advice(spec)
+    };
+    let candidates = kinds.into_iter().zip(reasons).map(|(plan, cannot_win)| {
+        let place = spec
+            .candidates
+            .iter()
+            .position(|candidate| candidate.name == plan.candidate);
+        let of_candidate = place.and_then(|place| advice.get(place)).cloned();
+        let (advice, no_advice) = match of_candidate {
+            Some(Ok(advice)) => (Some(advice), None),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, None),
+        };
+        let create_training_job = plan
+            .request
+            .as_ref()
+            .map(|template| body::body(&request::for_attempt(template, &job_name, ATTEMPT, TRIAL)));
+        let repeats = place
+            .and_then(|place| spec.candidates.get(place))
+            .map_or(1, |candidate| candidate.repeats);
+        CandidatePreview {
+            plan,
+            repeats,
+            cannot_win,
+            advice,
+            no_advice,
+            create_training_job,
+        }
+    });
+    Preview {
+        name: spec.name.clone(),
+        region: spec.region.clone(),
+        would_start,
+        candidates: candidates.collect(),
+        findings,
+        worst_case_usd,
+        budget_usd: spec.budget_usd,
+    }
+}
+
+/// Why each cannot win.
+fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
+    let label = |plan: &TrialPlan| match plan.purchase_option {
+        PurchaseOption::OnDemand => plan.candidate.clone(),
+        PurchaseOption::Spot => format!("{} on spot", plan.candidate),
+    };
+    let names: Vec<String> = plans.iter().map(label).collect();
+    let mut reasons: Vec<Option<String>> = plans
+        .iter()
+        .map(|plan| {
+            let refusal = plan
+                .findings
+                .iter()
+                .find(|finding| finding.severity >= Severity::Refused);
+            let odd = plan.incomparable.as_ref();
+            refusal
+                .map(|finding| format!("refused: {}", finding.message))
+                .or_else(|| {
+                    odd.map(|finding| {
+                        format!("it would run, but not be ranked: {}", finding.message)
+                    })
+                })
+        })
+        .collect();
+    let relative = relative(spec, plans);
+    let mut places = Vec::new();
+    let mut contenders = Vec::new();
+    let all = plans
+        .iter()
+        .zip(&names)
+        .zip(&relative)
+        .zip(&reasons)
+        .enumerate();
+    for (place, (((plan, name), relative), reason)) in all {
+        if let (Some(forecast), Some(relative), None) = (&plan.forecast, relative, reason) {
+            places.push(place);
+            contenders.push(Contender {
+                name,
+                forecast,
+                relative,
+                option: plan.purchase_option,
+            });
+        }
+    }
+    for (place, reason) in places
+        .into_iter()
+        .zip(forecast::cannot_win(spec, &contenders))
+    {
+        if let Some(slot) = reasons.get_mut(place) {
+            *slot = reason;
+        }
+    }
+    reasons
+}
+
+/// Forecasts for comparison: without what every candidate has in common.
+fn relative(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Forecast>> {
+    let calibration = forecast::calibrated(spec).relative();
+    let of = |plan: &TrialPlan| {
+        let candidate = spec
+            .candidates
+            .iter()
+            .find(|candidate| candidate.name == plan.candidate)?;
+        forecast::forecast(
+            spec,
+            Candidate::of(spec, candidate)?,
+            plan.purchase_option,
+            plan.price.as_ref(),
+            &calibration,
+        )
+    };
+    plans.iter().map(of).collect()
+}
+
+/// Advice for each candidate of the experiment, in their order.
+fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
+    let Some(workload) = spec
+        .workload
+        .as_ref()
+        .filter(|workload| is_sound(&workload.model))
+    else {
+        return Vec::new();
+    };
+    let calibration = forecast::calibrated(spec);
+    let global_batch = workload
+        .global_batch
+        .or_else(|| usual_batch(spec))
+        .unwrap_or_default();
+    let of = |candidate: &bakeoff_domain::spec::CandidateSpec| {
+        let instance = catalog::find(&candidate.instance_type)
+            .ok_or_else(|| format!("`{}` is not an instance type", candidate.instance_type))?;
+        strategy::advise(Question {
+            model: &workload.model,
+            precision: workload.precision,
+            global_batch,
+            cluster: Cluster {
+                instance,
+                count: candidate.instance_count,
+            },
+            calibration: &calibration,
+        })
+    };
+    spec.candidates.iter().map(of).collect()
+}
+
+/// The global batch that most candidates make; of equally many, the first.
+fn usual_batch(spec: &ExperimentSpec) -> Option<u64> {
+    let made = |candidate: &bakeoff_domain::spec::CandidateSpec| {
+        candidate
+            .profile
+            .as_ref()
+            .map(|profile| profile.global_batch(candidate.accelerators()))
+    };
+    let all: Vec<u64> = spec.candidates.iter().filter_map(made).collect();
+    let times = |batch: &u64| all.iter().filter(|other| *other == batch).count();
+    all.iter().rev().max_by_key(|batch| times(batch)).copied()
+}

@@ -1,0 +1,289 @@
+//! From a spec to the request of a job: what is sent for one candidate under one purchase option,
+//! and what each attempt adds. What that costs and whether it is sensible is the business of
+//! [`crate::plan`] and [`crate::lint`].
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::sagemaker::request::{Debugger, MARKER, Profiler, TrainingJobRequest};
+use bakeoff_domain::spec::{
+    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
+    PurchaseOption, WorkloadSpec,
+};
+
+use crate::render::deepspeed;
+use crate::render::sdk::{self, Launch};
+use crate::setup::Candidate;
+
+/// EBS volume where the profile names none, GB. SageMaker ignores it on types with local NVMe.
+const VOLUME_GB_DEFAULT: u32 = 100;
+
+/// The request without name, marker and checkpoint folder: each attempt adds its own.
+pub fn template(
+    spec: &ExperimentSpec,
+    whole: Candidate<'_>,
+    option: PurchaseOption,
+    steps: u64,
+) -> TrainingJobRequest {
+    let Candidate {
+        workload,
+        spec: candidate,
+        profile,
+    } = whole;
+    let is_spot = option == PurchaseOption::Spot;
+    let techniques = &workload.techniques;
+    TrainingJobRequest {
+        job_name: String::new(),
+        image: workload.image.clone(),
+        role_arn: workload.role_arn.clone(),
+        instance_type: candidate.instance_type.clone(),
+        instance_count: candidate.instance_count,
+        metrics_time_series: false,
+        instance_groups: Vec::new(),
+        volume_size_gb: profile.volume_size_gb.unwrap_or(VOLUME_GB_DEFAULT),
+        channels: workload.channels.clone(),
+        output_s3_uri: workload.output_s3_uri.clone(),
+        hyperparameters: hyperparameters(spec, whole, steps),
+        environment: profile.environment.clone(),
+        metrics: workload.metrics.clone(),
+        max_runtime_seconds: spec.max_runtime_seconds,
+        max_wait_seconds: if is_spot { spec.max_wait_seconds } else { None },
+        checkpoint: spec.checkpoint.clone(),
+        keep_alive_seconds: spec
+            .keep_alive_seconds
+            .filter(|seconds| *seconds > 0 && !is_spot),
+        retry_attempts: techniques.retry_attempts,
+        infra_check: techniques.infra_check,
+        profiler: techniques.profiler.as_ref().map(|wanted| Profiler {
+            interval_milliseconds: wanted.interval_milliseconds,
+            rules: wanted
+                .rules
+                .iter()
+                .map(|rule| sdk::profiler_rule(rule, &spec.region))
+                .collect(),
+        }),
+        debugger: debugger(spec, whole),
+        tags: BTreeMap::from([(
+            "bakeoff:managed-by".to_owned(),
+            "bakeoff-control-plane".to_owned(),
+        )]),
+    }
+}
+
+/// The debugger's hook with the collections that its rules need, and its rules. The SDK leaves the
+/// hook out where several processes would write checkpoints and tensors to one place.
+fn debugger(spec: &ExperimentSpec, candidate: Candidate<'_>) -> Option<Debugger> {
+    let wanted = candidate.workload.techniques.debugger.as_ref()?;
+    let is_hook_off = has_no_hook(spec.checkpoint.is_some(), candidate);
+    let mut debugger = Debugger {
+        is_hook_off,
+        collections: wanted.collections.clone(),
+        rules: Vec::new(),
+    };
+    for rule in &wanted.rules {
+        let (rule, collection) = sdk::debug_rule(rule, &spec.region);
+        debugger.rules.push(rule);
+        if let Some(name) = collection {
+            let every = BTreeMap::from([("save_interval".to_owned(), "500".to_owned())]);
+            debugger.collections.entry(name.to_owned()).or_insert(every);
+        }
+    }
+    Some(debugger)
+}
+
+/// Whether the SDK leaves the debugger's hook out.
+pub fn has_no_hook(has_checkpoint: bool, candidate: Candidate<'_>) -> bool {
+    let library = candidate.profile.library;
+    let is_distributed = candidate.spec.instance_count > 1 || library != ParallelLibrary::None;
+    library == ParallelLibrary::ParameterServer || has_checkpoint && is_distributed
+}
+
+fn hyperparameters(
+    spec: &ExperimentSpec,
+    whole: Candidate<'_>,
+    steps: u64,
+) -> BTreeMap<String, String> {
+    let Candidate {
+        workload,
+        spec: candidate,
+        profile,
+    } = whole;
+    let mut own = BTreeMap::new();
+    if !workload.omit_plan_hyperparameters {
+        own = shape_hyperparameters(workload, profile, steps);
+        if profile.library == ParallelLibrary::Deepspeed {
+            own.insert(DEEPSPEED.to_owned(), deepspeed_json(whole));
+        }
+    }
+    own.extend(workload.hyperparameters.clone());
+    own.extend(profile.hyperparameters.clone());
+    let Some(script) = &workload.script else {
+        return own;
+    };
+    let mut all: BTreeMap<String, String> = own
+        .into_iter()
+        .map(|(key, value)| (key, sdk::encoded(&value)))
+        .collect();
+    all.extend(sdk::script(script, &spec.region));
+    all.extend(sdk::launch(Launch {
+        library: profile.library,
+        instance_type: &candidate.instance_type,
+        smp_parameters: &profile.smp(),
+        processes_per_host: profile
+            .processes_per_host
+            .or_else(|| processes(candidate, profile)),
+        mpi_options: &profile.mpi_options,
+    }));
+    all
+}
+
+/// MPI starts one process on each instance unless it is told how many; a plan counts on one for
+/// each accelerator.
+fn processes(candidate: &CandidateSpec, profile: &ProfileSpec) -> Option<u32> {
+    let each = candidate.accelerators() / candidate.instance_count.max(1);
+    (profile.library == ParallelLibrary::Horovod).then_some(each)
+}
+
+/// Argument of Hugging Face's Trainer that takes DeepSpeed's configuration, as a path or as JSON. A
+/// user's own value is kept.
+pub const DEEPSPEED: &str = "deepspeed";
+
+/// DeepSpeed's configuration as one line of JSON.
+pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
+    let Candidate {
+        workload, profile, ..
+    } = candidate;
+    let batch = candidate.global_batch();
+    serde_json::Value::Object(deepspeed::configuration(profile, workload.precision, batch))
+        .to_string()
+}
+
+/// Hyperparameters that follow from model and profile: a user's own would make a job train
+/// something else than its plan says.
+pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_seq_length",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "max_steps",
+    "zero_stage",
+    "cpu_offload",
+    "distributed_library",
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "num_key_value_heads",
+    "intermediate_size",
+    "lora_rank",
+    "bf16",
+    "fp16",
+    "activation_offload",
+];
+
+/// What the training script needs to build this model and this strategy, under Hugging Face's
+/// argument names.
+fn shape_hyperparameters(
+    workload: &WorkloadSpec,
+    profile: &ProfileSpec,
+    steps: u64,
+) -> BTreeMap<String, String> {
+    let shape = &workload.model;
+    let offload = match profile.cpu_offload {
+        CpuOffload::None => "none",
+        CpuOffload::Optimizer => "optimizer",
+        CpuOffload::OptimizerAndParameters => "optimizer_and_parameters",
+    };
+    let mut entries = vec![
+        ("num_hidden_layers", shape.layers.to_string()),
+        ("hidden_size", shape.hidden.to_string()),
+        ("num_attention_heads", shape.heads.to_string()),
+        ("vocab_size", shape.vocabulary.to_string()),
+        ("max_seq_length", shape.sequence_length.to_string()),
+        (
+            "per_device_train_batch_size",
+            profile.micro_batch_per_gpu.to_string(),
+        ),
+        (
+            "gradient_accumulation_steps",
+            profile.gradient_accumulation_steps.to_string(),
+        ),
+        (
+            "gradient_checkpointing",
+            profile.activation_checkpointing.to_string(),
+        ),
+        ("max_steps", steps.to_string()),
+        ("zero_stage", profile.zero_stage.to_string()),
+        ("cpu_offload", offload.to_owned()),
+        ("distributed_library", profile.library.as_str().to_owned()),
+        (
+            "tensor_parallel_degree",
+            profile.tensor_parallel_degree.to_string(),
+        ),
+        (
+            "pipeline_parallel_degree",
+            profile.pipeline_parallel_degree.to_string(),
+        ),
+    ];
+    let optional = [
+        ("num_key_value_heads", shape.kv_heads),
+        ("intermediate_size", shape.intermediate),
+        ("lora_rank", shape.lora_rank),
+    ];
+    match workload.precision {
+        Precision::Bf16 => entries.push(("bf16", "true".to_owned())),
+        Precision::Fp16 => entries.push(("fp16", "true".to_owned())),
+        Precision::Fp32 => {}
+    }
+    if profile.activation_offload {
+        entries.push(("activation_offload", "true".to_owned()));
+    }
+    entries.extend(
+        optional
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?.to_string()))),
+    );
+    entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// What the script finds in its environment: its trial, and where and with what it may push the
+/// trial's metrics.
+pub const TRIAL_VARIABLE: &str = "BAKEOFF_TRIAL_ID";
+pub const URL_VARIABLE: &str = "BAKEOFF_URL";
+pub const PUSH_TOKEN_VARIABLE: &str = "BAKEOFF_PUSH_TOKEN";
+
+/// The request of one attempt: its deterministic name, its marker, its trial's own checkpoint
+/// folder. A retry keeps the folder, so that it resumes where the last attempt left off.
+#[must_use]
+pub fn for_attempt(
+    template: &TrainingJobRequest,
+    job_name: &str,
+    marker: &str,
+    trial: &str,
+) -> TrainingJobRequest {
+    let mut request = template.clone();
+    job_name.clone_into(&mut request.job_name);
+    request
+        .environment
+        .insert(MARKER.to_owned(), marker.to_owned());
+    request
+        .environment
+        .insert(TRIAL_VARIABLE.to_owned(), trial.to_owned());
+    if let Some(checkpoint) = &mut request.checkpoint {
+        checkpoint.s3_uri = format!("{}/{trial}", checkpoint.s3_uri.trim_end_matches('/'));
+    }
+    request
+        .tags
+        .insert("bakeoff:trial".to_owned(), trial.to_owned());
+    sdk::name(&mut request);
+    request
+}
+
+/// `bakeoff-<installation>-<attempt>`: 8 + 8 + 1 + 32 of SageMaker's 63 characters.
+pub fn job_name(installation: &str, attempt: uuid::Uuid) -> String {
+    format!("bakeoff-{installation}-{}", attempt.as_simple())
+}

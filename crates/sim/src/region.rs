@@ -1,0 +1,88 @@
+//! The region as its protocols see it: the world behind a lock, the time, the objects in S3.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bakeoff_domain::clock::Timescale;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::objects;
+use crate::world::World;
+
+/// The region as the wire layers see it: the world behind a lock, and the time.
+#[derive(Clone)]
+pub(crate) struct Region {
+    world: Arc<Mutex<World>>,
+    scale: Timescale,
+    /// Set when time is stepped by hand.
+    manual: Option<Arc<Mutex<DateTime<Utc>>>>,
+    s3_root: Arc<PathBuf>,
+}
+
+impl Region {
+    /// Time runs on a scale, or stands still at a moment until it is advanced.
+    pub(crate) fn new(
+        world: World,
+        scale: Timescale,
+        manual: Option<DateTime<Utc>>,
+        s3_root: PathBuf,
+    ) -> Self {
+        Self {
+            world: Arc::new(Mutex::new(world)),
+            scale,
+            manual: manual.map(|moment| Arc::new(Mutex::new(moment))),
+            s3_root: Arc::new(s3_root),
+        }
+    }
+
+    /// Time moves by itself.
+    pub(crate) fn runs(&self) -> bool {
+        self.manual.is_none()
+    }
+
+    /// The virtual moment.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the region's one look at real time"
+    )]
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        match &self.manual {
+            Some(moment) => *moment.lock().unwrap_or_else(PoisonError::into_inner),
+            None => self.scale.at(Utc::now()),
+        }
+    }
+
+    /// Steps a manual clock; false when time runs by itself.
+    pub(crate) fn advance(&self, by: TimeDelta) -> bool {
+        self.manual
+            .as_ref()
+            .map(|moment| *moment.lock().unwrap_or_else(PoisonError::into_inner) += by)
+            .is_some()
+    }
+
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut world)
+    }
+
+    /// The file that an S3 object is.
+    pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
+        let rest = uri
+            .strip_prefix("s3://")
+            .filter(|rest| !rest.contains(".."))?;
+        Some(self.s3_root.join(rest))
+    }
+
+    /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
+    pub(crate) fn has_object(&self, uri: &str) -> bool {
+        let Some((bucket, prefix)) = uri
+            .strip_prefix("s3://")
+            .map(|rest| rest.split_once('/').unwrap_or((rest, "")))
+        else {
+            return false;
+        };
+        let root = self.s3_root.join(bucket);
+        let is_safe = !bucket.is_empty() && !uri.contains("..");
+        is_safe && objects::any_file(&root, &root, prefix)
+    }
+}

@@ -1,0 +1,25 @@
+//! What a CreateTrainingJob request says, as far as several parts of the region need it.
+
+use serde_json::Value;
+
+/// Type and count of each kind of instance that a request asks for.
+pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
+    let read = |group: &Value| {
+        Some((
+            group["InstanceType"].as_str()?.to_owned(),
+            group["InstanceCount"].as_u64()?,
+        ))
+    };
+    let resources = &body["ResourceConfig"];
+    match resources["InstanceGroups"].as_array() {
+        Some(groups) => groups.iter().filter_map(read).collect(),
+        None => read(resources).into_iter().collect(),
+    }
+}
+
+/// Seconds; SageMaker's own limit where it says nothing.
+pub(crate) fn max_runtime(request: &Value) -> u64 {
+    request["StoppingCondition"]["MaxRuntimeInSeconds"]
+        .as_u64()
+        .unwrap_or(86_400)
+}

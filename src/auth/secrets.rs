@@ -1,0 +1,33 @@
+//! Where secrets are made, and what others are derived with.
+
+use hmac::{Hmac, KeyInit, Mac};
+use rand::Rng;
+use sha2::Sha256;
+
+/// 256 random bits.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that makes secrets"
+)]
+pub fn secret() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    rand::rng().fill(&mut bytes);
+    bytes
+}
+
+/// HMAC-SHA-256.
+pub fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
+        .unwrap_or_else(|_| unreachable!("HMAC takes a key of any length"));
+    mac.update(message);
+    mac
+}
+
+/// The key of an installation's events, as an API destination sends it: `Authorization: Bearer
+/// bke_…`.
+pub fn events_key(secret_key: &[u8; 32]) -> String {
+    format!(
+        "bke_{}",
+        hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes())
+    )
+}

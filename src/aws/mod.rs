@@ -1,0 +1,443 @@
+//! AWS as the tasks see it: every call that leaves passes the limiter of its operation and is
+//! counted, page by page. What a call means is the ports' business, what to do next is the
+//! domain's.
+//!
+//! What is not there is believed only of the account that this installation's jobs are in: see
+//! [`Aws::confirm_account`].
+
+mod operation;
+pub mod sns;
+
+pub use operation::Operation;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::limiter::Limiter;
+use bakeoff_domain::sagemaker::observed::ObservedJob;
+use bakeoff_domain::sagemaker::ports::{
+    Identity, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, MetricQuery,
+    Objects, Page, PageRequest, PriceList, Products, Quotas, Series, TrainingJobs, Window,
+};
+use bakeoff_domain::sagemaker::quota::Quota;
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::clock::Clock;
+use crate::crash;
+use crate::pulse::Pulse;
+use crate::store::calls::Tally;
+
+/// A call that is paced waits so often, and so long (domain clock), before it is put off.
+const WAITS_MAX: u32 = 50;
+const WAIT_MAX: TimeDelta = TimeDelta::seconds(5);
+/// Pages of one answer. SageMaker has some thousands of quotas and products; names of checkpoints
+/// do not sort by time, so all are listed.
+const LIST_PAGES_MAX: u32 = 200;
+/// How long (domain clock) an account that was confirmed is not asked for again: less than between
+/// two looks at a job.
+const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
+
+/// The ports to AWS.
+#[derive(Clone)]
+pub struct Ports {
+    pub jobs: Arc<dyn TrainingJobs>,
+    pub metrics: Arc<dyn JobMetrics>,
+    pub quotas: Arc<dyn Quotas>,
+    pub objects: Arc<dyn Objects>,
+    pub prices: Arc<dyn PriceList>,
+    pub iterations: Arc<dyn IterationMetrics>,
+    pub identity: Arc<dyn Identity>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    limiter: Limiter,
+    /// Since the last flush.
+    fresh: Tally,
+}
+
+/// The account that the installation's jobs are in, and when the credentials were last seen to be
+/// of it.
+#[derive(Debug, Default)]
+struct Account {
+    expected: Option<String>,
+    confirmed_at: Option<DateTime<Utc>>,
+}
+
+/// What asking for a page of metrics came to.
+#[derive(Debug)]
+pub struct MetricsPage {
+    /// AWS bills it, or may: a reply that was lost counts, a refusal does not.
+    pub is_billed: bool,
+    /// For each query what this page has of it.
+    pub reply: Result<Page<Series>, AwsError>,
+}
+
+/// AWS, counted and paced. Shared by all tasks.
+pub struct Aws {
+    ports: Ports,
+    clock: Clock,
+    lanes: Mutex<BTreeMap<Operation, Lane>>,
+    account: Mutex<Account>,
+}
+
+impl Aws {
+    /// `calls_per_second`: where learning begins; 1 outside tests.
+    pub fn new(ports: Ports, clock: Clock, calls_per_second: f64) -> Self {
+        let lanes = Operation::ALL.map(|operation| {
+            let fresh = Tally {
+                operation: operation.as_str().to_owned(),
+                ..Tally::default()
+            };
+            (
+                operation,
+                Lane {
+                    limiter: operation.limiter(calls_per_second),
+                    fresh,
+                },
+            )
+        });
+        Self {
+            ports,
+            clock,
+            lanes: Mutex::new(lanes.into_iter().collect()),
+            account: Mutex::default(),
+        }
+    }
+
+    /// Binds it to the account that the installation's jobs are in.
+    pub fn expect_account(&self, account: &str) {
+        let mut known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Account {
+            expected: Some(account.to_owned()),
+            confirmed_at: None,
+        };
+    }
+
+    /// Whether it is bound to an account.
+    pub fn knows_account(&self) -> bool {
+        self.account
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .expected
+            .is_some()
+    }
+
+    fn with<T>(
+        &self,
+        operation: Operation,
+        act: impl FnOnce(&mut Lane, DateTime<Utc>) -> T,
+    ) -> Option<T> {
+        let now = self.clock.now();
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.get_mut(&operation).map(|lane| act(lane, now))
+    }
+
+    /// Jobs that may be created now without being throttled.
+    pub fn creates_available(&self) -> usize {
+        self.with(Operation::CreateTrainingJob, |lane, now| {
+            lane.limiter.available(now)
+        })
+        .unwrap_or(0)
+    }
+
+    /// How long until another job may be created.
+    pub fn creates_after(&self) -> TimeDelta {
+        let wait = self.with(Operation::CreateTrainingJob, |lane, now| {
+            lane.limiter.wait(now)
+        });
+        wait.unwrap_or(TimeDelta::zero())
+    }
+
+    /// Takes a call of an operation, or says how long until there is one.
+    pub fn take(&self, operation: Operation) -> Result<(), TimeDelta> {
+        self.with(operation, |lane, now| lane.limiter.take(now))
+            .unwrap_or(Ok(()))
+    }
+
+    /// Waits for a call of an operation, but not for long: whoever waits may hold a lease.
+    pub async fn wait_for(&self, operation: Operation) -> Result<(), AwsError> {
+        for _ in 0..WAITS_MAX {
+            match self.take(operation) {
+                Ok(()) => return Ok(()),
+                Err(wait) if wait > WAIT_MAX => break,
+                Err(wait) => self.clock.sleep(wait).await,
+            }
+        }
+        Err(AwsError::Throttled(format!(
+            "{} is paced, and its turn has not come",
+            operation.as_str()
+        )))
+    }
+
+    /// Calls per second that an operation is paced at.
+    pub fn rates(&self) -> Vec<(&'static str, f64)> {
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes
+            .iter()
+            .map(|(operation, lane)| (operation.as_str(), lane.limiter.rate()))
+            .collect()
+    }
+
+    /// What was called since the last time.
+    pub fn take_tallies(&self) -> Vec<Tally> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let called = lanes.values_mut().filter(|lane| lane.fresh.calls > 0);
+        called
+            .map(|lane| {
+                let empty = Tally {
+                    operation: lane.fresh.operation.clone(),
+                    ..Tally::default()
+                };
+                std::mem::replace(&mut lane.fresh, empty)
+            })
+            .collect()
+    }
+
+    fn count<T>(
+        &self,
+        operation: Operation,
+        reply: Result<T, AwsError>,
+        metrics: usize,
+    ) -> Result<T, AwsError> {
+        let outcome = match &reply {
+            Err(AwsError::Throttled(_)) => "throttled",
+            Err(AwsError::Unknown(_)) => "failed",
+            Ok(_) | Err(_) => "answered",
+        };
+        metrics::counter!("bakeoff_aws_calls_total", "operation" => operation.as_str(), "outcome" => outcome)
+            .increment(1);
+        self.with(operation, |lane, now| {
+            lane.fresh.calls += 1;
+            lane.fresh.throttled += i64::from(outcome == "throttled");
+            lane.fresh.failed += i64::from(outcome == "failed");
+            lane.fresh.metrics += i64::try_from(metrics).unwrap_or_default();
+            if outcome != "failed" {
+                lane.limiter.heard(outcome == "throttled", now);
+            }
+        });
+        reply
+    }
+
+    /// Every page of an answer, each paced and counted; an error when there are more than
+    /// `pages_max`.
+    async fn pages<T, F>(
+        &self,
+        operation: Operation,
+        pages_max: u32,
+        mut ask: impl FnMut(Option<String>) -> F,
+    ) -> Result<Vec<T>, AwsError>
+    where
+        F: Future<Output = Result<Page<T>, AwsError>>,
+    {
+        let (mut items, mut token) = (Vec::new(), None);
+        for _ in 0..pages_max {
+            self.wait_for(operation).await?;
+            let page = self.count(operation, ask(token).await, 0)?;
+            items.extend(page.items);
+            token = page.next;
+            if token.is_none() {
+                return Ok(items);
+            }
+        }
+        Err(AwsError::Unknown(format!(
+            "{} has more than {pages_max} pages",
+            operation.as_str()
+        )))
+    }
+
+    /// The account that the credentials belong to.
+    pub async fn caller_account(&self) -> Result<String, AwsError> {
+        self.wait_for(Operation::GetCallerIdentity).await?;
+        self.count(
+            Operation::GetCallerIdentity,
+            self.ports.identity.account().await,
+            0,
+        )
+    }
+
+    /// Something looks as if the credentials had changed: they are asked for again, however short
+    /// ago they were confirmed.
+    pub fn doubt_account(&self) {
+        self.account
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .confirmed_at = None;
+    }
+
+    /// That the credentials are of the account that the installation's jobs are in. With another's,
+    /// every job of ours would look as if it had vanished, and new ones would run where nobody
+    /// looks.
+    pub async fn confirm_account(&self) -> Result<(), AwsError> {
+        let now = self.clock.now();
+        let expected = {
+            let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(expected) = known.expected.clone() else {
+                return Err(AwsError::Unknown(
+                    "it is not known yet which account the jobs are in".to_owned(),
+                ));
+            };
+            if known
+                .confirmed_at
+                .is_some_and(|at| (now - at).abs() < ACCOUNT_TRUSTED)
+            {
+                return Ok(());
+            }
+            expected
+        };
+        let account = self.caller_account().await?;
+        if account != expected {
+            let why = format!(
+                "the credentials are of account {account}, and this installation's jobs are in {expected}; start the \
+                 service with credentials of {expected}"
+            );
+            tracing::error!(why, "AWS answers for another account");
+            return Err(AwsError::Denied(why));
+        }
+        self.account
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .confirmed_at = Some(now);
+        Ok(())
+    }
+
+    /// The caller has already taken a call from the limiter, so nothing here waits.
+    pub async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
+        crash::point("before_create");
+        let reply = self.ports.jobs.create(request).await;
+        crash::point("after_create");
+        self.count(Operation::CreateTrainingJob, reply, 0)
+    }
+
+    /// A job that is not found is not there: the account has been confirmed.
+    pub async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
+        self.wait_for(Operation::DescribeTrainingJob).await?;
+        let reply = self.count(
+            Operation::DescribeTrainingJob,
+            self.ports.jobs.describe(job_name).await,
+            0,
+        );
+        if matches!(reply, Err(AwsError::NotFound(_))) {
+            self.confirm_account().await?;
+        }
+        reply
+    }
+
+    pub async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
+        self.wait_for(Operation::StopTrainingJob).await?;
+        crash::point("before_stop");
+        let reply = self.ports.jobs.stop(job_name).await;
+        crash::point("after_stop");
+        self.count(Operation::StopTrainingJob, reply, 0)
+    }
+
+    pub async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
+        self.wait_for(Operation::UpdateTrainingJob).await?;
+        crash::point("before_end_pool");
+        let reply = self.ports.jobs.end_pool(job_name).await;
+        crash::point("after_end_pool");
+        self.count(Operation::UpdateTrainingJob, reply, 0)
+    }
+
+    /// A page of our jobs.
+    pub async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
+        self.wait_for(Operation::ListTrainingJobs).await?;
+        self.count(
+            Operation::ListTrainingJobs,
+            self.ports.jobs.list(page).await,
+            0,
+        )
+    }
+
+    pub async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError> {
+        self.wait_for(Operation::ListTags).await?;
+        self.count(Operation::ListTags, self.ports.jobs.tags(arn).await, 0)
+    }
+
+    /// A page of some series. The caller has waited for its turn, and counted what it asks for: AWS
+    /// bills that, whatever becomes of the reply.
+    pub async fn metrics_page(
+        &self,
+        queries: &[MetricQuery],
+        window: Window,
+        token: Option<String>,
+    ) -> MetricsPage {
+        let reply = self.ports.metrics.read(queries, window, token).await;
+        let is_billed = matches!(reply, Ok(_) | Err(AwsError::Unknown(_)));
+        let metrics = if is_billed { queries.len() } else { 0 };
+        MetricsPage {
+            is_billed,
+            reply: self.count(Operation::GetMetricData, reply, metrics),
+        }
+    }
+
+    pub async fn read_iterations(
+        &self,
+        queries: &[IterationQuery],
+    ) -> Result<Vec<Vec<IterationPoint>>, AwsError> {
+        self.wait_for(Operation::BatchGetMetrics).await?;
+        self.count(
+            Operation::BatchGetMetrics,
+            self.ports.iterations.read(queries).await,
+            0,
+        )
+    }
+
+    /// Every product of SageMaker's list in a region that may be about training.
+    pub async fn list_prices(&self, region: &str) -> Result<Vec<String>, AwsError> {
+        let mut products = Vec::new();
+        for kind in [Products::TrainingInstances, Products::Volumes] {
+            let ask = |token| self.ports.prices.products(region, kind, token);
+            products.extend(
+                self.pages(Operation::GetProducts, LIST_PAGES_MAX, ask)
+                    .await?,
+            );
+        }
+        Ok(products)
+    }
+
+    pub async fn training_quotas(&self) -> Result<Vec<Quota>, AwsError> {
+        self.pages(Operation::ListServiceQuotas, LIST_PAGES_MAX, |token| {
+            self.ports.quotas.training(token)
+        })
+        .await
+    }
+
+    /// When the newest object below a prefix was written.
+    pub async fn newest_object(
+        &self,
+        s3_uri: &str,
+        pulse: &Pulse,
+    ) -> Result<Option<DateTime<Utc>>, AwsError> {
+        let ask = |token| {
+            pulse.beat();
+            self.ports.objects.written(s3_uri, token)
+        };
+        Ok(self
+            .pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
+            .await?
+            .into_iter()
+            .max())
+    }
+
+    /// A small object of our own.
+    pub async fn get_object(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
+        self.wait_for(Operation::GetObject).await?;
+        self.count(
+            Operation::GetObject,
+            self.ports.objects.get(s3_uri).await,
+            0,
+        )
+    }
+
+    pub async fn put_object(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError> {
+        self.wait_for(Operation::PutObject).await?;
+        self.count(
+            Operation::PutObject,
+            self.ports.objects.put(s3_uri, body).await,
+            0,
+        )
+    }
+}

@@ -1,0 +1,173 @@
+//! Figures of trials and runs: of each metric the series that is believed, its steady mean and its
+//! latest value. Two queries, however many subjects; points are never read.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::measure::eta::Progress;
+use bakeoff_domain::measure::metric::{self, Source};
+use bakeoff_domain::measure::steady::{Bucket, Steady, steady};
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::store::series::Series;
+use crate::store::{Store, StoreError};
+
+/// What tables show of a metric over time: everything else is last values.
+const STEADY: [&str; 5] = [
+    metric::TOKENS_PER_SECOND,
+    metric::SAMPLES_PER_SECOND,
+    metric::STEPS_PER_SECOND,
+    metric::GPU_UTILIZATION,
+    metric::GPU_MEMORY_UTILIZATION,
+];
+const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
+
+/// Figures of some subjects.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// The believed series of each subject: a handful.
+    series: BTreeMap<Uuid, Vec<Series>>,
+    steady: BTreeMap<i32, Option<Steady>>,
+    /// Rollups of unsettled series, which may still run.
+    buckets: BTreeMap<i32, Vec<Bucket>>,
+}
+
+/// Of the series of one metric of a subject, the one that is believed: of the best source that has
+/// points. They come ordered by subject and metric, and stay so.
+pub fn preferred(series: Vec<Series>) -> Vec<Series> {
+    let mut best: Vec<Series> = Vec::with_capacity(series.len());
+    for one in series.into_iter().filter(|one| one.points > 0) {
+        match best
+            .last_mut()
+            .filter(|last| (last.subject_id, &last.metric) == (one.subject_id, &one.metric))
+        {
+            Some(last) if one.source < last.source => *last = one,
+            Some(_) => {}
+            None => best.push(one),
+        }
+    }
+    best
+}
+
+impl Figures {
+    pub async fn load(store: &Store, subjects: &[Uuid]) -> Result<Self, StoreError> {
+        if subjects.is_empty() {
+            return Ok(Self::default());
+        }
+        let wanted: Vec<String> = STEADY
+            .iter()
+            .chain(&LAST)
+            .map(|name| (*name).to_owned())
+            .collect();
+        let series = preferred(store.series_of(subjects, Some(&wanted)).await?);
+        let is_needed = |one: &Series| {
+            STEADY.contains(&one.metric.as_str())
+                || one.metric == metric::STEP
+                || one.last_step.is_some()
+        };
+        let unsettled: Vec<i32> = series
+            .iter()
+            .filter(|one| one.steady.is_none() && is_needed(one))
+            .map(|one| one.id)
+            .collect();
+        let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
+        if !unsettled.is_empty() {
+            for (id, bucket) in store.rollups(&unsettled).await? {
+                buckets.entry(id).or_default().push(bucket);
+            }
+        }
+        let figure = |one: &Series| match &one.steady {
+            Some(settled) => settled.clone(),
+            None => buckets.get(&one.id).and_then(|buckets| steady(buckets)),
+        };
+        let steady = series.iter().map(|one| (one.id, figure(one))).collect();
+        let mut by_subject: BTreeMap<Uuid, Vec<Series>> = BTreeMap::new();
+        for one in series {
+            by_subject.entry(one.subject_id).or_default().push(one);
+        }
+        Ok(Self {
+            series: by_subject,
+            steady,
+            buckets,
+        })
+    }
+
+    fn series(&self, subject: Uuid, metric: &str) -> Option<&Series> {
+        self.of(subject).find(|one| one.metric == metric)
+    }
+
+    pub fn steady(&self, subject: Uuid, metric: &str) -> Option<&Steady> {
+        self.steady.get(&self.series(subject, metric)?.id)?.as_ref()
+    }
+
+    pub fn mean(&self, subject: Uuid, metric: &str) -> Option<f64> {
+        self.steady(subject, metric).map(|steady| steady.mean)
+    }
+
+    pub fn last(&self, subject: Uuid, metric: &str) -> Option<f64> {
+        self.series(subject, metric)?
+            .last_value
+            .filter(|value| value.is_finite())
+    }
+
+    pub fn source(&self, subject: Uuid, metric: &str) -> Option<Source> {
+        Some(self.series(subject, metric)?.source)
+    }
+
+    fn of(&self, subject: Uuid) -> impl Iterator<Item = &Series> {
+        self.series.get(&subject).into_iter().flatten()
+    }
+
+    pub fn first_at(&self, subject: Uuid) -> Option<DateTime<Utc>> {
+        self.of(subject).filter_map(|one| one.first_at).min()
+    }
+
+    pub fn last_at(&self, subject: Uuid) -> Option<DateTime<Utc>> {
+        self.of(subject).filter_map(|one| one.last_at).max()
+    }
+
+    /// Steps done: as the points of the newest series carry them, else as a metric of its own.
+    pub fn step(&self, subject: Uuid) -> Option<i64> {
+        let carried = self
+            .of(subject)
+            .filter(|one| one.last_step.is_some())
+            .max_by_key(|one| one.last_at);
+        let carried = carried.and_then(|one| one.last_step).map(i64::from);
+        carried.or_else(|| whole(self.last(subject, metric::STEP)?))
+    }
+
+    /// Steps over time, for an estimate; only of what may still run.
+    pub fn progress(&self, subject: Uuid) -> Vec<Progress> {
+        let carrying = self
+            .of(subject)
+            .filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
+        if let Some(one) = carrying.max_by_key(|one| one.points) {
+            let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
+            let report = |bucket: &Bucket| {
+                Some(Progress {
+                    at: bucket.last_at,
+                    step: bucket.last_step?.into(),
+                })
+            };
+            return buckets.iter().filter_map(report).collect();
+        }
+        let Some(one) = self.series(subject, metric::STEP) else {
+            return Vec::new();
+        };
+        let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
+        buckets
+            .iter()
+            .filter_map(|bucket| {
+                Some(Progress {
+                    at: bucket.last_at,
+                    step: whole(bucket.last)?,
+                })
+            })
+            .collect()
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+fn whole(step: f64) -> Option<i64> {
+    (0.0..9e15).contains(&step).then_some(step as i64)
+}

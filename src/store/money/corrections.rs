@@ -1,0 +1,161 @@
+//! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and
+//! an estimate was booked.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+
+use crate::store::events::{self, NewEvent};
+use crate::store::money::ledger::Account;
+use crate::store::money::repricing::{Correction, adjust};
+use crate::store::money::settled::{Part, settled_rows};
+use crate::store::money::{bill, budget, prices};
+use crate::store::{Store, StoreError, retried};
+
+/// What a person says of an attempt's bill.
+#[derive(Debug, Clone, Copy)]
+pub struct BilledByHand<'a> {
+    pub project: ProjectId,
+    pub attempt: AttemptId,
+    /// BillableTimeInSeconds, as AWS's bill has it.
+    pub billable_seconds: u64,
+    pub reason: &'a str,
+}
+
+/// What became of a correction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corrected {
+    /// What it costs more, or less.
+    By(Usd),
+    /// There is no such attempt in the project.
+    Unknown,
+    /// It runs, or never had instances: there is nothing to correct.
+    NotSettled,
+    /// A part of it was booked when it was found to run on: its bill is what SageMaker said at
+    /// last.
+    Followed,
+}
+
+impl Store {
+    /// Bills an attempt for other seconds than were booked, with an event that says why.
+    pub async fn correct_billing(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
+        retried(|| self.correct_billing_once(said, now)).await
+    }
+
+    async fn correct_billing_once(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
+        let seconds = i64::try_from(said.billable_seconds).unwrap_or(i64::MAX);
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"UPDATE attempts a SET billable_seconds = $3, billing_estimated = false
+               FROM trials t
+               WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
+                 AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id)
+               RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
+                         t.plan->'price'->>'region' AS region"#,
+            said.attempt.0,
+            said.project.0,
+            seconds,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else {
+            return self.why_not(said).await;
+        };
+        let experiment = ExperimentId(row.experiment_id);
+        let region = row
+            .region
+            .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"))?;
+        bill::lock(&mut tx, experiment).await?;
+        let tariffs = prices::tariffs(
+            &mut *tx,
+            said.project,
+            &region,
+            std::slice::from_ref(&row.instance_type),
+        )
+        .await?;
+        let account = Account {
+            project_id: said.project,
+            experiment_id: experiment,
+            trial_id: TrialId(row.trial_id),
+            attempt_id: said.attempt,
+            price_id: PriceId(row.price_id),
+        };
+        let mut corrections = Vec::new();
+        for settled in settled_rows(&mut tx, experiment, None, Some(said.attempt)).await? {
+            let parts = settled.parts(&region, &tariffs)?.into_iter();
+            corrections.extend(parts.filter_map(|part| correction(account, &part, now)));
+        }
+        let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
+        budget::settle(&mut tx, experiment, said.project, Usd::ZERO, total).await?;
+        for correction in &corrections {
+            adjust(&mut tx, correction, now).await?;
+        }
+        let event = NewEvent {
+            project_id: said.project,
+            experiment_id: experiment,
+            trial_id: Some(account.trial_id),
+            kind: "trial.billing_corrected".to_owned(),
+            severity: "warning",
+            message: format!(
+                "{}: {} was billed {seconds} s, {total} to what was booked: {}",
+                row.candidate, row.job_name, said.reason
+            ),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(Corrected::By(total))
+    }
+
+    /// Why there is nothing to correct.
+    async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
+        let found = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id) AS "followed!" FROM attempts a
+               WHERE id = $1 AND project_id = $2"#,
+            said.attempt.0,
+            said.project.0,
+        );
+        Ok(match found.fetch_optional(&self.pool).await? {
+            None => Corrected::Unknown,
+            Some(true) => Corrected::Followed,
+            Some(false) => Corrected::NotSettled,
+        })
+    }
+}
+
+/// What the lines of a component come to beyond what is booked; none when nothing.
+pub(in crate::store) fn correction(
+    account: Account,
+    part: &Part,
+    now: DateTime<Utc>,
+) -> Option<Correction> {
+    let Part {
+        component, lines, ..
+    } = part;
+    let usd = part.owed();
+    let span = lines
+        .first()
+        .zip(lines.last())
+        .map(|(first, last)| (first.from, last.until));
+    (usd != Usd::ZERO).then(|| Correction {
+        account: Account {
+            price_id: lines.first().map_or(account.price_id, |line| line.price_id),
+            ..account
+        },
+        component,
+        usd,
+        quantity: lines
+            .iter()
+            .map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX))
+            .sum(),
+        estimated: false,
+        used: span.unwrap_or((now, now)),
+    })
+}

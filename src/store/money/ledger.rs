@@ -1,0 +1,191 @@
+//! The ledger: one row for each thing that happens to an attempt's money, each at most once.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::api::LedgerEntryView;
+use crate::store::{Store, StoreError};
+
+/// Whose money it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Account {
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    pub trial_id: TrialId,
+    pub attempt_id: AttemptId,
+    pub price_id: PriceId,
+}
+
+/// A row to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// `reserved`, `released`, `settled` or `adjusted`.
+    pub(crate) kind: &'static str,
+    /// `training`, `cloudwatch`, `warm_pool`, `stray` or `storage`.
+    pub(crate) component: &'static str,
+    pub(crate) usd: Usd,
+    pub(crate) quantity: i64,
+    pub(crate) unit: &'static str,
+    pub(crate) estimated: bool,
+    /// When what is settled was used.
+    pub(crate) used: Option<(DateTime<Utc>, DateTime<Utc>)>,
+}
+
+impl Entry {
+    pub(crate) fn worst_case(kind: &'static str, component: &'static str, usd: Usd) -> Self {
+        Self {
+            kind,
+            component,
+            usd,
+            quantity: 0,
+            unit: "worst_case",
+            estimated: true,
+            used: None,
+        }
+    }
+}
+
+/// Writes a row once: a second of its kind changes nothing.
+pub(crate) async fn write(
+    tx: &mut PgConnection,
+    account: &Account,
+    entry: &Entry,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    write_part(tx, account, entry, 0, now).await
+}
+
+/// The same for what is settled in several parts.
+pub(crate) async fn write_part(
+    tx: &mut PgConnection,
+    account: &Account,
+    entry: &Entry,
+    part: i32,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let written = sqlx::query!(
+        r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
+                               price_id, estimated, recorded_at, part, used_from, used_until)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+           ON CONFLICT ON CONSTRAINT ledger_once DO NOTHING"#,
+        account.project_id.0,
+        account.experiment_id.0,
+        account.trial_id.0,
+        account.attempt_id.0,
+        entry.kind,
+        entry.component,
+        entry.usd.rounded().0,
+        entry.quantity,
+        entry.unit,
+        account.price_id.0,
+        entry.estimated,
+        now,
+        part,
+        entry.used.map(|used| used.0),
+        entry.used.map(|used| used.1),
+    )
+    .execute(tx)
+    .await?;
+    // The budgets have been told of it in the same transaction: they would count twice what is
+    // written once.
+    if written.rows_affected() == 0 {
+        return Err(StoreError::Twice {
+            table: "ledger",
+            id: account.attempt_id.to_string(),
+        });
+    }
+    Ok(())
+}
+
+/// What a trial has cost, as settled.
+#[derive(Debug, Clone, Default)]
+pub struct TrialCost {
+    pub training_usd: Usd,
+    pub metrics_usd: Usd,
+    /// Volumes of its jobs and pools.
+    pub storage_usd: Usd,
+    /// Its warm pools, and strays.
+    pub other_usd: Usd,
+    /// True while a part is an estimate.
+    pub estimated: bool,
+    /// Whose jobs are in it: whatever was read of them before, they are over.
+    pub settled: Vec<AttemptId>,
+}
+
+impl Store {
+    /// Rows of an experiment after an id, oldest first.
+    pub async fn ledger(
+        &self,
+        experiment: ExperimentId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<LedgerEntryView>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at,
+                      used_from, used_until
+               FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
+            experiment.0,
+            after,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| LedgerEntryView {
+                id: row.id,
+                trial_id: TrialId(row.trial_id),
+                attempt_id: AttemptId(row.attempt_id),
+                kind: row.kind,
+                component: row.component,
+                usd: Usd(row.usd),
+                quantity: row.quantity,
+                unit: row.unit,
+                price_id: row.price_id.map(PriceId),
+                estimated: row.estimated,
+                used_from: row.used_from,
+                used_until: row.used_until,
+                recorded_at: row.recorded_at,
+            })
+            .collect())
+    }
+
+    /// Settled costs of all trials of an experiment, in one query.
+    pub async fn trial_costs(
+        &self,
+        experiments: &[Uuid],
+    ) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT trial_id,
+                      coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
+                      bool_or(estimated) AS "estimated!",
+                      coalesce(array_agg(attempt_id) FILTER (WHERE component = 'training' AND kind = 'settled'), '{}')
+                          AS "settled!: Vec<Uuid>"
+               FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') GROUP BY trial_id"#,
+            experiments,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let cost = TrialCost {
+                    training_usd: Usd(row.training),
+                    metrics_usd: Usd(row.metrics),
+                    storage_usd: Usd(row.storage),
+                    other_usd: Usd(row.other),
+                    estimated: row.estimated,
+                    settled: row.settled.into_iter().map(AttemptId).collect(),
+                };
+                (TrialId(row.trial_id), cost)
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,272 @@
+//! Effective-dated prices: the shipped catalog, what AWS lists, and each project's own. Never
+//! overwritten; what is seen again is confirmed. What follows from a new one is in
+//! [`crate::store::money::repricing`].
+
+use bakeoff_domain::ids::{PriceId, ProjectId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::{Component, NewPrice, Price, PriceStatus, Rate};
+use bakeoff_domain::money::worst_case::Tariff;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgExecutor;
+use uuid::Uuid;
+
+use crate::store::{Store, StoreError};
+
+struct Row {
+    id: Uuid,
+    instance_type: Option<String>,
+    region: String,
+    component: String,
+    usd: Decimal,
+    usd_max: Option<Decimal>,
+    effective_from: DateTime<Utc>,
+    confirmed_at: DateTime<Utc>,
+    source: String,
+    status: String,
+    note: String,
+}
+
+impl Row {
+    fn status(&self) -> Result<PriceStatus, StoreError> {
+        PriceStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::corrupt("prices", self.id, "status"))
+    }
+}
+
+impl TryFrom<Row> for Price {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: PriceId(row.id),
+            status: row.status()?,
+            instance_type: row
+                .instance_type
+                .ok_or_else(|| StoreError::corrupt("prices", row.id, "instance_type"))?,
+            region: row.region,
+            usd_per_hour: Usd(row.usd.normalize()),
+            usd_per_hour_max: row.usd_max.map(|max| Usd(max.normalize())),
+            effective_from: row.effective_from,
+            source: row.source,
+            note: row.note,
+            confirmed_at: Some(row.confirmed_at),
+        })
+    }
+}
+
+impl TryFrom<Row> for Rate {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: PriceId(row.id),
+            status: row.status()?,
+            component: Component::parse(&row.component)
+                .ok_or_else(|| StoreError::corrupt("prices", row.id, "component"))?,
+            region: row.region,
+            usd: Usd(row.usd.normalize()),
+            usd_max: row.usd_max.map(|max| Usd(max.normalize())),
+            effective_from: row.effective_from,
+            confirmed_at: row.confirmed_at,
+            source: row.source,
+        })
+    }
+}
+
+/// What is charged for something in one region, with its history.
+#[derive(Debug, Clone, Default)]
+pub struct Tariffs {
+    pub prices: Vec<Price>,
+    pub rates: Vec<Rate>,
+}
+
+impl Tariffs {
+    pub fn as_ref(&self) -> Tariff<'_> {
+        Tariff {
+            prices: &self.prices,
+            rates: &self.rates,
+        }
+    }
+}
+
+/// Reads what a project pays in a region, instances of one type or of all named ones, inside the
+/// caller's transaction.
+pub(in crate::store) async fn tariffs(
+    executor: impl PgExecutor<'_>,
+    project: ProjectId,
+    region: &str,
+    instance_types: &[String],
+) -> Result<Tariffs, StoreError> {
+    let rows = sqlx::query_as!(
+        Row,
+        r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
+           FROM prices
+           WHERE (project_id IS NULL OR project_id = $1)
+             AND (instance_type = ANY($3) AND region = $2
+                  -- Storage of everywhere: it bounds what is known nowhere near.
+                  OR instance_type IS NULL AND (region IN ($2, '*') OR component = 'storage'))
+           ORDER BY effective_from, id"#,
+        project.0,
+        region,
+        instance_types,
+    )
+    .fetch_all(executor)
+    .await?;
+    let mut tariffs = Tariffs::default();
+    for row in rows {
+        if row.instance_type.is_some() {
+            tariffs.prices.push(row.try_into()?);
+        } else {
+            tariffs.rates.push(row.try_into()?);
+        }
+    }
+    Ok(tariffs)
+}
+
+impl Store {
+    /// Adds catalog or listed prices that are not there yet, and notes of the others that they were
+    /// seen again. Returns the places of the new ones.
+    pub async fn put_prices(
+        &self,
+        rows: &[NewPrice],
+        mut fresh: impl FnMut() -> Uuid,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<usize>, StoreError> {
+        let ids: Vec<Uuid> = rows.iter().map(|_| fresh()).collect();
+        let text = |field: fn(&NewPrice) -> &str| {
+            rows.iter()
+                .map(|row| field(row).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let types: Vec<Option<String>> = rows.iter().map(|row| row.instance_type.clone()).collect();
+        let max: Vec<Option<Decimal>> = rows.iter().map(|row| row.usd_max).collect();
+        let written: Vec<Uuid> = sqlx::query_scalar!(
+            r#"INSERT INTO prices (id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source,
+                                   status, note, created_at)
+               SELECT id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source, status,
+                      note, $12
+               FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::text[], $5::numeric[], $6::numeric[],
+                           $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::text[])
+                    AS t(id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source, status, note)
+               ON CONFLICT (component, region, coalesce(instance_type, ''), effective_from, source, usd)
+                   WHERE project_id IS NULL
+               DO UPDATE SET confirmed_at = excluded.confirmed_at,
+                   -- Another one that was newer is not any more: this one takes its place.
+                   applied_at = CASE WHEN EXISTS (
+                       SELECT FROM prices o
+                       WHERE o.component = prices.component AND o.region = prices.region
+                         AND o.instance_type IS NOT DISTINCT FROM prices.instance_type AND o.project_id IS NULL
+                         AND o.confirmed_at > prices.confirmed_at) THEN NULL ELSE prices.applied_at END
+               WHERE prices.confirmed_at < excluded.confirmed_at
+               RETURNING id"#,
+            &ids,
+            &text(|row| row.component.as_str()),
+            &text(|row| &row.region),
+            &types as &[Option<String>],
+            &rows.iter().map(|row| row.usd).collect::<Vec<_>>(),
+            &max as &[Option<Decimal>],
+            &rows.iter().map(|row| row.effective_from).collect::<Vec<_>>(),
+            &rows.iter().map(|row| row.confirmed_at).collect::<Vec<_>>(),
+            &text(|row| &row.source),
+            &text(|row| row.status.as_str()),
+            &text(|row| &row.note),
+            now,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids
+            .iter()
+            .enumerate()
+            .filter(|(_, id)| written.contains(id))
+            .map(|(place, _)| place)
+            .collect())
+    }
+
+    /// A project's own price. The same source on the same day again is a conflict.
+    pub async fn insert_price(
+        &self,
+        project: ProjectId,
+        price: &Price,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO prices (id, project_id, component, region, instance_type, usd, effective_from, confirmed_at,
+                                   source, status, note, created_at)
+               VALUES ($1, $2, 'training', $3, $4, $5, $6, $10, $7, $8, $9, $10)"#,
+            price.id.0,
+            project.0,
+            price.region,
+            price.instance_type,
+            price.usd_per_hour.0,
+            price.effective_from,
+            price.source,
+            price.status.as_str(),
+            price.note,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// What a project pays in a region for some instance types, and for what goes with them.
+    pub async fn tariffs(
+        &self,
+        project: ProjectId,
+        region: &str,
+        instance_types: &[String],
+    ) -> Result<Tariffs, StoreError> {
+        tariffs(&self.pool, project, region, instance_types).await
+    }
+
+    /// Every price that a project sees, with its history, by type and region; only of some types,
+    /// when given.
+    pub async fn prices_of(
+        &self,
+        project: ProjectId,
+        region: Option<&str>,
+        instance_types: Option<&[String]>,
+    ) -> Result<Vec<Price>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
+               FROM prices
+               WHERE component = 'training' AND (project_id IS NULL OR project_id = $1)
+                 AND ($2::text IS NULL OR region = $2)
+                 AND ($3::text[] IS NULL OR instance_type = ANY($3))
+               ORDER BY instance_type, region, effective_from, id"#,
+            project.0,
+            region,
+            instance_types,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Price::try_from)
+        .collect()
+    }
+
+    /// The rates that are not of an instance type, with their history.
+    pub async fn rates(
+        &self,
+        project: ProjectId,
+        region: Option<&str>,
+    ) -> Result<Vec<Rate>, StoreError> {
+        sqlx::query_as!(
+            Row,
+            r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
+               FROM prices
+               WHERE instance_type IS NULL AND (project_id IS NULL OR project_id = $1)
+                 AND ($2::text IS NULL OR region IN ($2, '*'))
+               ORDER BY component, region, effective_from, id"#,
+            project.0,
+            region,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(Rate::try_from)
+        .collect()
+    }
+}

@@ -1,0 +1,455 @@
+//! What a change of price does to what is there: which experiments depend on it, what of them is
+//! settled at another price, and the correction with its reason, in one transaction for each
+//! experiment.
+
+use std::collections::BTreeSet;
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::ranking::recommend::Recommendation;
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::api::RepricingView;
+use crate::store::error::{found_one, from_json, to_json};
+use crate::store::events::{self, NewEvent};
+use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::prices;
+use crate::store::money::settled::settled_rows;
+use crate::store::money::{bill, budget};
+use crate::store::{Store, StoreError};
+
+/// A price whose day has come and which has not been applied.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub price_id: PriceId,
+    project_id: Option<Uuid>,
+    pub region: String,
+    /// Of training; storage has none.
+    pub instance_type: Option<String>,
+}
+
+/// An experiment that uses something whose price has changed.
+#[derive(Debug, Clone)]
+pub struct Dependent {
+    pub project_id: ProjectId,
+    pub experiment_id: ExperimentId,
+    region: String,
+    instance_types: Vec<String>,
+}
+
+impl Dependent {
+    /// Whether a change is about it.
+    pub fn is_hit_by(&self, change: &Change) -> bool {
+        change
+            .project_id
+            .is_none_or(|project| project == self.project_id.0)
+            && change.region == self.region
+            && change
+                .instance_type
+                .as_ref()
+                .is_none_or(|kind| self.instance_types.contains(kind))
+    }
+}
+
+/// What an experiment's bill would be changed by: one entry for each attempt and component that is
+/// billed otherwise now.
+#[derive(Debug, Clone)]
+pub struct Correction {
+    pub(in crate::store) account: Account,
+    pub(in crate::store) component: &'static str,
+    pub usd: Usd,
+    pub(in crate::store) quantity: i64,
+    pub(in crate::store) estimated: bool,
+    pub(in crate::store) used: (DateTime<Utc>, DateTime<Utc>),
+}
+
+/// A recommendation, and the one that takes its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Revision<'a> {
+    pub before: &'a Recommendation,
+    pub after: &'a Recommendation,
+}
+
+/// What a change did to an experiment.
+#[derive(Debug, Clone)]
+pub struct Effect {
+    pub usd: Usd,
+    pub attempts: BTreeSet<AttemptId>,
+    /// Those of the changes that something was billed at.
+    pub prices: BTreeSet<PriceId>,
+    pub is_decided_anew: bool,
+}
+
+impl Store {
+    /// Prices that are to be applied; those that nothing depends on are done with at once.
+    pub async fn prices_to_apply(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Change>, StoreError> {
+        sqlx::query!(
+            r#"UPDATE prices p SET applied_at = $1
+               WHERE applied_at IS NULL AND effective_from <= $1
+                 -- Looked up for each price, in the index's order: an anti-join would read all trials.
+                 AND (SELECT experiment_id FROM trials t WHERE t.instance_type = p.instance_type
+                      ORDER BY experiment_id LIMIT 1) IS NULL
+                 AND (component <> 'storage' OR (SELECT 1 FROM experiments LIMIT 1) IS NULL)"#,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        let rows = sqlx::query!(
+            r#"SELECT id, project_id, region, instance_type FROM prices
+               WHERE applied_at IS NULL AND effective_from <= $1 AND component <> 'cloudwatch'
+               ORDER BY effective_from, id LIMIT $2"#,
+            now,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let change = rows.into_iter().map(|row| Change {
+            price_id: PriceId(row.id),
+            project_id: row.project_id,
+            region: row.region,
+            instance_type: row.instance_type,
+        });
+        Ok(change.collect())
+    }
+
+    /// Experiments after one that may use something whose price has changed, in the order of their
+    /// ids.
+    pub async fn dependents(
+        &self,
+        changes: &[Change],
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Dependent>, StoreError> {
+        let regions: Vec<String> = changes.iter().map(|change| change.region.clone()).collect();
+        let types: Vec<String> = changes
+            .iter()
+            .filter_map(|change| change.instance_type.clone())
+            .collect();
+        let any_type = changes.iter().any(|change| change.instance_type.is_none());
+        let rows = sqlx::query!(
+            r#"SELECT e.id, e.project_id, e.spec->>'region' AS "region!",
+                      ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
+               FROM experiments e
+               WHERE e.id > $1 AND e.spec->>'region' = ANY($2)
+                 AND ($4 OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.instance_type = ANY($3)))
+               ORDER BY e.id LIMIT $5"#,
+            after,
+            &regions,
+            &types,
+            any_type,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let dependent = rows.into_iter().map(|row| Dependent {
+            project_id: ProjectId(row.project_id),
+            experiment_id: ExperimentId(row.id),
+            region: row.region,
+            instance_types: row.types,
+        });
+        Ok(dependent.collect())
+    }
+
+    /// An experiment that some prices could not be applied to: it is tried again from a moment on.
+    pub async fn repricing_failed(
+        &self,
+        experiment: ExperimentId,
+        prices: &[PriceId],
+        retry_at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"INSERT INTO repricing_failures (experiment_id, price_id, retry_at) SELECT $1, id, $3 FROM UNNEST($2::uuid[]) AS p(id)
+               ON CONFLICT (experiment_id, price_id) DO UPDATE SET retry_at = excluded.retry_at"#,
+            experiment.0,
+            &prices.iter().map(|price| price.0).collect::<Vec<_>>(),
+            retry_at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Experiments that prices are to be applied to again, each with those prices.
+    pub async fn repricings_to_retry(
+        &self,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT e.id AS experiment_id, e.project_id, e.spec->>'region' AS "experiment_region!",
+                      ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
+                      p.id, p.project_id AS price_project, p.region, p.instance_type
+               FROM repricing_failures f JOIN experiments e ON e.id = f.experiment_id JOIN prices p ON p.id = f.price_id
+               WHERE f.retry_at <= $1 ORDER BY e.id, p.id LIMIT 100"#,
+            now,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut all: Vec<(Dependent, Vec<Change>)> = Vec::new();
+        for row in rows {
+            let change = Change {
+                price_id: PriceId(row.id),
+                project_id: row.price_project,
+                region: row.region,
+                instance_type: row.instance_type,
+            };
+            match all.last_mut() {
+                Some((dependent, changes)) if dependent.experiment_id.0 == row.experiment_id => {
+                    changes.push(change);
+                }
+                _ => {
+                    let dependent = Dependent {
+                        project_id: ProjectId(row.project_id),
+                        experiment_id: ExperimentId(row.experiment_id),
+                        region: row.experiment_region,
+                        instance_types: row.types,
+                    };
+                    all.push((dependent, vec![change]));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// What could not be applied is applied now.
+    pub async fn repricing_done(
+        &self,
+        experiment: ExperimentId,
+        changes: &[&Change],
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "DELETE FROM repricing_failures WHERE experiment_id = $1 AND price_id = ANY($2)",
+            experiment.0,
+            &changes
+                .iter()
+                .map(|change| change.price_id.0)
+                .collect::<Vec<_>>(),
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Everything that depends on some prices has been looked at.
+    pub async fn prices_are_applied(
+        &self,
+        changes: &[Change],
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = changes.iter().map(|change| change.price_id.0).collect();
+        sqlx::query!(
+            "UPDATE prices SET applied_at = $2 WHERE id = ANY($1)",
+            &ids,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Corrects what is settled, and puts another recommendation in the place of the one that there
+    /// was. Computed under the experiment's lock, where nothing is settled meanwhile; a second time
+    /// changes nothing.
+    pub async fn reprice(
+        &self,
+        dependent: &Dependent,
+        changes: &[&Change],
+        revision: Option<Revision<'_>>,
+        reason: impl FnOnce(&Effect) -> (String, Vec<PriceId>),
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let (project, experiment) = (dependent.project_id, dependent.experiment_id);
+        let mut tx = self.pool.begin().await?;
+        bill::lock(&mut tx, experiment).await?;
+        let corrections = corrections(&mut tx, dependent, changes).await?;
+        let is_decided_anew = match revision {
+            Some(revision) => replace(&mut tx, experiment, revision).await?,
+            None => false,
+        };
+        if corrections.is_empty() && !is_decided_anew {
+            return Ok(false);
+        }
+        let effect = Effect {
+            usd: corrections.iter().map(|correction| correction.usd).sum(),
+            attempts: corrections
+                .iter()
+                .map(|correction| correction.account.attempt_id)
+                .collect(),
+            prices: corrections
+                .iter()
+                .map(|correction| correction.account.price_id)
+                .collect(),
+            is_decided_anew,
+        };
+        let total = effect.usd;
+        let (reason, due_to) = reason(&effect);
+        sqlx::query!(
+            r#"INSERT INTO repricings (experiment_id, price_ids, reason, usd, recommendation_before, recorded_at)
+               VALUES ($1, $2, $3, $4, $5, $6)"#,
+            experiment.0,
+            &due_to.iter().map(|price| price.0).collect::<Vec<_>>(),
+            reason,
+            total.0,
+            revision.filter(|_| is_decided_anew).map(|revision| to_json(revision.before)).transpose()?,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        budget::settle(&mut tx, experiment, project, Usd::ZERO, total).await?;
+        for correction in &corrections {
+            adjust(&mut tx, correction, now).await?;
+        }
+        let event = NewEvent {
+            project_id: project,
+            experiment_id: experiment,
+            trial_id: None,
+            kind: "experiment.repriced".to_owned(),
+            severity: if total > Usd::ZERO { "warning" } else { "info" },
+            message: reason,
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// What changes of price have done to an experiment, newest first.
+    pub async fn repricings(
+        &self,
+        experiment: ExperimentId,
+    ) -> Result<Vec<RepricingView>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT price_ids, reason, usd, recommendation_before IS NOT NULL AS "is_decided_anew!", recorded_at
+               FROM repricings WHERE experiment_id = $1 ORDER BY recorded_at DESC LIMIT 100"#,
+            experiment.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| RepricingView {
+                price_ids: row.price_ids.into_iter().map(PriceId).collect(),
+                reason: row.reason,
+                usd: Usd(row.usd),
+                is_decided_anew: row.is_decided_anew,
+                recorded_at: row.recorded_at,
+            })
+            .collect())
+    }
+}
+
+async fn corrections(
+    tx: &mut PgConnection,
+    dependent: &Dependent,
+    changes: &[&Change],
+) -> Result<Vec<Correction>, StoreError> {
+    let types: Option<Vec<String>> = changes
+        .iter()
+        .map(|change| change.instance_type.clone())
+        .collect();
+    let region = &dependent.region;
+    let rows = settled_rows(tx, dependent.experiment_id, types.as_deref(), None).await?;
+    let tariffs = prices::tariffs(
+        &mut *tx,
+        dependent.project_id,
+        region,
+        &dependent.instance_types,
+    )
+    .await?;
+    let mut corrections = Vec::new();
+    for row in rows {
+        for part in row.parts(region, &tariffs)? {
+            let usd = part.owed();
+            // What another price made of it is that one's correction.
+            let own = part.lines.iter().find(|line| {
+                changes
+                    .iter()
+                    .any(|change| change.price_id == line.price_id)
+            });
+            let Some(line) = own.filter(|_| usd != Usd::ZERO) else {
+                continue;
+            };
+            let account = Account {
+                project_id: dependent.project_id,
+                experiment_id: dependent.experiment_id,
+                trial_id: TrialId(row.trial_id),
+                attempt_id: AttemptId(row.id),
+                price_id: line.price_id,
+            };
+            corrections.push(Correction {
+                account,
+                component: part.component,
+                usd,
+                quantity: i64::try_from(line.quantity).unwrap_or(i64::MAX),
+                estimated: line.estimated,
+                used: (line.from, line.until),
+            });
+        }
+    }
+    Ok(corrections)
+}
+
+/// Puts a recommendation in the place of another; false when that is not there any more. Under the
+/// experiment's lock.
+async fn replace(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    revision: Revision<'_>,
+) -> Result<bool, StoreError> {
+    let stored = sqlx::query_scalar!(
+        "SELECT recommendation FROM experiments WHERE id = $1",
+        experiment.0
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    // Compared as read: figures that are printed again need not be the same to the last digit.
+    let stored: Option<Recommendation> = stored
+        .map(|value| from_json(value, "experiments", experiment, "recommendation"))
+        .transpose()?;
+    if stored.is_none_or(|stored| stored.differs(revision.before)) {
+        return Ok(false);
+    }
+    let done = sqlx::query!(
+        "UPDATE experiments SET recommendation = $2 WHERE id = $1",
+        experiment.0,
+        to_json(revision.after)?
+    )
+    .execute(tx)
+    .await?;
+    found_one(&done, "experiments", experiment)?;
+    Ok(true)
+}
+
+/// Each correction of an attempt's component is a part of its own.
+pub(in crate::store) async fn adjust(
+    tx: &mut PgConnection,
+    correction: &Correction,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let part = sqlx::query_scalar!(
+        r#"SELECT coalesce(max(part) + 1, 0) AS "part!" FROM ledger
+           WHERE attempt_id = $1 AND kind = 'adjusted' AND component = $2"#,
+        correction.account.attempt_id.0,
+        correction.component,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let entry = Entry {
+        kind: "adjusted",
+        component: correction.component,
+        usd: correction.usd,
+        quantity: correction.quantity,
+        unit: if correction.component == "storage" {
+            "gb_seconds"
+        } else {
+            "instance_seconds"
+        },
+        estimated: correction.estimated,
+        used: Some(correction.used),
+    };
+    ledger::write_part(tx, &correction.account, &entry, part, now).await
+}

@@ -1,0 +1,178 @@
+//! What is settled of an experiment, and what its lines would be at the prices of this moment: what
+//! corrections rest on.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
+use bakeoff_domain::money::price::Component;
+use bakeoff_domain::sagemaker::observed::Transition;
+use chrono::{DateTime, TimeDelta, Utc};
+use rust_decimal::Decimal;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::error::from_json;
+use crate::store::money::prices::Tariffs;
+
+/// An attempt that is settled, with what its pool was kept for and what is booked so far.
+pub(in crate::store) struct SettledRow {
+    pub(in crate::store) id: Uuid,
+    pub(in crate::store) trial_id: Uuid,
+    price_id: Uuid,
+    usd_per_hour: Decimal,
+    started_at: DateTime<Utc>,
+    ended_at: Option<DateTime<Utc>>,
+    pub(in crate::store) billable_seconds: Option<i64>,
+    training_seconds: Option<i64>,
+    transitions: serde_json::Value,
+    instance_type: String,
+    instance_count: i32,
+    is_estimated: bool,
+    volume_gb: Option<i64>,
+    pool_from: Option<DateTime<Utc>>,
+    retained_seconds: Option<i64>,
+    training: Decimal,
+    pool: Decimal,
+    storage: Decimal,
+}
+
+impl SettledRow {
+    /// A count that is no count is not taken for nothing: what is booked would be corrected to it.
+    fn count<T: TryFrom<i64>>(&self, value: i64, column: &'static str) -> Result<T, StoreError> {
+        T::try_from(value).map_err(|_| StoreError::corrupt("attempts", self.id, column))
+    }
+
+    fn job(&self, region: &str) -> Result<Usage, StoreError> {
+        let transitions: Vec<Transition> =
+            from_json(self.transitions.clone(), "attempts", self.id, "transitions")?;
+        let billed = self.count(self.billable_seconds.unwrap_or(0), "billable_seconds")?;
+        let trained: u64 = self.count(self.training_seconds.unwrap_or(0), "training_seconds")?;
+        let until = self
+            .ended_at
+            .unwrap_or(self.started_at)
+            .max(self.started_at);
+        Ok(Usage {
+            instance_type: self.instance_type.clone(),
+            region: region.to_owned(),
+            count: self.count(self.instance_count.into(), "instance_count")?,
+            from: self.started_at,
+            until,
+            waits: waits(&transitions),
+            billed_seconds: billed,
+            run_seconds: if billed == 0 { 0 } else { trained.max(billed) },
+            // Without it, all that is booked for its volume would be taken back.
+            volume_gb: self
+                .volume_gb
+                .and_then(|gb| u32::try_from(gb).ok())
+                .ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "plan"))?,
+        })
+    }
+
+    fn kept(&self, job: &Usage) -> Result<Option<Usage>, StoreError> {
+        let kept = self
+            .pool_from
+            .zip(self.retained_seconds.filter(|seconds| *seconds != 0));
+        let Some((from, retained)) = kept else {
+            return Ok(None);
+        };
+        let kept = self.count(retained, "retained_seconds")?;
+        let until = from + TimeDelta::seconds(retained);
+        Ok(Some(Usage {
+            from,
+            until,
+            waits: Vec::new(),
+            billed_seconds: kept,
+            run_seconds: kept,
+            ..job.clone()
+        }))
+    }
+
+    /// What its lines are now, by component, beside what is booked.
+    pub(in crate::store) fn parts(
+        &self,
+        region: &str,
+        tariffs: &Tariffs,
+    ) -> Result<[Part; 3], StoreError> {
+        let agreed = Agreed {
+            price_id: PriceId(self.price_id),
+            usd_per_hour: Usd(self.usd_per_hour),
+            estimated: self.is_estimated,
+        };
+        let lines = |usage: &Usage| -> (Vec<Line>, Vec<Line>) {
+            let lines = bill_lines(usage, &tariffs.prices, &tariffs.rates, agreed);
+            lines
+                .into_iter()
+                .partition(|line| line.component == Component::Training)
+        };
+        let job = self.job(region)?;
+        let (training, mut storage) = lines(&job);
+        let (pool, kept) = self
+            .kept(&job)?
+            .map(|kept| lines(&kept))
+            .unwrap_or_default();
+        storage.extend(kept);
+        let part = |component, lines, booked| Part {
+            component,
+            lines,
+            booked: Usd(booked),
+        };
+        Ok([
+            part("training", training, self.training),
+            part("warm_pool", pool, self.pool),
+            part("storage", storage, self.storage),
+        ])
+    }
+}
+
+/// One component of what an attempt cost.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Part {
+    pub(in crate::store) component: &'static str,
+    /// As they are now.
+    pub(in crate::store) lines: Vec<Line>,
+    pub(in crate::store) booked: Usd,
+}
+
+impl Part {
+    /// What it comes to beyond what is booked.
+    pub(in crate::store) fn owed(&self) -> Usd {
+        self.lines.iter().map(|line| line.usd).sum::<Usd>() - self.booked
+    }
+}
+
+/// Settled attempts of an experiment with what is booked of each: of some types, or one.
+pub(in crate::store) async fn settled_rows(
+    tx: &mut PgConnection,
+    experiment: ExperimentId,
+    types: Option<&[String]>,
+    attempt: Option<AttemptId>,
+) -> Result<Vec<SettledRow>, StoreError> {
+    // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well
+    // enough.
+    Ok(sqlx::query_as!(
+        SettledRow,
+        r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
+                  a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
+                  coalesce(t.plan->'price'->>'status' = 'estimated', false) AS "is_estimated!",
+                  (t.plan #>> '{request,volume_size_gb}')::bigint AS volume_gb,
+                  p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
+                  l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
+           FROM attempts a JOIN trials t ON t.id = a.trial_id
+                LEFT JOIN warm_pools p ON p.attempt_id = a.id AND p.retained_seconds IS NOT NULL
+                CROSS JOIN LATERAL (
+                    SELECT coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS training,
+                           coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,
+                           coalesce(sum(usd) FILTER (WHERE component = 'storage' AND (kind = 'adjusted' OR part < 200)), 0)
+                               AS storage
+                    FROM ledger WHERE attempt_id = a.id AND kind IN ('settled', 'adjusted')) l
+           WHERE a.experiment_id = $1 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
+             AND ($2::text[] IS NULL OR t.instance_type = ANY($2)) AND ($3::uuid IS NULL OR a.id = $3)
+           ORDER BY a.id"#,
+        experiment.0,
+        types,
+        attempt.map(|attempt| attempt.0),
+    )
+    .fetch_all(&mut *tx)
+    .await?)
+}

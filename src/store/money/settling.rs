@@ -1,0 +1,243 @@
+//! The end of an attempt: what it cost goes from reserved to spent, and its trial ends or is queued
+//! again, in one transaction fenced by the lease token. It writes no metrics: money must not wait
+//! for them.
+
+use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::money::bill::{Agreed, Usage};
+use bakeoff_domain::money::price::PriceStatus;
+use bakeoff_domain::sagemaker::observed::ObservedJob;
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::crash;
+use crate::store::attempts::{Applied, Due, Lease, account, event, fenced, record_job};
+use crate::store::error::{found_one, to_json};
+use crate::store::money::bill::{self, Billed, Waits, What, waits};
+use crate::store::money::budget;
+use crate::store::trials::{Attempt, Claimed};
+use crate::store::{Store, StoreError, events, retried, warm_pools};
+
+/// How an attempt ends, and what comes after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Settlement<'a> {
+    pub ending: &'a Ending,
+    /// Its own job, as the last look found it.
+    pub seen: Option<&'a ObservedJob>,
+    /// When the trial is tried again; none when it is over.
+    pub again_at: Option<DateTime<Utc>>,
+    /// When its metrics are read for the last time.
+    pub metrics_at: DateTime<Utc>,
+}
+
+impl Store {
+    /// Settles the attempt, releases its reservation, and ends the trial or queues it again.
+    pub async fn settle(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        settlement: Settlement<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        retried(|| self.settle_once(trial, attempt, settlement, now)).await
+    }
+
+    async fn settle_once(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        settlement: Settlement<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Applied, StoreError> {
+        let Settlement {
+            ending,
+            seen,
+            again_at,
+            ..
+        } = settlement;
+        let mut tx = self.pool.begin().await?;
+        let due_at = again_at.unwrap_or(now);
+        let differences = match seen {
+            Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
+            None => Vec::new(),
+        };
+        let ran = end(&mut tx, attempt, settlement, now).await?;
+        let mut alarm = None;
+        if let Some(ran) = &ran {
+            alarm = book(&mut tx, trial, attempt, ending, ran, now).await?;
+            let job_ended_at = ran
+                .started_at
+                .and(ending.billable_seconds)
+                .map(|_| ran.ended_at);
+            warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
+            count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
+        }
+        // The experiment's row is locked before the trial's, as everywhere.
+        let due = Due::because(due_at, &ending.reason);
+        if !fenced(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
+            return Ok(Applied::Stale);
+        }
+        if ran.is_none() {
+            // Nothing would be booked, and nothing given back, of a trial that is over.
+            return Err(StoreError::Missing {
+                table: "attempts",
+                id: attempt.id.to_string(),
+            });
+        }
+        events::insert_all(&mut tx, &differences, now).await?;
+        if let Some(alarm) = alarm {
+            budget::over_reservation(&mut tx, &account(trial, attempt), &alarm, now).await?;
+        }
+        let (kind, severity) = match ending.trial {
+            TrialState::Parked => ("parked", "alarm"),
+            TrialState::Failed => ("failed", "warning"),
+            _ if again_at.is_some() => ("retrying", "warning"),
+            other => (other.as_str(), "info"),
+        };
+        events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
+        crash::point("in_settlement");
+        tx.commit().await?;
+        Ok(Applied::Done)
+    }
+}
+
+/// How long an attempt's job ran.
+struct Ran {
+    /// None when it never did.
+    started_at: Option<DateTime<Utc>>,
+    ended_at: DateTime<Utc>,
+    /// TrainingTimeInSeconds.
+    seconds: Option<u64>,
+    waits: Waits,
+}
+
+/// Ends the attempt's row; none when it was settled already.
+async fn end(
+    tx: &mut PgConnection,
+    attempt: &Attempt,
+    settlement: Settlement<'_>,
+    now: DateTime<Utc>,
+) -> Result<Option<Ran>, StoreError> {
+    let Settlement { ending, seen, .. } = settlement;
+    let ended_at = seen.and_then(|job| job.ended_at).unwrap_or(now);
+    let final_metrics = seen
+        .map(|job| &job.final_metrics)
+        .filter(|all| !all.is_empty());
+    let row = sqlx::query!(
+        r#"UPDATE attempts
+               SET state = $2, settled_at = $3, ended_at = $4, billable_seconds = coalesce($5, billable_seconds, 0),
+                   billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
+                   final_metrics = $9, checkpoint_due_at = NULL,
+                   metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $8::timestamptz END
+               WHERE id = $1 AND settled_at IS NULL
+               RETURNING started_at, training_seconds"#,
+        attempt.id.0,
+        ending.attempt.as_str(),
+        now,
+        ended_at,
+        ending.billable_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
+        ending.estimated,
+        (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
+        settlement.metrics_at,
+        final_metrics.map(to_json).transpose()?,
+    )
+    .fetch_optional(tx)
+    .await?;
+    let transitions = seen.map_or(&attempt.transitions, |job| &job.transitions);
+    Ok(row.map(|row| Ran {
+        started_at: row.started_at,
+        ended_at,
+        seconds: row
+            .training_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok()),
+        waits: waits(transitions),
+    }))
+}
+
+/// What bounds retries: a shortage of room is counted apart from attempts that came to nothing.
+async fn count_failure(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    ending: &Ending,
+    is_retried: bool,
+) -> Result<(), StoreError> {
+    let done = sqlx::query!(
+        r#"UPDATE trials SET failures = failures + $2, over_quota = over_quota + $3, no_capacity = no_capacity + $4
+           WHERE id = $1"#,
+        trial.id.0,
+        i32::from(is_retried && ending.shortage.is_none()),
+        i32::from(ending.shortage == Some(Shortage::Quota)),
+        i32::from(ending.shortage == Some(Shortage::Capacity)),
+    )
+    .execute(tx)
+    .await?;
+    found_one(&done, "trials", trial.id)?;
+    Ok(())
+}
+
+/// The money of an ended attempt: the job's part is settled and released now; the metrics' part
+/// with the last read, or now when there is nothing to read. What is to be said when it cost more
+/// than was held.
+async fn book(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    ending: &Ending,
+    ran: &Ran,
+    now: DateTime<Utc>,
+) -> Result<Option<String>, StoreError> {
+    let account = account(trial, attempt);
+    let price = trial.plan.price.as_ref();
+    let billed = ending.billable_seconds.unwrap_or_default();
+    let &Ran {
+        started_at,
+        ended_at,
+        seconds,
+        ..
+    } = ran;
+    let from = started_at.unwrap_or(ended_at);
+    let usage = Usage {
+        instance_type: trial.plan.instance_type.clone(),
+        region: price.map(|price| price.region.clone()).unwrap_or_default(),
+        count: trial.plan.instance_count,
+        from: from.min(ended_at),
+        until: ended_at,
+        waits: ran.waits.clone(),
+        billed_seconds: billed,
+        run_seconds: if billed == 0 {
+            0
+        } else {
+            seconds.unwrap_or(billed).max(billed)
+        },
+        volume_gb: trial
+            .plan
+            .request
+            .as_ref()
+            .map_or(0, |request| request.volume_size_gb),
+    };
+    let agreed = Agreed {
+        price_id: attempt.price_id,
+        usd_per_hour: attempt.usd_per_hour,
+        estimated: price.is_some_and(|price| price.status == PriceStatus::Estimated),
+    };
+    let held = attempt.reserved_training_usd;
+    let billed = Billed {
+        what: What::Job,
+        usage: &usage,
+        agreed,
+        held: Some(held),
+        estimated: ending.estimated,
+    };
+    let cost = bill::settle(tx, &account, billed, now).await?;
+    if started_at.is_none() {
+        crate::store::metrics::settle(tx, &account, attempt.reserved_metrics_usd, 0, None, now)
+            .await?;
+    }
+    let what = || {
+        format!(
+            "{} cost {cost}, more than the {held} reserved for it",
+            attempt.job_name
+        )
+    };
+    Ok((cost > held).then(what))
+}

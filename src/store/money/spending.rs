@@ -1,0 +1,127 @@
+//! What was spent, added up from the ledger by day, experiment, trial or component: of what was
+//! used within a span.
+
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+use uuid::Uuid;
+
+use crate::store::{Store, StoreError};
+
+/// What rows are added up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Of UTC.
+    Day,
+    Experiment,
+    Trial,
+    /// All together.
+    Project,
+}
+
+/// Which rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    pub project: ProjectId,
+    pub experiment: Option<ExperimentId>,
+    pub from: DateTime<Utc>,
+    pub until: DateTime<Utc>,
+}
+
+/// What was spent on one component within a group.
+#[derive(Debug, Clone)]
+pub struct Spent {
+    pub day: Option<DateTime<Utc>>,
+    pub experiment: Option<Uuid>,
+    pub trial: Option<Uuid>,
+    pub component: String,
+    pub usd: Usd,
+    pub estimated: bool,
+}
+
+/// What spot saved within a group.
+#[derive(Debug, Clone)]
+pub struct Saved {
+    pub day: Option<DateTime<Utc>>,
+    pub experiment: Option<Uuid>,
+    pub trial: Option<Uuid>,
+    pub usd: Usd,
+}
+
+impl Store {
+    /// A row that was used over several days counts on each by its time there, and outside the span
+    /// not at all.
+    pub async fn spent(&self, span: &Span, by: By, limit: i64) -> Result<Vec<Spent>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT CASE WHEN $5 THEN d.day END AS day,
+                      CASE WHEN $6 THEN l.experiment_id END AS experiment,
+                      CASE WHEN $7 THEN l.trial_id END AS trial,
+                      l.component, bool_or(l.estimated) AS "estimated!",
+                      sum(CASE WHEN l.used_until = l.used_from THEN l.usd
+                               ELSE l.usd * extract(epoch FROM least(l.used_until, d.day + interval '1 day', $4)
+                                                               - greatest(l.used_from, d.day, $3))
+                                          / extract(epoch FROM l.used_until - l.used_from) END) AS "usd!: Decimal"
+               FROM ledger l
+                    CROSS JOIN LATERAL generate_series(date_trunc('day', greatest(l.used_from, $3), 'UTC'),
+                                                       least(l.used_until, $4), interval '1 day') AS d(day)
+               WHERE l.project_id = $1 AND ($2::uuid IS NULL OR l.experiment_id = $2)
+                 AND l.kind IN ('settled', 'adjusted') AND l.used_until >= $3 AND l.used_from < $4
+                 AND (d.day < l.used_until OR d.day = date_trunc('day', l.used_from, 'UTC')) AND d.day < $4
+               GROUP BY 1, 2, 3, l.component
+               ORDER BY 1, 2, 3, l.component LIMIT $8"#,
+            span.project.0,
+            span.experiment.map(|id| id.0),
+            span.from,
+            span.until,
+            by == By::Day,
+            matches!(by, By::Experiment | By::Trial),
+            by == By::Trial,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let spent = rows.into_iter().map(|row| Spent {
+            day: row.day,
+            experiment: row.experiment,
+            trial: row.trial,
+            component: row.component,
+            usd: Usd(row.usd).rounded(),
+            estimated: row.estimated,
+        });
+        Ok(spent.collect())
+    }
+
+    /// What managed spot did not bill of the time that ended attempts trained, at their price; on
+    /// the day of their end.
+    pub async fn saved_by_spot(&self, span: &Span, by: By) -> Result<Vec<Saved>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT CASE WHEN $5 THEN date_trunc('day', a.ended_at, 'UTC') END AS day,
+                      CASE WHEN $6 THEN a.experiment_id END AS experiment,
+                      CASE WHEN $7 THEN a.trial_id END AS trial,
+                      sum((a.training_seconds - a.billable_seconds) * t.instance_count * a.usd_per_hour / 3600)
+                          AS "usd!: Decimal"
+               FROM attempts a JOIN trials t ON t.id = a.trial_id
+               WHERE a.project_id = $1 AND ($2::uuid IS NULL OR a.experiment_id = $2)
+                 AND a.settled_at IS NOT NULL AND a.ended_at >= $3 AND a.ended_at < $4
+                 AND t.purchase_option = 'spot' AND a.training_seconds >= a.billable_seconds
+               GROUP BY 1, 2, 3"#,
+            span.project.0,
+            span.experiment.map(|id| id.0),
+            span.from,
+            span.until,
+            by == By::Day,
+            matches!(by, By::Experiment | By::Trial),
+            by == By::Trial,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let saved = rows.into_iter().map(|row| Saved {
+            day: row.day,
+            experiment: row.experiment,
+            trial: row.trial,
+            usd: Usd(row.usd).rounded(),
+        });
+        Ok(saved.collect())
+    }
+}
