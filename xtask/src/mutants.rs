@@ -56,7 +56,7 @@ const MUTANTS: [Mutant; 25] = [
     ),
     domain(
         "unknown-read-as-failed",
-        "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
+        "lifecycle::decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
     ),
     it(
         "rescue-by-elapsed-time",
@@ -116,7 +116,7 @@ const MUTANTS: [Mutant; 25] = [
     ),
     domain(
         "one-denial-and-the-job-has-vanished",
-        "decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
+        "lifecycle::decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
     ),
     it(
         "a-cancel-during-a-claim-is-forgotten",
