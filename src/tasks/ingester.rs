@@ -307,6 +307,7 @@ async fn write(
         .into_iter()
         .partition(|step| step.next_at.is_none());
     for step in last {
+        crash::point("before_last_metrics");
         // The least that is known of it: money does not wait for it.
         if let Err(error) = keep_final(app, &step.due, now).await {
             tracing::warn!(%error, job = step.due.job_name, "the last values of a job could not be written");

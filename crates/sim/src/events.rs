@@ -40,10 +40,9 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
         .build()
         .new_agent();
     let mut last: HashMap<String, &'static str> = HashMap::new();
-    let mut late: Vec<Value> = Vec::new();
+    let mut late: Vec<(DateTime<Utc>, Value)> = Vec::new();
     loop {
-        let now = region.now();
-        let fresh = region.with(|world| {
+        let (fresh, now) = region.with_time(|world, now| {
             let changed: Vec<Value> = world
                 .jobs
                 .iter()
@@ -62,21 +61,19 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
                 if world.happens(faults.event_duplicate, "duplicate_event") {
                     out.push(event.clone());
                 }
-                if world.happens(faults.event_late, "late_event") {
-                    late.push(event);
-                } else {
-                    out.push(event);
+                match world.delays_event() {
+                    Some(delay) => late.push((now + delay, event)),
+                    None => out.push(event),
                 }
             }
-            out
+            (out, now)
         });
-        let is_quiet = fresh.is_empty();
-        let overdue = if is_quiet {
-            std::mem::take(&mut late)
-        } else {
-            Vec::new()
-        };
-        for event in fresh.iter().chain(&overdue) {
+        let overdue = late.extract_if(.., |(due_at, _)| *due_at <= now);
+        let due: Vec<Value> = fresh
+            .into_iter()
+            .chain(overdue.map(|(_, event)| event))
+            .collect();
+        for event in &due {
             let request = agent.post(&destination.url);
             let sent = match &destination.way {
                 Way::EventBridge { authorization } => request
@@ -99,7 +96,7 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
                 tracing::debug!(%error, "an event was not taken");
             }
         }
-        if is_quiet {
+        if due.is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
     }

@@ -55,6 +55,9 @@ pub(crate) struct Faults {
     /// Seconds by which they are behind, at most.
     #[arg(long, default_value_t = SECONDS)]
     pub(crate) lag_seconds: f64,
+    /// Share of Describes of a job that was described before, answered as if there were none.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) forgotten: f64,
     /// Share of jobs whose times for the bill are absent for a while after their end.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) billing_late: f64,
@@ -97,9 +100,12 @@ pub(crate) struct Faults {
     /// Share of pushed events that come twice.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_duplicate: f64,
-    /// Share of pushed events that come late, after their successors.
+    /// Share of pushed events that come late: most of them after their successors.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_late: f64,
+    /// Seconds by which they are late, at most.
+    #[arg(long, default_value_t = SECONDS)]
+    pub(crate) event_late_seconds: f64,
     /// Share of GetMetricData answers whose series come half, with StatusCode PartialData.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) partial_metrics: f64,

@@ -65,6 +65,11 @@ impl Region {
         act(&mut world)
     }
 
+    /// The same at a moment that comes after that of everybody who had the world before.
+    pub(crate) fn with_time<T>(&self, act: impl FnOnce(&mut World, DateTime<Utc>) -> T) -> T {
+        self.with(|world| act(world, self.now()))
+    }
+
     /// The file that an S3 object is.
     pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
         let rest = uri

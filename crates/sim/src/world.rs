@@ -61,6 +61,8 @@ pub(crate) struct Job {
     pub(crate) early_bill: EarlyBill,
     /// The first StopTrainingJob that reached it.
     pub(crate) stop_asked_at: Option<DateTime<Utc>>,
+    /// Describe has shown it.
+    pub(crate) is_shown: bool,
 }
 
 /// What Describe says of the time that is billed, until some time after the end.
@@ -234,6 +236,12 @@ impl World {
         Some(fault)
     }
 
+    /// How late the next event comes, if it is late.
+    pub(crate) fn delays_event(&mut self) -> Option<TimeDelta> {
+        self.happens(self.faults.event_late, "late_event")
+            .then(|| self.up_to(self.faults.event_late_seconds))
+    }
+
     /// Whether this create is carried out and then answered with a 500.
     pub(crate) fn loses_reply(&mut self) -> bool {
         self.happens(self.faults.lost_reply, "done_then_500")
@@ -355,6 +363,7 @@ impl World {
             list_lag,
             early_bill,
             stop_asked_at: None,
+            is_shown: false,
             request,
         };
         self.by_name

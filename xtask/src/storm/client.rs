@@ -217,6 +217,13 @@ impl Client {
         }
     }
 
+    /// Whatever somebody has in hand.
+    pub(super) fn cancel_all(&mut self, stage: &Stage) {
+        for nth in 0..self.accepted.len() {
+            self.cancel(stage, nth);
+        }
+    }
+
     /// Cancels the experiment that would go on for hours, once its job runs: whether a stop arrives
     /// is seen on it.
     pub(super) fn cancel_long_one(&mut self, stage: &Stage) {

@@ -205,7 +205,7 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
             return Err("the service did not take the submissions".to_owned());
         }
         if stage.tend(freeze)? && plan.cancels_what_freezes {
-            client.cancel(stage, plan.dice.random_range(0..4));
+            client.cancel_all(stage);
         }
         while let Some((_, blow)) =
             blows.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed())

@@ -39,7 +39,7 @@ const WITHIN: [&str; 7] = [
 ];
 
 /// Everything that is drawn, as it is counted.
-pub(super) const FAULTS: [&str; 51] = [
+pub(super) const FAULTS: [&str; 52] = [
     "algorithm_error",
     "billing_late",
     "billing_low",
@@ -58,6 +58,7 @@ pub(super) const FAULTS: [&str; 51] = [
     "expired_page",
     "failed_series",
     "foreign_credentials",
+    "forgotten_job",
     "freeze",
     "freeze_at_point",
     "freeze_for_good",
@@ -199,7 +200,7 @@ impl Plan {
         }
         blows.sort_unstable_by_key(|(at, _)| *at);
         let mut armed: Vec<String> = (0..dice.random_range(1..6))
-            .map(|_| arm(&mut dice))
+            .map(|_| arm(&mut dice, replicas == 1))
             .collect();
         if is_fenced {
             // What a cancel reached is seen in one database, and a clock that is off is a
@@ -259,7 +260,7 @@ fn region(dice: &mut StdRng, calmer: f64) -> Value {
         "algorithm_error": share(0.05), "event_loss": share(0.50), "event_duplicate": share(0.50),
         "event_late": share(0.50), "silent_drop": share(0.10), "checkpoint_stall": share(0.30),
         "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
-        "lag": share(0.30), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
+        "lag": share(0.30), "forgotten": share(0.15), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
         "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
         "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
     })
@@ -294,15 +295,19 @@ fn blow(dice: &mut StdRng) -> (u64, Blow) {
     (dice.random_range(500..STORM_MILLIS), blow)
 }
 
-fn arm(dice: &mut StdRng) -> String {
+/// `is_alone`: whether a clock that was set back keeps the service from its work is seen where nobody
+/// else does it.
+fn arm(dice: &mut StdRng, is_alone: bool) -> String {
     let mut of = |points: &[&'static str]| points.choose(dice).copied().unwrap_or("after_create");
     let (within, between) = (of(&WITHIN), of(&BETWEEN));
     let (what, point) = match dice.random_range(0..10) {
         0..3 => ("freeze", within),
         3 => ("kill", within),
         4 => ("set-back", between),
-        // Freezing is worst between the last check and the send.
-        _ if between == "before_create" && dice.random_bool(0.7) => ("freeze", between),
+        7..9 if is_alone => ("set-back", between),
+        // Freezing is worst between the last check and the send, or the write.
+        5 => ("freeze", "before_last_metrics"),
+        6 => ("freeze", "before_create"),
         _ => ("kill", between),
     };
     format!("{what}@{point}:{}", dice.random_range(1..4))

@@ -335,6 +335,10 @@ impl Stage {
             Some(at) if at <= Instant::now() => {
                 signal(i32::try_from(pid).unwrap_or_default(), Signal::CONT);
                 replica.continue_at = None;
+                // It was to be sooner, perhaps.
+                if let Some(freeze) = self.freezes.iter_mut().rfind(|freeze| freeze.pid == pid) {
+                    freeze.to = freeze.to.max(now);
+                }
                 false
             }
             None if is_stopped(pid) => {

@@ -2,10 +2,9 @@
 //! bills. The service is asked only what it believes, to be held against that.
 
 mod counts;
+mod recoveries;
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
-use std::time::SystemTime;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -14,14 +13,11 @@ use super::client::{Accepted, Client};
 use super::course::Ground;
 use super::http::{get, pages};
 use super::plan::{Kind, Plan};
-use super::stage::{ACCOUNT, End, STRANGERS, Stage};
+use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
 
 /// Small enough that there are several pages.
 const PAGE: u32 = 25;
-
-/// A replica that is started again is there after this long.
-const RESTART: TimeDelta = TimeDelta::seconds(2);
 
 /// A create may be under way when credentials change: the region asks for the account when it
 /// answers, AWS when a call is signed.
@@ -32,15 +28,14 @@ const FOREIGN_UNSEEN: TimeDelta = TimeDelta::seconds(2);
 /// kept.
 const POOL_LISTINGS_MAX: u64 = 6;
 
-/// Seconds after which others have to have taken over, on any machine; what is usual is asserted of
-/// all seeds together.
-const RECOVERY_MAX: f64 = 20.0;
-
 /// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
 const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
 
 /// What the service logs of a tick that panicked, and Rust of a thread.
 const PANICKED: &str = "panicked";
+
+/// How the reason of an attempt begins whose job SageMaker no longer knows.
+const VANISHED: &str = "the job vanished";
 
 /// A bill and its ledger differ by so many millionths of a dollar at most: each line is rounded.
 const ROUNDING: i64 = 100;
@@ -126,16 +121,10 @@ struct Booked {
     usd: i64,
     /// For reading its metrics.
     metrics_usd: i64,
+    /// When it was said to have no job, or none any more.
+    given_up_at: Option<DateTime<Utc>>,
     /// What its ledger says, for whoever has to understand it.
     entries: Vec<String>,
-}
-
-/// Somebody took a trial over.
-struct Takeover {
-    /// Virtual time.
-    at: DateTime<Utc>,
-    /// Of the process that had held it.
-    pid: u32,
 }
 
 /// What the service believes of one experiment.
@@ -143,7 +132,7 @@ struct Takeover {
 struct Believed {
     attempts: BTreeMap<String, Booked>,
     open_trials: u32,
-    takeovers: Vec<Takeover>,
+    takeovers: Vec<recoveries::Takeover>,
     /// Trials whose statuses went backwards.
     backwards: Vec<String>,
     strays: u64,
@@ -203,7 +192,7 @@ pub(super) fn judge(
     for (index, experiment) in client.accepted.iter().enumerate() {
         let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
         if !plan.is_clock_off {
-            count_recoveries(stage, ground, &believed.takeovers, &mut verdict);
+            recoveries::count(stage, ground, &believed.takeovers, &mut verdict);
         }
         booked.extend(count_believed(believed, &mut verdict));
     }
@@ -223,6 +212,11 @@ pub(super) fn judge(
     counts::pools(stage, jobs, &mut verdict);
     counts::cancels(stage, ground, jobs, &booked, client, &mut verdict);
     counts::trespasses(stage, &record.strangers, &record.elsewhere, &mut verdict);
+    // What a backup does not know was never created for it, and times mean nothing where a clock is
+    // off.
+    if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
+        counts::given_up(stage, jobs, &booked, &mut verdict);
+    }
     if plan.twin == Some(Kind::Copy) {
         counts::unasked_stops(jobs, &booked, client, &mut verdict);
     }
@@ -235,14 +229,19 @@ pub(super) fn judge(
         counts::points(stage, &url, jobs, &mut verdict)?;
         counts::metrics(stage, ground, jobs, &booked, &mut verdict);
     }
+    count_faults(stage, record.faults, &mut verdict);
+    Ok(verdict)
+}
+
+/// What the region did wrong, and what was done to the processes.
+fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verdict) {
     let blows = stage
         .blows
         .iter()
         .map(|(kind, count)| ((*kind).to_owned(), *count));
-    for (kind, count) in record.faults.into_iter().chain(blows) {
+    for (kind, count) in faults.into_iter().chain(blows) {
         *verdict.faults.entry(kind).or_default() += count;
     }
-    Ok(verdict)
 }
 
 /// Counts an experiment; what it has of its attempts is to be held against the region's record.
@@ -281,73 +280,6 @@ fn count_panics(stage: &Stage, verdict: &mut Verdict) {
     }
 }
 
-fn count_recoveries(stage: &Stage, ground: &Ground, takeovers: &[Takeover], verdict: &mut Verdict) {
-    for takeover in takeovers {
-        let Some((end, seconds)) = recovery(stage, ground, takeover) else {
-            continue;
-        };
-        if seconds > RECOVERY_MAX {
-            verdict.lost += 1;
-            verdict.is_late = true;
-            verdict.notes.push(format!(
-                "what process {} held was taken over after {seconds:.1} s",
-                takeover.pid
-            ));
-        }
-        let of = if end == End::Killed {
-            &mut verdict.recoveries
-        } else {
-            &mut verdict.thaws
-        };
-        of.push(seconds);
-    }
-}
-
-/// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no
-/// chance: Postgres was away, or another replica was killed or stopped meanwhile.
-fn recovery(stage: &Stage, ground: &Ground, takeover: &Takeover) -> Option<(End, f64)> {
-    let Takeover { at, pid } = takeover;
-    let taken = stage.real(*at);
-    // Before its death it can have lost a lease by a call that took too long: that is no recovery.
-    let own = stage
-        .deaths
-        .iter()
-        .filter(|death| death.pid == *pid && DateTime::<Utc>::from(death.at) <= taken);
-    let death = own.max_by_key(|death| death.at)?;
-    // Alone, whoever froze takes over from itself once it goes on.
-    if death.end == End::Frozen && stage.replicas.len() == 1 {
-        return None;
-    }
-    // Once it has gone on it is one of the living: what it loses later is no takeover of what it
-    // held then.
-    let own_freeze = stage
-        .freezes
-        .iter()
-        .find(|freeze| freeze.pid == *pid && freeze.from == death.at);
-    if own_freeze.is_some_and(|freeze| taken > DateTime::<Utc>::from(freeze.to) + RESTART) {
-        return None;
-    }
-    let died = DateTime::<Utc>::from(death.at);
-    let outages = ground
-        .outages
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let overlaps = |from: SystemTime, to: SystemTime| {
-        DateTime::<Utc>::from(from) < taken && died < DateTime::<Utc>::from(to)
-    };
-    let was_disturbed = outages.iter().any(|(from, to)| overlaps(*from, *to))
-        || stage.hindrances().any(|(from, to)| overlaps(from, to))
-        || stage
-            .freezes
-            .iter()
-            .any(|freeze| freeze.pid != *pid && overlaps(freeze.from, freeze.to));
-    let others = stage.deaths.iter().any(|other| {
-        let when = DateTime::<Utc>::from(other.at);
-        other.pid != *pid && died - RESTART < when && when < taken
-    });
-    (!was_disturbed && !others).then(|| (death.end, (taken - died).as_seconds_f64()))
-}
-
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
@@ -370,6 +302,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
         for attempt in attempts {
             let booked = Booked {
                 experiment,
+                given_up_at: given_up_at(attempt),
                 ..Booked::default()
             };
             believed.attempts.insert(text(&attempt["id"]), booked);
@@ -401,21 +334,21 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
         told.hear(&event);
         believed.strays += u64::from(event["kind"] == "trial.stray_job");
         if event["kind"] == "trial.taken_over" {
-            believed.takeovers.extend(takeover(&event));
+            believed.takeovers.extend(recoveries::takeover(&event));
         }
     }
     believed.backwards = told.backwards(&made);
     Ok(believed)
 }
 
-fn takeover(event: &Value) -> Option<Takeover> {
-    // host/pid/unique
-    let message = text(&event["message"]);
-    let (owner, _) = message.rsplit_once(" did not")?;
-    Some(Takeover {
-        at: text(&event["recorded_at"]).parse().ok()?,
-        pid: owner.rsplit('/').nth(1)?.parse().ok()?,
-    })
+/// When the service gave up on a job of an attempt: none was created, or none is there any more.
+fn given_up_at(attempt: &Value) -> Option<DateTime<Utc>> {
+    let has_vanished = attempt["failure_reason"]
+        .as_str()
+        .is_some_and(|why| why.starts_with(VANISHED));
+    (has_vanished || attempt["state"] == "never_created")
+        .then(|| text(&attempt["ended_at"]).parse().ok())
+        .flatten()
 }
 
 fn entry_in_words(entry: &Value) -> String {

@@ -21,8 +21,7 @@ const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
 const QUERIES_MAX: usize = 500;
 
 pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
-    let now = region.now();
-    region.with(|world| {
+    region.with_time(|world, now| {
         if world.throttles(operation, now) {
             return Err(Refusal {
                 code: "ThrottlingException",

@@ -51,8 +51,7 @@ pub(crate) fn router(region: Region) -> Router {
 }
 
 async fn record(State(region): State<Region>) -> Response {
-    let now = region.now();
-    axum::Json(region.with(|world| world.record(now))).into_response()
+    axum::Json(region.with_time(|world, now| world.record(now))).into_response()
 }
 
 /// The CreateTrainingJob body of a job, as it came over the wire.

@@ -13,8 +13,7 @@ use crate::rules;
 use crate::world::{Job, World, tags};
 
 pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
-    let now = region.now();
-    region.with(|world| {
+    region.with_time(|world, now| {
         if world.throttles(operation, now) {
             return Err(Refusal {
                 code: "ThrottlingException",
@@ -26,6 +25,10 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
             "DescribeTrainingJob" => {
                 let job = find(world, &body, now)?;
                 let answer = describe(job, now - job.describe_lag);
+                let was_shown = std::mem::replace(&mut job.is_shown, true);
+                if was_shown && world.happens(world.faults.forgotten, "forgotten_job") {
+                    return Err(not_found());
+                }
                 Ok(odd(world, answer))
             }
             "StopTrainingJob" => stop(world, &body, now),
@@ -81,7 +84,11 @@ fn find<'a>(
     let known = world
         .job_mut(name)
         .filter(|job| job.created_at + job.describe_lag <= now);
-    known.ok_or_else(|| invalid("Requested resource not found."))
+    known.ok_or_else(not_found)
+}
+
+fn not_found() -> Refusal {
+    invalid("Requested resource not found.")
 }
 
 fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -15,6 +15,12 @@ use crate::storm::client::Client;
 use crate::storm::course::Ground;
 use crate::storm::http::{found, get};
 use crate::storm::stage::{KEEP_ALIVE_SECONDS, SILENT_MAX, Stage};
+
+/// An attempt is held at least so long after the create that may be under way: a lease and two
+/// calls, less what the two clocks may be apart.
+const QUARANTINE: Duration = Duration::from_millis(3700);
+/// Whoever stood still sends at once.
+const ARRIVAL_MAX: Duration = Duration::from_secs(3);
 
 /// Every job that was there when its experiment was cancelled, or came later, was asked to stop,
 /// unless it was over first.
@@ -123,6 +129,40 @@ pub(super) fn trespasses(
             "{} was made in another account, which there was from {from:?}: {job}",
             job["name"]
         ));
+    }
+}
+
+/// No attempt is said to be without a job that the region had by then: its trial would be over, or
+/// begin anew, beside a job that runs. Nor is one created later, unless whoever sent the create
+/// stood still for longer than anybody waits for it: that one is a stray.
+pub(super) fn given_up(
+    stage: &Stage,
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+    verdict: &mut Verdict,
+) {
+    let stood_still = |at: DateTime<Utc>| {
+        let at = SystemTime::from(stage.real(at));
+        stage.freezes.iter().any(|freeze| {
+            let lasted = freeze.to.duration_since(freeze.from).unwrap_or_default();
+            lasted >= QUARANTINE && freeze.from < at && at < freeze.to + ARRIVAL_MAX
+        })
+    };
+    for job in jobs {
+        let created: Option<DateTime<Utc>> = text(&job["created_at"]).parse().ok();
+        let given_up = booked
+            .get(&text(&job["attempt"]))
+            .and_then(|own| own.given_up_at);
+        if let (Some(created), Some(given_up)) = (created, given_up)
+            && (created < given_up || !stood_still(created))
+        {
+            verdict.lost += 1;
+            verdict.wrong += 1;
+            verdict.notes.push(format!(
+                "{} was given up at {given_up}, although it was there or still to come: {job}",
+                job["name"]
+            ));
+        }
     }
 }
 
