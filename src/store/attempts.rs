@@ -17,10 +17,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::error::to_json;
 use crate::store::events::{self, NewEvent};
 use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::stored;
+use crate::store::trials::PlanColumns;
 use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, retried, warm_pools};
 
@@ -139,8 +140,8 @@ pub(super) fn event(
         severity,
         message: format!(
             "{} {}: {message}",
-            trial.plan.candidate,
-            trial.plan.purchase_option.as_str()
+            trial.candidate,
+            trial.purchase_option.as_str()
         ),
     }
 }
@@ -246,6 +247,7 @@ impl Store {
             total_usd: total,
             ..
         } = worst;
+        let columns = PlanColumns::of(plan)?;
         let mut tx = self.pool.begin().await?;
         if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
             return Ok(Applied::OverBudget);
@@ -266,13 +268,23 @@ impl Store {
         let number = sqlx::query_scalar!(
             r#"UPDATE trials
                SET attempts_made = attempts_made + 1, plan = $2, price_id = $3, worst_case_training_usd = $4,
-                   worst_case_metrics_usd = $5
+                   worst_case_metrics_usd = $5, is_price_estimated = $6, volume_gb = $7, keep_alive_seconds = $8,
+                   checkpoint_s3_uri = $9, checkpoint_local_path = $10, checkpoint_interval_seconds = $11, metrics = $12,
+                   billed_seconds_max = $13
                WHERE id = $1 RETURNING attempts_made"#,
             trial.id.0,
-            to_json(plan)?,
+            columns.plan,
             price.id.0,
             training.0,
             metrics.0,
+            columns.is_price_estimated,
+            columns.volume_gb,
+            columns.keep_alive_seconds,
+            columns.checkpoint_s3_uri,
+            columns.checkpoint_local_path,
+            columns.checkpoint_interval_seconds,
+            columns.metrics,
+            columns.billed_seconds_max,
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -405,13 +417,9 @@ impl Store {
         } else {
             TrialState::Running
         };
-        let checkpoint = trial
-            .plan
-            .request
-            .as_ref()
-            .and_then(|request| request.checkpoint.as_ref());
-        let checkpoint_at =
-            checkpoint.map(|spec| now + TimeDelta::seconds(spec.interval_seconds.into()));
+        let checkpoint_at = trial
+            .checkpoint_interval_seconds
+            .map(|seconds| now + TimeDelta::seconds(seconds.into()));
         sqlx::query!(
             r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4
@@ -443,8 +451,8 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
     sqlx::query!(
         r#"UPDATE quotas SET refused_at = NULL, held_until = NULL
            WHERE instance_type = $1 AND usage = $2 AND refused_at IS NOT NULL"#,
-        trial.plan.instance_type,
-        trial.plan.purchase_option.as_str(),
+        trial.instance_type,
+        trial.purchase_option.as_str(),
     )
     .execute(tx)
     .await?;
@@ -488,7 +496,7 @@ pub(super) async fn record_job(
         job.status.as_str(),
         job.secondary_status,
         job.failure_reason,
-        to_json(&job.transitions)?,
+        stored::write(&job.transitions)?,
         job.started_at,
         job.training_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
         job.modified_at,
@@ -497,7 +505,8 @@ pub(super) async fn record_job(
     )
     .fetch_one(&mut *tx)
     .await?;
-    let request = trial.plan.request.as_ref().filter(|_| !attempt.is_compared);
+    let plan = trial.plan.as_ref().filter(|_| !attempt.is_compared);
+    let request = plan.and_then(|plan| plan.request.as_ref());
     let Some(request) = request else {
         return Ok(Recorded {
             differences: Vec::new(),

@@ -5,7 +5,6 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::CheckpointSpec;
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::store::error::from_json;
 use crate::store::events::{self, NewEvent};
 use crate::store::{Store, StoreError};
 
@@ -44,8 +43,8 @@ impl Store {
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
                          greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
-                         a.checkpoint_alarmed,
-                         t.plan->'request'->'checkpoint' AS checkpoint"#,
+                         a.checkpoint_alarmed, t.checkpoint_s3_uri, t.checkpoint_local_path,
+                         t.checkpoint_interval_seconds"#,
             now,
             now + hold,
             limit,
@@ -53,10 +52,15 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let due = rows.into_iter().filter_map(|row| {
-            let spec = row
-                .checkpoint
-                .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"));
-            let spec = spec.and_then(|value| from_json(value, "trials", row.trial_id, "plan"));
+            let spec = || {
+                Some(CheckpointSpec {
+                    s3_uri: row.checkpoint_s3_uri?,
+                    local_path: row.checkpoint_local_path?,
+                    interval_seconds: u32::try_from(row.checkpoint_interval_seconds?).ok()?,
+                })
+            };
+            let spec = spec()
+                .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "checkpoint_s3_uri"));
             match spec {
                 // It keeps its hold, and keeps nobody else waiting.
                 Err(error) => {

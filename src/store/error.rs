@@ -114,24 +114,14 @@ where
     transaction().await
 }
 
-/// Reads a JSON column into its type.
-pub(crate) fn from_json<T: serde::de::DeserializeOwned>(
-    value: serde_json::Value,
+/// A count as a column has it. One that is no count is not taken for nothing.
+pub(crate) fn count<T: TryFrom<i64>>(
+    value: impl Into<i64>,
     table: &'static str,
     id: impl ToString,
     column: &'static str,
 ) -> Result<T, StoreError> {
-    serde_json::from_value(value).map_err(|_| StoreError::corrupt(table, id, column))
-}
-
-/// The same of a column's text: without a tree in between, which costs more than the value itself.
-pub(crate) fn from_text<T: serde::de::DeserializeOwned>(
-    text: &str,
-    table: &'static str,
-    id: impl ToString,
-    column: &'static str,
-) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|_| StoreError::corrupt(table, id, column))
+    T::try_from(value.into()).map_err(|_| StoreError::corrupt(table, id, column))
 }
 
 /// Writes a value of ours as JSON.

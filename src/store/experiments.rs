@@ -14,8 +14,9 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::store::error::{from_json, from_text, to_json};
 use crate::store::events::{self, NewEvent};
+use crate::store::stored;
+use crate::store::trials::PlanColumns;
 use crate::store::{Store, StoreError, specs};
 
 /// An experiment as it is stored.
@@ -72,8 +73,8 @@ impl TryFrom<Row> for Experiment {
             project_id: ProjectId(row.project_id),
             name: row.name,
             workload_id: WorkloadId(row.workload_id),
-            spec: from_text(&row.spec, "experiments", row.id, "spec")?,
-            findings: from_text(&row.findings, "experiments", row.id, "findings")?,
+            spec: stored::read_text(&row.spec, "experiments", row.id, "spec")?,
+            findings: stored::read_text(&row.findings, "experiments", row.id, "findings")?,
             state: ExperimentState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("experiments", row.id, "state"))?,
             budget_usd: Usd(row.budget_usd),
@@ -108,16 +109,17 @@ pub(crate) async fn insert(
         .await?
         .id;
     sqlx::query!(
-        r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at)
-           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8)"#,
+        r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region)
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"#,
         new.id.0,
         new.project_id.0,
         new.spec.name,
         workload_id.0,
-        to_json(new.spec)?,
-        to_json(&new.findings)?,
+        stored::write(new.spec)?,
+        stored::write(&new.findings.to_vec())?,
         new.spec.budget_usd.0,
         now,
+        new.spec.region,
     )
     .execute(&mut *tx)
     .await?;
@@ -157,11 +159,15 @@ async fn insert_trial(
         .map(|finding| finding.message.as_str())
         .collect::<Vec<_>>()
         .join("; ");
+    let columns = PlanColumns::of(plan)?;
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
-                               reason, due_at, created_at, ended_at, priority, pool_key, give_up_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18, $19)"#,
+                               reason, due_at, created_at, ended_at, priority, pool_key, give_up_at, region,
+                               is_price_estimated, volume_gb, keep_alive_seconds, checkpoint_s3_uri,
+                               checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18, $19, $20, $21, $22,
+                   $23, $24, $25, $26, $27, $28)"#,
         id.0,
         new.project_id.0,
         new.id.0,
@@ -170,7 +176,7 @@ async fn insert_trial(
         plan.instance_type,
         i32::try_from(plan.instance_count).unwrap_or(i32::MAX),
         plan.purchase_option.as_str(),
-        to_json(plan)?,
+        columns.plan,
         plan.worst_case.map(|worst| worst.training_usd.0),
         plan.worst_case.map(|worst| worst.metrics_usd.0),
         plan.price.as_ref().map(|price| price.id.0),
@@ -181,6 +187,15 @@ async fn insert_trial(
         new.spec.priority,
         plan.request.as_ref().and_then(pool::match_key),
         new.spec.deadline(now),
+        new.spec.region,
+        columns.is_price_estimated,
+        columns.volume_gb,
+        columns.keep_alive_seconds,
+        columns.checkpoint_s3_uri,
+        columns.checkpoint_local_path,
+        columns.checkpoint_interval_seconds,
+        columns.metrics,
+        columns.billed_seconds_max,
     )
     .execute(tx)
     .await?;
@@ -287,7 +302,7 @@ impl Store {
                 .await?
                 .flatten();
         stored
-            .map(|value| from_json(value, "experiments", id, "recommendation"))
+            .map(|value| stored::read(value, "experiments", id, "recommendation"))
             .transpose()
     }
 
@@ -295,7 +310,7 @@ impl Store {
     pub async fn living_elsewhere(&self, region: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM experiments
-               WHERE state IN ('running', 'cancelling') AND spec->>'region' <> $1"#,
+               WHERE state IN ('running', 'cancelling') AND region <> $1"#,
             region,
         )
         .fetch_one(&self.pool)
@@ -354,7 +369,7 @@ impl Store {
                  AND NOT awaits_prices(experiments, $4)"#,
             id.0,
             project.0,
-            to_json(recommendation)?,
+            stored::write(recommendation)?,
             now,
         )
         .execute(&mut *tx)

@@ -5,7 +5,7 @@ use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::spec::ExperimentSpec;
 use uuid::Uuid;
 
-use crate::store::error::from_text;
+use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// A completed trial with the experiment that it is of.
@@ -42,7 +42,7 @@ impl Store {
         .await?;
         let ids: Vec<Uuid> = experiments.iter().map(|row| row.id).collect();
         let trials = sqlx::query!(
-            r#"SELECT id, experiment_id, plan->>'candidate' AS "candidate!" FROM trials
+            r#"SELECT id, experiment_id, candidate FROM trials
                WHERE experiment_id = ANY($1) AND state = 'completed' ORDER BY id DESC LIMIT $2"#,
             &ids,
             TRIALS,
@@ -55,7 +55,7 @@ impl Store {
             else {
                 continue;
             };
-            let spec = from_text(&experiment.spec, "experiments", experiment.id, "spec")?;
+            let spec = stored::read_text(&experiment.spec, "experiments", experiment.id, "spec")?;
             all.push(Measured {
                 trial_id: trial.id,
                 candidate: trial.candidate,

@@ -6,14 +6,13 @@ use bakeoff_domain::measure::metric::{MetricDefinition, Source};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::FinalMetric;
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::error::from_json;
 use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::series::{self, Again, Samples};
+use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 
 /// An attempt whose metrics are to be read.
@@ -69,7 +68,7 @@ impl Store {
                FROM trials t
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
                RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
-                         t.instance_count, t.plan->'request'->'metrics' AS metrics,
+                         t.instance_count, t.metrics,
                          a.reserved_metrics_usd, a.metrics_cursor, a.started_at, a.job_arn, a.final_metrics,
                          CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
             now,
@@ -94,7 +93,7 @@ impl Store {
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
                     // A row that cannot be read keeps nobody else waiting, and its money is given
                     // back: its hosts' metrics are read.
-                    metrics: readable(row.metrics, "trials", row.trial_id, "plan"),
+                    metrics: readable(Some(row.metrics), "trials", row.trial_id, "metrics"),
                     final_metrics: readable(row.final_metrics, "attempts", row.id, "final_metrics"),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
@@ -248,16 +247,19 @@ pub(super) async fn settle(
 }
 
 /// A list out of a JSON column; one that cannot be read is told of, and empty.
-fn readable<T: DeserializeOwned>(
+fn readable<T>(
     value: Option<serde_json::Value>,
     table: &'static str,
     id: uuid::Uuid,
     column: &'static str,
-) -> Vec<T> {
+) -> Vec<T>
+where
+    Vec<T>: stored::Document,
+{
     let Some(value) = value else {
         return Vec::new();
     };
-    from_json(value, table, id, column).unwrap_or_else(|error| {
+    stored::read(value, table, id, column).unwrap_or_else(|error| {
         tracing::error!(%error, "metrics are read without it");
         Vec::new()
     })

@@ -25,6 +25,7 @@ pub mod runs;
 pub mod series;
 mod session;
 pub mod specs;
+mod stored;
 pub mod strays;
 pub mod trials;
 pub mod warm_pools;

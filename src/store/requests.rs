@@ -6,8 +6,8 @@ use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::store::error::{from_json, to_json};
 use crate::store::experiments::{self, NewExperiment};
+use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// What was answered to a request with this key before.
@@ -97,7 +97,7 @@ impl Store {
             id.0,
             project.0,
             name,
-            to_json(spec)?,
+            stored::write(spec)?,
             now,
         )
         .execute(&self.pool)
@@ -118,7 +118,7 @@ impl Store {
                 id,
                 project_id: ProjectId(row.project_id),
                 name: row.name,
-                spec: from_json(row.spec, "ci_templates", id, "spec")?,
+                spec: stored::read(row.spec, "ci_templates", id, "spec")?,
                 created_at: row.created_at,
             })
         })

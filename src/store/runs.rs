@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::store::error::{from_json, to_json};
+use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// State of an external run.
@@ -61,7 +61,7 @@ impl TryFrom<Row> for Run {
     fn try_from(row: Row) -> Result<Self, StoreError> {
         Ok(Self {
             id: RunId(row.id),
-            spec: from_json(row.spec, "runs", row.id, "spec")?,
+            spec: stored::read(row.spec, "runs", row.id, "spec")?,
             state: RunState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("runs", row.id, "state"))?,
             created_at: row.created_at,
@@ -85,7 +85,7 @@ impl Store {
             id.0,
             project.0,
             spec.name,
-            to_json(spec)?,
+            stored::write(spec)?,
             now,
             spec.started_at,
         )

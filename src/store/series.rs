@@ -21,7 +21,7 @@ use chrono::{DateTime, Datelike, Utc};
 use uuid::Uuid;
 
 use self::write::write;
-use crate::store::error::{from_json, to_json};
+use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 
 /// Series whose ids a process remembers; beyond, it forgets them all and asks again.
@@ -227,7 +227,7 @@ impl Store {
             .map(|row| {
                 let steady = row
                     .steady
-                    .map(|value| from_json(value, "series", row.id, "steady"))
+                    .map(|value| stored::read(value, "series", row.id, "steady"))
                     .transpose()?;
                 Ok(Series {
                     id: row.id,
@@ -298,7 +298,7 @@ impl Store {
     pub async fn settle_series(&self, settled: &[SettledSeries]) -> Result<(), StoreError> {
         let steady = settled
             .iter()
-            .map(|one| one.steady.as_ref().map(to_json).transpose());
+            .map(|one| one.steady.as_ref().map(stored::write).transpose());
         let steady = steady.collect::<Result<Vec<_>, StoreError>>()?;
         sqlx::query!(
             r#"UPDATE series s SET is_settled = true, steady = n.steady

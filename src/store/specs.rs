@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::store::error::{from_json, to_json};
+use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// One version of a workload.
@@ -47,7 +47,6 @@ pub(crate) async fn put_workload(
     spec: &WorkloadSpec,
     now: DateTime<Utc>,
 ) -> Result<StoredWorkload, StoreError> {
-    let json = to_json(spec)?;
     // Two writers of one name take their turns, so that versions are dense and never collide.
     sqlx::query!(
         "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
@@ -64,7 +63,7 @@ pub(crate) async fn put_workload(
     .fetch_optional(&mut *tx)
     .await?;
     if let Some(row) = &latest
-        && row.spec == json
+        && stored::read::<WorkloadSpec>(row.spec.clone(), "workloads", row.id, "spec")? == *spec
     {
         let (id, version, created_at) = (WorkloadId(row.id), row.version, row.created_at);
         return Ok(StoredWorkload {
@@ -81,7 +80,7 @@ pub(crate) async fn put_workload(
         project.0,
         spec.name,
         version,
-        json,
+        stored::write(spec)?,
         now,
     )
     .execute(&mut *tx)
@@ -108,7 +107,7 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         row.map(|row| {
-            let spec = from_json(row.spec, "workloads", id, "spec")?;
+            let spec = stored::read(row.spec, "workloads", id, "spec")?;
             Ok(StoredWorkload {
                 id,
                 version: row.version,
@@ -150,7 +149,7 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let spec = from_json(row.spec, "workloads", row.id, "spec")?;
+                let spec = stored::read(row.spec, "workloads", row.id, "spec")?;
                 Ok(StoredWorkload {
                     id: WorkloadId(row.id),
                     version: row.version,
@@ -182,7 +181,7 @@ impl Store {
             project.0,
             name,
             instance_type,
-            to_json(spec)?,
+            stored::write(spec)?,
             now,
         )
         .fetch_one(&self.pool)
@@ -218,7 +217,7 @@ impl Store {
                     name: row.name,
                     version: row.version,
                     instance_type: row.instance_type,
-                    spec: from_json(row.spec, "instance_profiles", row.id, "spec")?,
+                    spec: stored::read(row.spec, "instance_profiles", row.id, "spec")?,
                     created_at: row.created_at,
                 })
             })

@@ -198,9 +198,8 @@ impl Store {
             r#"SELECT s.job_name, s.found_at, s.last_seen_at, a.started_at AS "started_at?", a.id AS "attempt_id?",
                       a.project_id AS "project_id?", a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?",
                       a.price_id AS "price_id?", a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
-                      t.instance_type AS "instance_type?", t.plan->'price'->>'region' AS region,
-                      (t.plan #>> '{request,volume_size_gb}')::bigint AS volume_gb,
-                      (t.plan #>> '{worst_case,billed_seconds}')::bigint AS longest
+                      t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
+                      t.billed_seconds_max AS "billed_seconds_max?"
                FROM stray_jobs s LEFT JOIN attempts a ON a.id = s.attempt_id LEFT JOIN trials t ON t.id = a.trial_id
                WHERE s.settled_at IS NULL AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"#,
             now,
@@ -208,49 +207,46 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
+        rows.into_iter()
             .map(|row| {
-                let account = || {
-                    Some(Account {
-                        attempt_id: AttemptId(row.attempt_id?),
-                        project_id: ProjectId(row.project_id?),
-                        experiment_id: ExperimentId(row.experiment_id?),
-                        trial_id: TrialId(row.trial_id?),
-                        price_id: PriceId(row.price_id?),
+                let owner = || {
+                    Some(StrayOwner {
+                        account: Account {
+                            attempt_id: AttemptId(row.attempt_id?),
+                            project_id: ProjectId(row.project_id?),
+                            experiment_id: ExperimentId(row.experiment_id?),
+                            trial_id: TrialId(row.trial_id?),
+                            price_id: PriceId(row.price_id?),
+                        },
+                        instance_type: row.instance_type.clone()?,
+                        region: row.region.clone()?,
+                        volume_gb: u32::try_from(row.volume_gb?).ok()?,
+                        instance_count: u32::try_from(row.instance_count?).ok()?,
+                        usd_per_hour: Usd(row.usd_per_hour?),
                     })
                 };
-                let owner = account().map(|account| StrayOwner {
-                    account,
-                    instance_type: row.instance_type.clone().unwrap_or_default(),
-                    region: row.region.clone().unwrap_or_default(),
-                    volume_gb: row
-                        .volume_gb
-                        .and_then(|gb| u32::try_from(gb).ok())
-                        .unwrap_or(0),
-                    instance_count: row
-                        .instance_count
-                        .and_then(|n| u32::try_from(n).ok())
-                        .unwrap_or(1),
-                    usd_per_hour: row.usd_per_hour.map_or(Usd::ZERO, Usd),
-                });
-                let longest = row
-                    .longest
-                    .and_then(|seconds| u64::try_from(seconds).ok())
-                    .filter(|seconds| *seconds > 0);
+                // Nobody owns one whose attempt is not known. Of any other all is known, or it
+                // would be billed as nothing.
+                let owner = match (row.attempt_id, owner()) {
+                    (Some(id), None) => {
+                        return Err(StoreError::corrupt("attempts", id, "trial_id"));
+                    }
+                    (_, owner) => owner,
+                };
+                let longest = row.billed_seconds_max.map(u64::try_from);
                 let facts = StrayFacts {
                     found_at: row.found_at,
                     started_at: row.started_at,
                     last_seen_at: row.last_seen_at,
-                    longest_billed_seconds: longest.unwrap_or(u64::MAX),
+                    longest_billed_seconds: longest.and_then(Result::ok).unwrap_or(u64::MAX),
                 };
-                Stray {
+                Ok(Stray {
                     job_name: row.job_name,
                     facts,
                     owner,
-                }
+                })
             })
-            .collect())
+            .collect()
     }
 
     /// Looks at a stray again later.

@@ -3,8 +3,10 @@
 //! A lease is real time on the database's clock. Its token grows with every claim; a writer whose
 //! token is not the row's any more changes nothing (see [`crate::store::attempts`]).
 
+mod columns;
 mod shown;
 
+pub(in crate::store) use self::columns::PlanColumns;
 pub use self::shown::ShownTrial;
 
 use std::collections::BTreeMap;
@@ -12,16 +14,18 @@ use std::time::Duration;
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
-use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::Transition;
+use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use crate::store::error::{from_json, from_text};
+use crate::store::events::{self, NewEvent};
 use crate::store::session::interval;
-use crate::store::{Store, StoreError};
+use crate::store::stored;
+use crate::store::{Store, StoreError, error};
 
 /// A trial in the hands of one scheduler, with its latest attempt.
 #[derive(Debug, Clone)]
@@ -32,7 +36,18 @@ pub struct Claimed {
     pub lease_token: i64,
     pub state: TrialState,
     pub stop_requested: bool,
-    pub plan: TrialPlan,
+    pub candidate: String,
+    pub instance_type: String,
+    pub instance_count: u32,
+    pub purchase_option: PurchaseOption,
+    pub region: String,
+    pub volume_gb: u32,
+    pub is_price_estimated: bool,
+    pub checkpoint_interval_seconds: Option<u32>,
+    /// The longest that one instance of its job is billed.
+    pub billed_seconds_max: u64,
+    /// None when it cannot be read: what runs is watched, stopped and billed without it.
+    pub plan: Option<TrialPlan>,
     pub attempts_made: u32,
     /// Earlier attempts that came to nothing.
     pub failures: u32,
@@ -55,6 +70,15 @@ pub(super) struct ClaimedRow {
     pub(super) lease_token: i64,
     pub(super) state: String,
     pub(super) stop_requested_at: Option<DateTime<Utc>>,
+    pub(super) candidate: String,
+    pub(super) instance_type: String,
+    pub(super) instance_count: i32,
+    pub(super) purchase_option: String,
+    pub(super) region: String,
+    pub(super) volume_gb: i32,
+    pub(super) is_price_estimated: bool,
+    pub(super) checkpoint_interval_seconds: Option<i32>,
+    pub(super) billed_seconds_max: Option<i64>,
     pub(super) plan: serde_json::Value,
     pub(super) attempts_made: i32,
     pub(super) failures: i32,
@@ -64,6 +88,47 @@ pub(super) struct ClaimedRow {
     pub(super) created_at: DateTime<Utc>,
     pub(super) abandoned_seconds: Option<f64>,
     pub(super) abandoned_by: Option<String>,
+}
+
+impl ClaimedRow {
+    fn claimed(self, attempt: Option<Attempt>) -> Result<Claimed, StoreError> {
+        let corrupt = |column| StoreError::corrupt("trials", self.id, column);
+        let plan = stored::read::<TrialPlan>(self.plan, "trials", self.id, "plan");
+        let limit = plan.as_ref().ok().and_then(|plan| plan.request.as_ref());
+        let limit = limit.map_or(u32::MAX, |request| request.max_runtime_seconds);
+        let longest = self.billed_seconds_max.map(u64::try_from);
+        let interval = self.checkpoint_interval_seconds.map(count);
+        Ok(Claimed {
+            id: TrialId(self.id),
+            project_id: ProjectId(self.project_id),
+            experiment_id: ExperimentId(self.experiment_id),
+            lease_token: self.lease_token,
+            state: TrialState::parse(&self.state).ok_or_else(|| corrupt("state"))?,
+            stop_requested: self.stop_requested_at.is_some(),
+            candidate: self.candidate,
+            instance_type: self.instance_type,
+            instance_count: error::count(self.instance_count, "trials", self.id, "instance_count")?,
+            purchase_option: PurchaseOption::parse(&self.purchase_option)
+                .ok_or_else(|| corrupt("purchase_option"))?,
+            region: self.region,
+            volume_gb: error::count(self.volume_gb, "trials", self.id, "volume_gb")?,
+            is_price_estimated: self.is_price_estimated,
+            checkpoint_interval_seconds: interval,
+            billed_seconds_max: longest
+                .and_then(Result::ok)
+                .unwrap_or_else(|| cost::longest_billed_seconds(limit, 0)),
+            plan: plan.ok(),
+            attempts_made: count(self.attempts_made),
+            failures: count(self.failures),
+            over_quota: count(self.over_quota),
+            no_capacity: count(self.no_capacity),
+            give_up_at: self
+                .give_up_at
+                .unwrap_or(self.created_at + WAIT_BEFORE_DEADLINES),
+            abandoned: self.abandoned_by.zip(self.abandoned_seconds),
+            attempt,
+        })
+    }
 }
 
 /// An attempt as it is stored.
@@ -136,6 +201,17 @@ struct AttemptRow {
     listed_at: Option<DateTime<Utc>>,
 }
 
+/// The alarm of a trial that cannot be read as a whole.
+const UNREADABLE: &str = "trial.unreadable";
+
+/// The latest attempt of a trial, as far as it can be read.
+struct Latest {
+    trial: Uuid,
+    attempt: Result<Attempt, StoreError>,
+    /// False when its transitions could not be read.
+    is_whole: bool,
+}
+
 /// How long trials from before there were deadlines wait for capacity, from their creation.
 const WAIT_BEFORE_DEADLINES: TimeDelta = TimeDelta::hours(72);
 
@@ -147,6 +223,19 @@ impl TryFrom<AttemptRow> for Attempt {
     type Error = StoreError;
 
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
+        let transitions = row.transitions()?;
+        Self::with_transitions(row, transitions)
+    }
+}
+
+impl AttemptRow {
+    fn transitions(&self) -> Result<Vec<Transition>, StoreError> {
+        stored::read_text(&self.transitions, "attempts", self.id, "transitions")
+    }
+}
+
+impl Attempt {
+    fn with_transitions(row: AttemptRow, transitions: Vec<Transition>) -> Result<Self, StoreError> {
         Ok(Self {
             id: AttemptId(row.id),
             trial_id: TrialId(row.trial_id),
@@ -164,7 +253,7 @@ impl TryFrom<AttemptRow> for Attempt {
             job_status: row.job_status,
             secondary_status: row.secondary_status,
             failure_reason: row.failure_reason,
-            transitions: from_text(&row.transitions, "attempts", row.id, "transitions")?,
+            transitions,
             training_seconds: row.training_seconds,
             billable_seconds: row.billable_seconds,
             billing_estimated: row.billing_estimated,
@@ -218,7 +307,7 @@ impl TryFrom<TrialRow> for Trial {
             state: TrialState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
             reason: row.reason,
-            plan: from_text(&row.plan, "trials", row.id, "plan")?,
+            plan: stored::read_text(&row.plan, "trials", row.id, "plan")?,
             attempts_made: count(row.attempts_made),
             created_at: row.created_at,
             ended_at: row.ended_at,
@@ -254,8 +343,9 @@ impl Store {
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
                FROM due WHERE t.id = due.id
-               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.plan,
-                         t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
+               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at,
+                         t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb,
+                         t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
                              AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,
@@ -265,55 +355,85 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        self.claimed(rows).await
+        self.claimed(rows, now).await
     }
 
     /// Claimed rows with their latest attempts.
-    pub(super) async fn claimed(&self, rows: Vec<ClaimedRow>) -> Result<Vec<Claimed>, StoreError> {
+    pub(super) async fn claimed(
+        &self,
+        rows: Vec<ClaimedRow>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Claimed>, StoreError> {
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
         let mut latest = self.latest_attempts(&ids).await?;
+        let mut unreadable = Vec::new();
         let mut claimed = Vec::with_capacity(rows.len());
         for row in rows {
-            let plan = from_json(row.plan, "trials", row.id, "plan");
-            let position = latest.iter().position(|(trial, _)| *trial == row.id);
-            let attempt = position
-                .map(|index| latest.swap_remove(index).1)
-                .transpose();
-            // A row that cannot be read keeps its lease until it expires, and keeps nobody else
-            // waiting.
-            let (Some(state), Ok(plan), Ok(attempt)) =
-                (TrialState::parse(&row.state), plan, attempt)
-            else {
-                tracing::error!(trial = %row.id, "a trial cannot be read and is left alone");
-                continue;
-            };
-            claimed.push(Claimed {
-                id: TrialId(row.id),
-                project_id: ProjectId(row.project_id),
-                experiment_id: ExperimentId(row.experiment_id),
-                lease_token: row.lease_token,
-                state,
-                stop_requested: row.stop_requested_at.is_some(),
-                plan,
-                attempts_made: count(row.attempts_made),
-                failures: count(row.failures),
-                over_quota: count(row.over_quota),
-                no_capacity: count(row.no_capacity),
-                give_up_at: row
-                    .give_up_at
-                    .unwrap_or(row.created_at + WAIT_BEFORE_DEADLINES),
-                abandoned: row.abandoned_by.zip(row.abandoned_seconds),
-                attempt,
-            });
+            let position = latest.iter().position(|one| one.trial == row.id);
+            let latest = position.map(|index| latest.swap_remove(index));
+            let is_whole = latest.as_ref().is_none_or(|latest| latest.is_whole);
+            let attempt = latest.map(|latest| latest.attempt).transpose();
+            let id = TrialId(row.id);
+            // It keeps its lease until that expires, and keeps nobody else waiting.
+            match attempt.and_then(|attempt| row.claimed(attempt)) {
+                Ok(trial) => {
+                    if trial.plan.is_none() || !is_whole {
+                        unreadable.push(id);
+                    }
+                    claimed.push(trial);
+                }
+                Err(error) => {
+                    tracing::error!(%error, trial = %id, "a trial cannot be read and is left alone");
+                }
+            }
+        }
+        for trial in claimed
+            .iter()
+            .filter(|trial| unreadable.contains(&trial.id))
+        {
+            self.raise_unreadable(trial, now).await?;
         }
         Ok(claimed)
     }
 
-    /// The latest attempt of each trial, as far as it can be read.
-    async fn latest_attempts(
+    /// An alarm, once, of a trial that this program cannot read as a whole.
+    async fn raise_unreadable(
         &self,
-        trials: &[Uuid],
-    ) -> Result<Vec<(Uuid, Result<Attempt, StoreError>)>, StoreError> {
+        trial: &Claimed,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        tracing::error!(trial = %trial.id, "a stored trial cannot be read as a whole");
+        let mut tx = self.pool.begin().await?;
+        let is_told = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM events WHERE experiment_id = $1 AND trial_id = $2 AND kind = $3) AS "told!""#,
+            trial.experiment_id.0,
+            trial.id.0,
+            UNREADABLE,
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        if is_told {
+            return Ok(());
+        }
+        let event = NewEvent {
+            project_id: trial.project_id,
+            experiment_id: trial.experiment_id,
+            trial_id: Some(trial.id),
+            kind: UNREADABLE.to_owned(),
+            severity: "alarm",
+            message: format!(
+                "{}: its stored plan, or what is stored of its job, cannot be read. What runs is watched, stopped and \
+                 billed; nothing new is started. A newer Bakeoff may have written it: go back to that version",
+                trial.candidate
+            ),
+        };
+        events::insert(&mut tx, &event, now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// The latest attempt of each trial, as far as it can be read.
+    async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<Latest>, StoreError> {
         let rows = sqlx::query_as!(
             AttemptRow,
             r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
@@ -327,10 +447,16 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.trial_id, Attempt::try_from(row)))
-            .collect())
+        let latest = rows.into_iter().map(|row| {
+            let transitions = row.transitions();
+            Latest {
+                trial: row.trial_id,
+                is_whole: transitions.is_ok(),
+                // The next look writes them anew.
+                attempt: Attempt::with_transitions(row, transitions.unwrap_or_default()),
+            }
+        });
+        Ok(latest.collect())
     }
 
     /// When the scheduler has something to do: the next due moment of a trial in nobody's hands

@@ -22,8 +22,9 @@ use crate::store::money::repricing::{self, Correction};
 use crate::store::money::settled::Part;
 use crate::store::money::{budget, corrections, prices};
 use crate::store::session::interval;
-use crate::store::{Store, StoreError, retried};
+use crate::store::{Store, StoreError, error, retried};
 
+const TABLE: &str = "warm_pools";
 const COMPONENT: &str = "warm_pool";
 
 /// A pool in the hands of one replica.
@@ -197,11 +198,10 @@ impl Store {
                                        pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
                                        due_at)
                SELECT a.id, a.project_id, a.experiment_id, a.trial_id, a.job_name, t.instance_type, t.instance_count,
-                      coalesce(t.pool_key, ''), coalesce(keep_alive, $4), a.price_id, a.usd_per_hour, 0, 'found',
+                      coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), a.price_id, a.usd_per_hour, 0, 'found',
                       coalesce($2::timestamptz, $3), $3
-               FROM attempts a JOIN trials t ON t.id = a.trial_id,
-                    nullif((t.plan #>> '{request,keep_alive_seconds}')::integer, 0) AS keep_alive
-               WHERE a.id = $1 AND a.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR keep_alive IS NOT NULL)
+               FROM attempts a JOIN trials t ON t.id = a.trial_id
+               WHERE a.id = $1 AND a.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
                ON CONFLICT (attempt_id) DO UPDATE
                SET state = 'found', reserved_usd = 0, job_ended_at = coalesce($2, warm_pools.job_ended_at, $3), due_at = $3,
                    absent = 0
@@ -253,9 +253,8 @@ impl Store {
                WHERE p.attempt_id = ANY (ARRAY(SELECT attempt_id FROM due))
                RETURNING p.attempt_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
                          p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
-                         (SELECT plan->'price'->>'region' FROM trials t WHERE t.id = p.trial_id) AS region,
-                         (SELECT (plan #>> '{request,volume_size_gb}')::bigint FROM trials t WHERE t.id = p.trial_id)
-                             AS volume_gb,
+                         (SELECT region FROM trials t WHERE t.id = p.trial_id) AS "region!",
+                         (SELECT volume_gb FROM trials t WHERE t.id = p.trial_id) AS "volume_gb!",
                          p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent, p.retained_seconds,
                          EXISTS (SELECT FROM attempts a WHERE a.id = p.attempt_id AND a.settled_at IS NOT NULL)
                              AS "is_job_settled!",
@@ -271,37 +270,37 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| ClaimedPool {
+        let pools = rows.into_iter().map(|row| {
+            let id = row.attempt_id;
+            let count = |value: i32, column| error::count(value, TABLE, id, column);
+            let booked = row
+                .retained_seconds
+                .map(|seconds| error::count(seconds, TABLE, id, "retained_seconds"));
+            Ok(ClaimedPool {
                 account: Account {
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
                     trial_id: TrialId(row.trial_id),
-                    attempt_id: AttemptId(row.attempt_id),
+                    attempt_id: AttemptId(id),
                     price_id: PriceId(row.price_id),
                 },
                 job_name: row.job_name,
-                keep_alive_seconds: u32::try_from(row.keep_alive_seconds).unwrap_or_default(),
+                keep_alive_seconds: count(row.keep_alive_seconds, "keep_alive_seconds")?,
                 job_ended_at: row.job_ended_at,
                 is_job_settled: row.is_job_settled,
                 is_wanted: row.is_wanted,
-                absent: u32::try_from(row.absent).unwrap_or_default(),
-                booked_seconds: row
-                    .retained_seconds
-                    .and_then(|seconds| u64::try_from(seconds).ok()),
-                region: row.region.unwrap_or_default(),
-                volume_gb: row
-                    .volume_gb
-                    .and_then(|gb| u32::try_from(gb).ok())
-                    .unwrap_or(0),
+                absent: count(row.absent, "absent")?,
+                booked_seconds: booked.transpose()?,
+                region: row.region,
+                volume_gb: error::count(row.volume_gb, "trials", row.trial_id, "volume_gb")?,
                 instance_type: row.instance_type,
-                instance_count: u32::try_from(row.instance_count).unwrap_or_default(),
+                instance_count: count(row.instance_count, "instance_count")?,
                 usd_per_hour: Usd(row.usd_per_hour),
                 reserved_usd: Usd(row.reserved_usd),
                 lease_token: row.lease_token,
             })
-            .collect())
+        });
+        pools.collect()
     }
 
     /// Looks again later; `is_absent`: this look showed no pool.

@@ -34,6 +34,7 @@ const ADMIT_MAX: usize = 64;
 pub(super) const SLOTS: usize = 32;
 /// How long an earlier job of a trial that turned up late holds the next one back.
 const EARLIER_JOB_HOLDS: TimeDelta = TimeDelta::hours(1);
+const UNREADABLE: &str = "its stored plan cannot be read by this version of Bakeoff; go back to the one that wrote it, then resume";
 const EARLIER_JOB: &str = "held back: an earlier job of this trial is still being stopped";
 /// Plan, create, look, adopt: what one claim can go through.
 const STEPS_MAX: usize = 4;

@@ -260,14 +260,15 @@ async fn planned(test: &TestApp) -> TrainingJobRequest {
     let trial = claimed.first().unwrap();
     let attempt = AttemptId(ids::fresh());
     let name = request::job_name(&test.app.settings.installation, attempt.0);
-    let (price, now) = (trial.plan.price.clone().unwrap(), test.app.clock.now());
+    let plan = trial.plan.as_ref().unwrap();
+    let (price, now) = (plan.price.clone().unwrap(), test.app.clock.now());
     test.app
         .store
-        .plan_attempt(trial, attempt, &name, &trial.plan, &price, now)
+        .plan_attempt(trial, attempt, &name, plan, &price, now)
         .await
         .unwrap();
     request::for_attempt(
-        trial.plan.request.as_ref().unwrap(),
+        plan.request.as_ref().unwrap(),
         &name,
         &attempt.to_string(),
         &trial.id.to_string(),

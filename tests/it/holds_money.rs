@@ -563,108 +563,6 @@ async fn a_reservation_holds_the_download_of_data_whose_size_is_named(pool: PgPo
     );
 }
 
-/// Two experiments whose jobs run, in one tick of everything; the first one's plan can then not be
-/// read.
-async fn two_of_which_one_is_unreadable(
-    test: &TestApp,
-    pool: &PgPool,
-    spec: &Value,
-    path: &str,
-) -> uuid::Uuid {
-    test.start(spec).await;
-    test.start(spec).await;
-    test.tick().await;
-    test.advance(TimeDelta::minutes(20)).await;
-    test.watch().await;
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let broken: uuid::Uuid = sqlx::query_scalar("SELECT min(id::text)::uuid FROM trials")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    sqlx::query(
-        "UPDATE trials SET plan = jsonb_set(plan, $2::text[], '\"nonsense\"') WHERE id = $1",
-    )
-    .bind(broken)
-    .bind(path.split('.').map(str::to_owned).collect::<Vec<_>>())
-    .execute(pool)
-    .await
-    .unwrap();
-    test.advance(TimeDelta::hours(1)).await;
-    broken
-}
-
-#[sqlx::test(migrations = false)]
-async fn metrics_are_read_although_another_trials_plan_cannot_be(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let broken = two_of_which_one_is_unreadable(&test, &pool, &on_p5(1), "request.metrics").await;
-    let read = ingester::tick(&test.app).await;
-    let behind: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL",
-    )
-    .bind(broken)
-    .fetch_one(&pool)
-    .await
-    .unwrap();
-    assert_eq!(
-        behind, 0,
-        "attempts whose metrics were not read, because of one unreadable plan: {read:?}"
-    );
-}
-
-/// One attempt cannot be read, and the stop of another trial is due in the same claim.
-#[sqlx::test(migrations = false)]
-async fn a_stop_is_sent_although_another_trials_attempt_cannot_be_read(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let broken = test.start(&on_p5(1)).await;
-    let other = test.start(&on_p5(1)).await;
-    test.tick().await;
-    test.advance(TimeDelta::minutes(20)).await;
-    test.watch().await;
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    run(
-        &pool,
-        "UPDATE attempts SET transitions = '\"nonsense\"' WHERE trial_id = (SELECT id FROM trials ORDER BY id LIMIT 1)",
-    )
-    .await;
-    for id in [&broken, &other] {
-        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
-            .await;
-    }
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let record = test.record().await;
-    let asked = jobs(&record)
-        .iter()
-        .filter(|job| !job["stop_asked_at"].is_null())
-        .count();
-    assert_eq!(
-        asked, 1,
-        "stops that were sent, of the one that can be: {record}"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn checkpoints_are_looked_at_although_another_trials_plan_cannot_be_read(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let mut spot = spot_spec();
-    spot["candidates"][0]["purchase_options"] = json!(["spot"]);
-    let broken = two_of_which_one_is_unreadable(&test, &pool, &spot, "request.checkpoint").await;
-    let now = test.app.clock.now();
-    let due = test
-        .app
-        .store
-        .claim_due_checkpoints(now, TimeDelta::minutes(10), 100)
-        .await;
-    let due: Result<Vec<uuid::Uuid>, _> =
-        due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());
-    let is_taken = due
-        .as_ref()
-        .is_ok_and(|due| !due.is_empty() && !due.contains(&broken));
-    assert!(
-        is_taken,
-        "taken to be looked at, beside an unreadable one: {due:?}"
-    );
-}
-
 #[sqlx::test(migrations = false)]
 async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_read(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -727,7 +625,11 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
     let trial = claimed.first().unwrap();
     let attempt = AttemptId(ids::fresh());
     let name = request::job_name(&test.app.settings.installation, attempt.0);
-    let template = trial.plan.request.as_ref().unwrap();
+    let template = trial
+        .plan
+        .as_ref()
+        .and_then(|plan| plan.request.as_ref())
+        .unwrap();
     let job = request::for_attempt(template, &name, &attempt.to_string(), &trial.id.to_string());
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;

@@ -39,3 +39,4 @@ mod security;
 mod states;
 mod style;
 mod support;
+mod unreadable;

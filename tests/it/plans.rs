@@ -87,7 +87,7 @@ const TABLES: [(&str, &str); 18] = [
         "plans: where it was measured before",
     ),
     (
-        "plan->>'candidate' AS \"candidate!\" FROM trials",
+        "SELECT id, experiment_id, candidate FROM trials",
         "plans: by which trials",
     ),
     ("ORDER BY id DESC LIMIT $7", "experiments: newest first"),
@@ -120,13 +120,14 @@ const TABLES: [(&str, &str); 18] = [
 
 /// 500 experiments of 200 trials, all over, each with an attempt.
 const HISTORY: [&str; 9] = [
-    "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at)
-     SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now()
+    "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at, region)
+     SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now(), e.region
      FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 500)",
     "INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count, purchase_option,
-                         plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state, due_at, created_at, ended_at)
+                         plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state, due_at, created_at, ended_at,
+                         region, volume_gb)
      SELECT gen_random_uuid(), e.project_id, e.id, n, 'c', 'ml.p5.48xlarge', 1, 'on_demand', '{}', 1, 1,
-            (SELECT id FROM prices LIMIT 1), 'completed', now(), now(), now()
+            (SELECT id FROM prices LIMIT 1), 'completed', now(), now(), now(), e.region, 0
      FROM experiments e, generate_series(1, 200) n WHERE e.name = 'old'",
     "INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
                            reserved_training_usd, reserved_metrics_usd, planned_at, settled_at)

@@ -241,15 +241,6 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
         "{answer}"
     );
     run("UPDATE attempts a SET transitions = k.transitions FROM kept k WHERE k.id = a.id").await;
-    run("CREATE TABLE plans AS SELECT id, plan FROM trials").await;
-    run("UPDATE trials SET plan = plan #- '{request,volume_size_gb}'").await;
-    let (status, answer) = test.post(&path, &bill).await;
-    assert_eq!(
-        (status.as_u16(), settled().await),
-        (500, before),
-        "its volume is not known: {answer}"
-    );
-    run("UPDATE trials t SET plan = p.plan FROM plans p WHERE p.id = t.id").await;
     let (status, answer) = test.post(&path, &bill).await;
     assert_eq!(status, 200, "{answer}");
     assert!(

@@ -256,18 +256,19 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
     let claimed = test.admit("x", std::time::Duration::ZERO).await;
     let trial = claimed
         .iter()
-        .find(|trial| trial.plan.candidate == "p4de")
+        .find(|trial| trial.candidate == "p4de")
         .unwrap();
     let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
     let name =
         bakeoff_planner::render::request::job_name(&test.app.settings.installation, attempt.0);
-    let price = trial.plan.price.clone().unwrap();
+    let plan = trial.plan.as_ref().unwrap();
+    let price = plan.price.clone().unwrap();
     test.app
         .store
-        .plan_attempt(trial, attempt, &name, &trial.plan, &price, now)
+        .plan_attempt(trial, attempt, &name, plan, &price, now)
         .await
         .unwrap();
-    let mut foreign = trial.plan.request.clone().unwrap();
+    let mut foreign = plan.request.clone().unwrap();
     foreign.job_name.clone_from(&name);
     test.ports.jobs.create(&foreign).await.unwrap();
     // By then it trains, and is billed to somebody else.

@@ -140,6 +140,27 @@ fn all_sql_is_in_the_store() {
     assert!(!store.is_empty());
 }
 
+/// Nobody checks a path into a document, and a field that was renamed is read as nothing: what SQL
+/// reads is a column.
+#[test]
+fn no_sql_reads_within_a_document() {
+    let digs = |line: &str| {
+        let operators = [
+            "->'",
+            "->>",
+            "#>",
+            "#-",
+            "@>",
+            "jsonb_array_elements",
+            "jsonb_path",
+        ];
+        operators.iter().any(|operator| line.contains(operator))
+            && !line.trim_start().starts_with("//")
+    };
+    assert!(digs("SELECT t.plan->>'candidate'") && digs("(plan #>> '{request}')::bigint"));
+    assert_eq!(offenders(&["src/store"], digs), Vec::<String>::new());
+}
+
 /// Events of an experiment are committed in the order of their ids: whoever writes one holds the
 /// experiment's lock.
 #[test]

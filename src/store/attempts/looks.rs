@@ -10,8 +10,9 @@ use chrono::{DateTime, Utc};
 use crate::store::attempts::{
     Applied, Due, Lease, POSTPONED_ALARM, account, event, fenced, living_state, record_job,
 };
-use crate::store::error::{found_one, from_json};
+use crate::store::error::found_one;
 use crate::store::events::{self, NewEvent};
+use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, retried, warm_pools};
 
@@ -33,7 +34,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(()) };
-        let plan: TrialPlan = from_json(row.plan, "trials", row.trial_id, "plan")?;
+        let plan: TrialPlan = stored::read(row.plan, "trials", row.trial_id, "plan")?;
         let Some(request) = &plan.request else {
             return Ok(());
         };

@@ -59,7 +59,7 @@ impl Store {
                WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
                  AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id)
                RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
-                         t.plan->'price'->>'region' AS region"#,
+                         t.region"#,
             said.attempt.0,
             said.project.0,
             seconds,
@@ -70,14 +70,11 @@ impl Store {
             return self.why_not(said).await;
         };
         let experiment = ExperimentId(row.experiment_id);
-        let region = row
-            .region
-            .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "plan"))?;
         bill::lock(&mut tx, experiment).await?;
         let tariffs = prices::tariffs(
             &mut *tx,
             said.project,
-            &region,
+            &row.region,
             std::slice::from_ref(&row.instance_type),
         )
         .await?;
@@ -90,7 +87,7 @@ impl Store {
         };
         let mut corrections = Vec::new();
         for settled in settled_rows(&mut tx, experiment, None, Some(said.attempt)).await? {
-            let parts = settled.parts(&region, &tariffs)?.into_iter();
+            let parts = settled.parts(&row.region, &tariffs)?.into_iter();
             corrections.extend(parts.filter_map(|part| correction(account, &part, now)));
         }
         let total: Usd = corrections.iter().map(|correction| correction.usd).sum();

@@ -12,12 +12,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::api::RepricingView;
-use crate::store::error::{found_one, from_json, to_json};
+use crate::store::error::found_one;
 use crate::store::events::{self, NewEvent};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::prices;
 use crate::store::money::settled::settled_rows;
 use crate::store::money::{bill, budget};
+use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// A price whose day has come and which has not been applied.
@@ -133,10 +134,10 @@ impl Store {
             .collect();
         let any_type = changes.iter().any(|change| change.instance_type.is_none());
         let rows = sqlx::query!(
-            r#"SELECT e.id, e.project_id, e.spec->>'region' AS "region!",
+            r#"SELECT e.id, e.project_id, e.region,
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
                FROM experiments e
-               WHERE e.id > $1 AND e.spec->>'region' = ANY($2)
+               WHERE e.id > $1 AND e.region = ANY($2)
                  AND ($4 OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.instance_type = ANY($3)))
                ORDER BY e.id LIMIT $5"#,
             after,
@@ -181,7 +182,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT e.id AS experiment_id, e.project_id, e.spec->>'region' AS "experiment_region!",
+            r#"SELECT e.id AS experiment_id, e.project_id, e.region AS experiment_region,
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
                       p.id, p.project_id AS price_project, p.region, p.instance_type
                FROM repricing_failures f JOIN experiments e ON e.id = f.experiment_id JOIN prices p ON p.id = f.price_id
@@ -295,7 +296,7 @@ impl Store {
             &due_to.iter().map(|price| price.0).collect::<Vec<_>>(),
             reason,
             total.0,
-            revision.filter(|_| is_decided_anew).map(|revision| to_json(revision.before)).transpose()?,
+            revision.filter(|_| is_decided_anew).map(|revision| stored::write(revision.before)).transpose()?,
             now,
         )
         .execute(&mut *tx)
@@ -408,7 +409,7 @@ async fn replace(
     .await?;
     // Compared as read: figures that are printed again need not be the same to the last digit.
     let stored: Option<Recommendation> = stored
-        .map(|value| from_json(value, "experiments", experiment, "recommendation"))
+        .map(|value| stored::read(value, "experiments", experiment, "recommendation"))
         .transpose()?;
     if stored.is_none_or(|stored| stored.differs(revision.before)) {
         return Ok(false);
@@ -416,7 +417,7 @@ async fn replace(
     let done = sqlx::query!(
         "UPDATE experiments SET recommendation = $2 WHERE id = $1",
         experiment.0,
-        to_json(revision.after)?
+        stored::write(revision.after)?
     )
     .execute(tx)
     .await?;

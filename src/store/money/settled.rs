@@ -12,8 +12,8 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::error::from_json;
 use crate::store::money::prices::Tariffs;
+use crate::store::{error, stored};
 
 /// An attempt that is settled, with what its pool was kept for and what is booked so far.
 pub(in crate::store) struct SettledRow {
@@ -29,7 +29,7 @@ pub(in crate::store) struct SettledRow {
     instance_type: String,
     instance_count: i32,
     is_estimated: bool,
-    volume_gb: Option<i64>,
+    volume_gb: i32,
     pool_from: Option<DateTime<Utc>>,
     retained_seconds: Option<i64>,
     training: Decimal,
@@ -40,12 +40,12 @@ pub(in crate::store) struct SettledRow {
 impl SettledRow {
     /// A count that is no count is not taken for nothing: what is booked would be corrected to it.
     fn count<T: TryFrom<i64>>(&self, value: i64, column: &'static str) -> Result<T, StoreError> {
-        T::try_from(value).map_err(|_| StoreError::corrupt("attempts", self.id, column))
+        error::count(value, "attempts", self.id, column)
     }
 
     fn job(&self, region: &str) -> Result<Usage, StoreError> {
         let transitions: Vec<Transition> =
-            from_json(self.transitions.clone(), "attempts", self.id, "transitions")?;
+            stored::read(self.transitions.clone(), "attempts", self.id, "transitions")?;
         let billed = self.count(self.billable_seconds.unwrap_or(0), "billable_seconds")?;
         let trained: u64 = self.count(self.training_seconds.unwrap_or(0), "training_seconds")?;
         let until = self
@@ -61,11 +61,7 @@ impl SettledRow {
             waits: waits(&transitions),
             billed_seconds: billed,
             run_seconds: if billed == 0 { 0 } else { trained.max(billed) },
-            // Without it, all that is booked for its volume would be taken back.
-            volume_gb: self
-                .volume_gb
-                .and_then(|gb| u32::try_from(gb).ok())
-                .ok_or_else(|| StoreError::corrupt("trials", self.trial_id, "plan"))?,
+            volume_gb: error::count(self.volume_gb, "trials", self.trial_id, "volume_gb")?,
         })
     }
 
@@ -154,8 +150,7 @@ pub(in crate::store) async fn settled_rows(
         SettledRow,
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
                   a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
-                  coalesce(t.plan->'price'->>'status' = 'estimated', false) AS "is_estimated!",
-                  (t.plan #>> '{request,volume_size_gb}')::bigint AS volume_gb,
+                  t.is_price_estimated AS is_estimated, t.volume_gb,
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
                   l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
            FROM attempts a JOIN trials t ON t.id = a.trial_id

@@ -5,16 +5,16 @@
 use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::bill::{Agreed, Usage};
-use bakeoff_domain::money::price::PriceStatus;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
 use crate::store::attempts::{Applied, Due, Lease, account, event, fenced, record_job};
-use crate::store::error::{found_one, to_json};
+use crate::store::error::found_one;
 use crate::store::money::bill::{self, Billed, Waits, What, waits};
 use crate::store::money::budget;
+use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, events, retried, warm_pools};
 
@@ -139,7 +139,7 @@ async fn end(
         ending.estimated,
         (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
         settlement.metrics_at,
-        final_metrics.map(to_json).transpose()?,
+        final_metrics.map(stored::write).transpose()?,
     )
     .fetch_optional(tx)
     .await?;
@@ -187,7 +187,6 @@ async fn book(
     now: DateTime<Utc>,
 ) -> Result<Option<String>, StoreError> {
     let account = account(trial, attempt);
-    let price = trial.plan.price.as_ref();
     let billed = ending.billable_seconds.unwrap_or_default();
     let &Ran {
         started_at,
@@ -197,9 +196,9 @@ async fn book(
     } = ran;
     let from = started_at.unwrap_or(ended_at);
     let usage = Usage {
-        instance_type: trial.plan.instance_type.clone(),
-        region: price.map(|price| price.region.clone()).unwrap_or_default(),
-        count: trial.plan.instance_count,
+        instance_type: trial.instance_type.clone(),
+        region: trial.region.clone(),
+        count: trial.instance_count,
         from: from.min(ended_at),
         until: ended_at,
         waits: ran.waits.clone(),
@@ -209,16 +208,12 @@ async fn book(
         } else {
             seconds.unwrap_or(billed).max(billed)
         },
-        volume_gb: trial
-            .plan
-            .request
-            .as_ref()
-            .map_or(0, |request| request.volume_size_gb),
+        volume_gb: trial.volume_gb,
     };
     let agreed = Agreed {
         price_id: attempt.price_id,
         usd_per_hour: attempt.usd_per_hour,
-        estimated: price.is_some_and(|price| price.status == PriceStatus::Estimated),
+        estimated: trial.is_price_estimated,
     };
     let held = attempt.reserved_training_usd;
     let billed = Billed {

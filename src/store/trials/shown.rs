@@ -3,11 +3,13 @@
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::store::stored;
 use crate::store::trials::{Attempt, AttemptRow, count};
 use crate::store::{Store, StoreError};
 
@@ -37,7 +39,7 @@ struct HeadRow {
     plan: Option<String>,
     purchase_option: String,
     instance_count: i32,
-    checkpoint_seconds: Option<i64>,
+    checkpoint_seconds: Option<i32>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -46,7 +48,7 @@ impl TryFrom<HeadRow> for ShownTrial {
     type Error = StoreError;
 
     fn try_from(row: HeadRow) -> Result<Self, StoreError> {
-        let plan = row.plan.and_then(|text| RawValue::from_string(text).ok());
+        let plan = row.plan.as_deref().and_then(shown);
         Ok(Self {
             id: TrialId(row.id),
             experiment_id: ExperimentId(row.experiment_id),
@@ -56,15 +58,22 @@ impl TryFrom<HeadRow> for ShownTrial {
             plan: plan.ok_or_else(|| StoreError::corrupt("trials", row.id, "plan"))?,
             is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
             instance_count: count(row.instance_count),
-            checkpoint_seconds: row
-                .checkpoint_seconds
-                .and_then(|seconds| u32::try_from(seconds).ok())
-                .unwrap_or(0),
+            checkpoint_seconds: row.checkpoint_seconds.map_or(0, count),
             created_at: row.created_at,
             ended_at: row.ended_at,
             attempts: Vec::new(),
         })
     }
+}
+
+/// A plan without its version, unread if it is of the newest.
+fn shown(stored: &str) -> Option<Box<RawValue>> {
+    let newest = stored::without_version::<TrialPlan>(stored);
+    let upgraded = || {
+        let plan: TrialPlan = stored::read_text(stored, "trials", "", "plan").ok()?;
+        serde_json::to_string(&plan).ok()
+    };
+    RawValue::from_string(newest.or_else(upgraded)?).ok()
 }
 
 impl Store {
@@ -78,7 +87,7 @@ impl Store {
         sqlx::query_as!(
             HeadRow,
             r#"SELECT id, experiment_id, state, reason, plan::text, purchase_option, instance_count,
-                      (plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      checkpoint_interval_seconds AS checkpoint_seconds,
                       created_at, ended_at
                FROM trials WHERE project_id = $1 AND (id = $2 OR experiment_id = $3) ORDER BY ordinal"#,
             project.0,
@@ -102,7 +111,7 @@ impl Store {
             ShownRow,
             r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
                       CASE WHEN a.number = 1 THEN t.plan::text END AS plan,
-                      (t.plan #>> '{request,checkpoint,interval_seconds}')::bigint AS checkpoint_seconds,
+                      t.checkpoint_interval_seconds AS checkpoint_seconds,
                       t.created_at, t.ended_at AS trial_ended_at,
                       a.id, a.trial_id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour,
                       a.reserved_training_usd, a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed,
@@ -139,7 +148,7 @@ struct ShownRow {
     instance_count: i32,
     /// With the first attempt only.
     plan: Option<String>,
-    checkpoint_seconds: Option<i64>,
+    checkpoint_seconds: Option<i32>,
     created_at: DateTime<Utc>,
     trial_ended_at: Option<DateTime<Utc>>,
     id: Uuid,

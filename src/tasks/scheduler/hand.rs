@@ -6,19 +6,18 @@ use bakeoff_domain::lifecycle::decide::{
 };
 use bakeoff_domain::lifecycle::queue::Lane;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::money::bill;
 use bakeoff_domain::money::budget::{Purse, Shortfall, shortfall};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{self, WorstCase};
-use bakeoff_domain::money::{bill, cost};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::requested;
-use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
-use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince};
+use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince, UNREADABLE};
 use crate::app::App;
 use crate::auth::push_token;
 use crate::aws::Operation;
@@ -47,7 +46,7 @@ impl Hand<'_> {
             over_quota: self.trial.over_quota,
             no_capacity: self.trial.no_capacity,
             give_up_at: self.trial.give_up_at,
-            longest_billed_seconds: longest_billed_seconds(&self.trial.plan),
+            longest_billed_seconds: self.trial.billed_seconds_max,
             marker: attempt.id.to_string(),
             quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
@@ -72,7 +71,8 @@ impl Hand<'_> {
 
     /// At the first look, and only for a sample. What cannot be asked is not asked again.
     async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
-        let Some(request) = self.trial.plan.request.as_ref() else {
+        let plan = self.trial.plan.as_ref();
+        let Some(request) = plan.and_then(|plan| plan.request.as_ref()) else {
             return;
         };
         if attempt.is_compared || !requested::is_sampled(attempt.id) {
@@ -162,7 +162,13 @@ impl Hand<'_> {
     /// Price and worst case are those of this moment: a trial may have waited long, and a retry may
     /// come days later.
     async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        let mut plan = self.trial.plan.clone();
+        let Some(mut plan) = self.trial.plan.clone() else {
+            self.app
+                .store
+                .end_without_attempt(self.trial, TrialState::Parked, UNREADABLE, now)
+                .await?;
+            return Ok(false);
+        };
         let kind = std::slice::from_ref(&plan.instance_type);
         let region = &self.app.settings.region;
         let tariffs = self
@@ -273,7 +279,8 @@ impl Hand<'_> {
     fn request(&self, attempt: &Attempt) -> Result<TrainingJobRequest, StoreError> {
         // An attempt is planned only from a request; without one the lease runs out, and the log
         // names the row.
-        let Some(template) = &self.trial.plan.request else {
+        let plan = self.trial.plan.as_ref();
+        let Some(template) = plan.and_then(|plan| plan.request.as_ref()) else {
             return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
         };
         let marker = attempt.id.to_string();
@@ -426,8 +433,8 @@ impl Hand<'_> {
             return Ok(());
         };
         let lane = Lane {
-            instance_type: self.trial.plan.instance_type.clone(),
-            option: self.trial.plan.purchase_option,
+            instance_type: self.trial.instance_type.clone(),
+            option: self.trial.purchase_option,
         };
         let policy = &self.app.settings.policy;
         let until = now + policy.backoff_after(self.trial.over_quota, &lane.instance_type);
@@ -524,18 +531,4 @@ fn planned(
         modified_at: None,
         listed_at: None,
     }
-}
-
-/// What an estimate of a trial's bill never exceeds; of a plan from before it was written down,
-/// worked out anew.
-fn longest_billed_seconds(plan: &TrialPlan) -> u64 {
-    let written = plan
-        .worst_case
-        .map(|worst| worst.billed_seconds)
-        .filter(|seconds| *seconds > 0);
-    let limit = plan
-        .request
-        .as_ref()
-        .map_or(u32::MAX, |request| request.max_runtime_seconds);
-    written.unwrap_or_else(|| cost::longest_billed_seconds(limit, 0))
 }

@@ -30,6 +30,12 @@ impl PurchaseOption {
             Self::Spot => "spot",
         }
     }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::OnDemand, Self::Spot]
+            .into_iter()
+            .find(|option| option.as_str() == text)
+    }
 }
 
 /// One instance type with a profile, to be tried under each of its purchase options.

@@ -1,0 +1,60 @@
+//! What SQL reads of a trial's plan, as columns of its row.
+
+use bakeoff_domain::money::price::PriceStatus;
+use bakeoff_planner::plan::TrialPlan;
+use serde_json::Value;
+
+use crate::store::{StoreError, stored};
+
+/// The columns that follow from a plan.
+#[derive(Debug)]
+pub(in crate::store) struct PlanColumns {
+    pub(in crate::store) plan: Value,
+    pub(in crate::store) is_price_estimated: bool,
+    /// Nothing of a trial that cannot be run.
+    pub(in crate::store) volume_gb: i32,
+    pub(in crate::store) keep_alive_seconds: Option<i32>,
+    pub(in crate::store) checkpoint_s3_uri: Option<String>,
+    pub(in crate::store) checkpoint_local_path: Option<String>,
+    pub(in crate::store) checkpoint_interval_seconds: Option<i32>,
+    pub(in crate::store) metrics: Value,
+    /// The longest that one instance of its job is billed, where a worst case says so.
+    pub(in crate::store) billed_seconds_max: Option<i64>,
+}
+
+impl PlanColumns {
+    pub(in crate::store) fn of(plan: &TrialPlan) -> Result<Self, StoreError> {
+        let request = plan.request.as_ref();
+        let checkpoint = request.and_then(|request| request.checkpoint.as_ref());
+        let keep_alive = request.and_then(|request| request.keep_alive_seconds);
+        let longest = plan.worst_case.map(|worst| worst.billed_seconds);
+        Ok(Self {
+            plan: stored::write(plan)?,
+            is_price_estimated: plan
+                .price
+                .as_ref()
+                .is_some_and(|price| price.status == PriceStatus::Estimated),
+            volume_gb: request.map_or(Ok(0), |request| integer(request.volume_size_gb))?,
+            keep_alive_seconds: keep_alive
+                .filter(|seconds| *seconds > 0)
+                .map(integer)
+                .transpose()?,
+            checkpoint_s3_uri: checkpoint.map(|checkpoint| checkpoint.s3_uri.clone()),
+            checkpoint_local_path: checkpoint.map(|checkpoint| checkpoint.local_path.clone()),
+            checkpoint_interval_seconds: checkpoint
+                .map(|checkpoint| integer(checkpoint.interval_seconds))
+                .transpose()?,
+            metrics: stored::write(&request.map_or_else(Vec::new, |it| it.metrics.clone()))?,
+            billed_seconds_max: longest
+                .filter(|seconds| *seconds > 0)
+                .map(integer)
+                .transpose()?,
+        })
+    }
+}
+
+fn integer<T, U: TryFrom<T>>(value: T) -> Result<U, StoreError> {
+    U::try_from(value).map_err(|_| StoreError::Refused {
+        what: "a number of the plan is too large".to_owned(),
+    })
+}

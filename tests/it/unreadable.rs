@@ -1,0 +1,189 @@
+//! What holds when a stored row cannot be read, because a newer program or somebody's hand wrote it:
+//! there is an alarm, what runs is still watched, stopped and billed, and nobody else waits.
+
+use bakeoff::tasks::{ingester, scheduler};
+use chrono::TimeDelta;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
+
+async fn run(pool: &PgPool, statement: &'static str) {
+    sqlx::query(statement).execute(pool).await.unwrap();
+}
+
+/// Two experiments whose jobs run, in one tick of everything; the first one's row can then not be
+/// read.
+async fn two_of_which_one_is_unreadable(
+    test: &TestApp,
+    pool: &PgPool,
+    spec: &Value,
+    change: &'static str,
+) -> uuid::Uuid {
+    test.start(spec).await;
+    test.start(spec).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let broken: uuid::Uuid = sqlx::query_scalar("SELECT min(id::text)::uuid FROM trials")
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    run(pool, change).await;
+    test.advance(TimeDelta::hours(1)).await;
+    broken
+}
+
+#[sqlx::test(migrations = false)]
+async fn metrics_are_read_although_another_trials_cannot_be(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let nonsense = "UPDATE trials SET metrics = '\"nonsense\"' WHERE id = (SELECT min(id::text)::uuid FROM trials)";
+    let broken = two_of_which_one_is_unreadable(&test, &pool, &on_p5(1), nonsense).await;
+    let read = ingester::tick(&test.app).await;
+    let behind: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL",
+    )
+    .bind(broken)
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert_eq!(
+        behind, 0,
+        "attempts whose metrics were not read, because of one unreadable row: {read:?}"
+    );
+}
+
+#[sqlx::test(migrations = false)]
+async fn checkpoints_are_looked_at_although_another_trials_cannot_be(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut spot = spot_spec();
+    spot["candidates"][0]["purchase_options"] = json!(["spot"]);
+    let nothing = "UPDATE trials SET checkpoint_s3_uri = NULL, checkpoint_local_path = NULL, checkpoint_interval_seconds = NULL
+                   WHERE id = (SELECT min(id::text)::uuid FROM trials)";
+    let broken = two_of_which_one_is_unreadable(&test, &pool, &spot, nothing).await;
+    let now = test.app.clock.now();
+    let due = test
+        .app
+        .store
+        .claim_due_checkpoints(now, TimeDelta::minutes(10), 100)
+        .await;
+    let due: Result<Vec<uuid::Uuid>, _> =
+        due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());
+    let is_taken = due
+        .as_ref()
+        .is_ok_and(|due| !due.is_empty() && !due.contains(&broken));
+    assert!(
+        is_taken,
+        "taken to be looked at, beside an unreadable one: {due:?}"
+    );
+}
+
+/// The jobs of two experiments run; then the trial's plan of one, and the transitions of the
+/// other's attempt, are nonsense.
+async fn two_that_are_unreadable(test: &TestApp, pool: &PgPool) -> [String; 2] {
+    let ids = [test.start(&on_p5(1)).await, test.start(&on_p5(1)).await];
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.watch().await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    run(
+        pool,
+        "UPDATE trials SET plan = '{\"v\": 2, \"candidate\": 7}' WHERE id = (SELECT min(id::text)::uuid FROM trials)",
+    )
+    .await;
+    run(
+        pool,
+        "UPDATE attempts SET transitions = '\"nonsense\"' WHERE trial_id = (SELECT max(id::text)::uuid FROM trials)",
+    )
+    .await;
+    ids
+}
+
+/// How often people were told, with an alarm.
+async fn alarms(pool: &PgPool) -> i64 {
+    number(
+        pool,
+        "SELECT count(*) FROM events WHERE kind = 'trial.unreadable' AND severity = 'alarm'",
+    )
+    .await
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let ids = two_that_are_unreadable(&test, &pool).await;
+    for id in &ids {
+        test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+            .await;
+    }
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let record = test.record().await;
+    let asked = jobs(&record)
+        .iter()
+        .filter(|job| !job["stop_asked_at"].is_null())
+        .count();
+    assert_eq!(asked, 2, "stops that were sent: {record}");
+    assert_eq!(alarms(&pool).await, 2, "one for each");
+    for _ in 0..4 {
+        test.advance(TimeDelta::minutes(10)).await;
+        test.tick().await;
+    }
+    let settled: Vec<rust_decimal::Decimal> = sqlx::query_scalar(
+        "SELECT sum(usd) FROM ledger WHERE kind = 'settled' AND component = 'training' GROUP BY attempt_id",
+    )
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    let record = test.record().await;
+    let jobs = jobs(&record);
+    let billed = jobs.iter().map(|job| job["micro_usd"].as_i64());
+    let billed: i64 = billed.map(Option::unwrap).sum();
+    let booked: rust_decimal::Decimal = settled.iter().sum();
+    assert_eq!(settled.len(), 2, "attempts with a bill");
+    assert_eq!(
+        booked,
+        rust_decimal::Decimal::new(billed, 6),
+        "and it is the region's: {record}"
+    );
+    assert_eq!(alarms(&pool).await, 2, "not told again");
+}
+
+/// What runs by itself to its end is noticed and billed as well.
+#[sqlx::test(migrations = false)]
+async fn an_unreadable_trial_is_watched_to_its_end(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    two_that_are_unreadable(&test, &pool).await;
+    for _ in 0..12 {
+        test.advance(TimeDelta::minutes(30)).await;
+        test.tick().await;
+    }
+    let states: Vec<String> = sqlx::query_scalar("SELECT state FROM trials ORDER BY id")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    assert_eq!(states, ["completed", "completed"]);
+    let held = "SELECT count(*) FROM experiments WHERE reserved_usd <> 0";
+    assert_eq!(number(&pool, held).await, 0, "nothing stays reserved");
+}
+
+/// It has not begun: nothing is started that nobody can read, and somebody is asked.
+#[sqlx::test(migrations = false)]
+async fn an_unreadable_trial_that_has_not_begun_is_parked(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&on_p5(1)).await;
+    run(&pool, "UPDATE trials SET plan = '{\"v\": 99}'").await;
+    test.tick().await;
+    let (state, reason): (String, Option<String>) =
+        sqlx::query_as("SELECT state, reason FROM trials")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+    assert_eq!(state, "parked");
+    let reason = reason.unwrap_or_default();
+    assert!(
+        reason.contains("go back to the one that wrote it"),
+        "{reason}"
+    );
+    assert_eq!(jobs(&test.record().await).len(), 0);
+}
