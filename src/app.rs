@@ -15,9 +15,10 @@ use crate::clock::{Clock, HighWater};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
-use crate::pulse::{Pulse, TaskBoard};
+use crate::pulse::Pulse;
 use crate::store::Store;
 use crate::store::leases::Holder;
+use crate::task_board::TaskBoard;
 
 /// CloudWatch shows a minute about a minute after it has ended.
 const VISIBLE_AFTER_SECONDS: i64 = 90;

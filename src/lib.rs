@@ -19,4 +19,5 @@ pub mod pulse;
 pub mod read;
 pub mod refresh;
 pub mod store;
+pub mod task_board;
 pub mod tasks;

@@ -1,13 +1,12 @@
-//! Whether work goes on: a pulse that long work beats at each step, patience that counts beats and
-//! not seconds, and a board that says how each task fares.
+//! Whether work goes on: a pulse that long work beats at each step, and patience that counts beats
+//! and not seconds.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{Stopwatch, real_sleep};
+use crate::clock::real_sleep;
 use crate::store;
 
 /// Patience is spent in so many parts: a process that was stopped for a while finds one of them
@@ -77,51 +76,6 @@ where
     }
 }
 
-/// How a task fares.
-#[derive(Debug, Clone, Default)]
-struct Health {
-    failing_since: Option<Stopwatch>,
-    why: String,
-}
-
-/// How all tasks of this process fare, for `/readyz`.
-#[derive(Debug, Default)]
-pub struct TaskBoard(Mutex<BTreeMap<&'static str, Health>>);
-
-impl TaskBoard {
-    pub fn done(&self, task: &'static str) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(task, Health::default());
-    }
-
-    pub fn failed(&self, task: &'static str, why: String) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let health = all.entry(task).or_default();
-        health.failing_since.get_or_insert_with(Stopwatch::start);
-        health.why = why;
-    }
-
-    /// Tasks that have done nothing but fail for longer than some time, and why.
-    pub fn failing_for(&self, longer_than: Duration) -> Vec<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let failing = all.iter().filter_map(|(task, health)| {
-            let seconds = health
-                .failing_since
-                .as_ref()
-                .filter(|since| since.elapsed() > longer_than)?
-                .elapsed()
-                .as_secs();
-            Some(format!(
-                "the {task} has failed for {seconds} s: {}",
-                health.why
-            ))
-        });
-        failing.collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,16 +113,5 @@ mod tests {
             Pulse::default().patiently(PATIENCE, stood_still).await,
             Some(())
         );
-    }
-
-    #[test]
-    fn a_task_is_failing_from_its_first_failure_to_its_next_success() {
-        let board = TaskBoard::default();
-        board.failed("watcher", "no answer".to_owned());
-        board.failed("watcher", "still none".to_owned());
-        assert_eq!(board.failing_for(Duration::ZERO).len(), 1);
-        assert!(board.failing_for(Duration::from_mins(1)).is_empty());
-        board.done("watcher");
-        assert!(board.failing_for(Duration::ZERO).is_empty());
     }
 }

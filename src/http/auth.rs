@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use subtle::ConstantTimeEq;
 
+use super::access::RequestSpan;
 use super::problem::Problem;
 use crate::app::App;
 use crate::auth::keys::{Role, hash, parse_key};
@@ -120,6 +121,9 @@ impl FromRequestParts<App> for Caller {
         let role = Role::parse(&stored.role).ok_or_else(refused)?;
         if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
             return Err(refused());
+        }
+        if let Some(span) = parts.extensions.get::<RequestSpan>() {
+            span.came_with(id);
         }
         Ok(Self {
             project: stored.project_id,

@@ -2,6 +2,7 @@
 //! read model, and shows; it never changes AWS and decides nothing. Statuses are named in
 //! `problem`.
 
+mod access;
 mod auth;
 mod aws_events;
 mod catalog;
@@ -150,6 +151,7 @@ pub fn router(app: App) -> Router {
         .layer(axum::middleware::from_fn(etag::conditional))
         .layer(CatchPanicLayer::custom(request_id::panicked))
         .layer(axum::middleware::from_fn(server::answer_in_time))
+        .layer(axum::middleware::from_fn(access::log))
         .layer(axum::middleware::from_fn(request_id::attach))
         .with_state(app)
 }

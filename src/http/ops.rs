@@ -2,9 +2,11 @@
 
 use axum::Json;
 use axum::extract::State;
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
+use super::extract::Params;
 use super::problem::{Problem, Problems};
 use crate::app::App;
 
@@ -13,12 +15,41 @@ use crate::app::App;
 pub(super) struct Health {
     status: String,
     version: String,
+    /// With `verbose=true`: how each background task fares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<TaskHealth>,
 }
 
-fn healthy() -> Json<Health> {
+/// How a background task of this process fares (real time).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct TaskHealth {
+    task: String,
+    /// Ticks that have ended.
+    runs: u64,
+    /// Its last tick failed, or got no answer; the log says why.
+    failing: bool,
+    last_started_at: Option<DateTime<Utc>>,
+    last_ended_at: Option<DateTime<Utc>>,
+    last_success_at: Option<DateTime<Utc>>,
+    /// How long the oldest work has been due, in seconds of the domain clock; absent for tasks without a
+    /// queue.
+    lag_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReadyParams {
+    /// Say how each background task fares.
+    #[serde(default)]
+    verbose: bool,
+}
+
+fn healthy(tasks: Vec<TaskHealth>) -> Json<Health> {
     Json(Health {
         status: "ok".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        tasks,
     })
 }
 
@@ -26,13 +57,16 @@ fn healthy() -> Json<Health> {
 #[utoipa::path(get, path = "/livez", operation_id = "livez", tag = "operations", security(()),
     responses((status = 200, description = "Alive", body = Health), Problems))]
 pub(super) async fn livez() -> Json<Health> {
-    healthy()
+    healthy(Vec::new())
 }
 
 /// Whether the service can do its work
-#[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()),
+#[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()), params(ReadyParams),
     responses((status = 200, description = "Ready", body = Health), Problems))]
-pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
+pub(super) async fn readyz(
+    State(app): State<App>,
+    Params(params): Params<ReadyParams>,
+) -> Result<Json<Health>, Problem> {
     app.store
         .ping()
         .await
@@ -46,5 +80,46 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>, Probl
             "another database holds this installation's fence: this one is a copy",
         ));
     }
-    Ok(healthy())
+    let tasks = if params.verbose {
+        task_health(&app).await?
+    } else {
+        Vec::new()
+    };
+    Ok(healthy(tasks))
+}
+
+/// How each task that has run fares. Its error is in the log only: nobody needs a key to ask.
+async fn task_health(app: &App) -> Result<Vec<TaskHealth>, Problem> {
+    let now = app.clock.now();
+    let oldest = app.store.oldest_due().await?;
+    let statuses = app.tasks.statuses().into_iter();
+    let health = statuses.map(|(task, status)| TaskHealth {
+        task: task.to_owned(),
+        runs: status.runs,
+        failing: status.is_failing(),
+        last_started_at: status.last_started_at,
+        last_ended_at: status.last_ended_at,
+        last_success_at: status.last_success_at,
+        lag_seconds: oldest
+            .of(task)
+            .map(|due| (now - due.unwrap_or(now)).as_seconds_f64().max(0.0)),
+    });
+    Ok(health.collect())
+}
+
+/// The same for Prometheus.
+pub(super) async fn measure_tasks(app: &App) -> Result<(), Problem> {
+    for health in task_health(app).await? {
+        let labels = [("task", health.task)];
+        if let Some(lag) = health.lag_seconds {
+            metrics::gauge!("bakeoff_task_lag_seconds", &labels).set(lag);
+        }
+        if let Some(at) = health.last_success_at {
+            let at = at.timestamp_micros();
+            metrics::gauge!("bakeoff_task_last_success_timestamp_seconds", &labels)
+                .set(std::time::Duration::from_micros(at.unsigned_abs()).as_secs_f64());
+        }
+        metrics::counter!("bakeoff_task_runs_total", &labels).absolute(health.runs);
+    }
+    Ok(())
 }

@@ -10,12 +10,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::Instrument;
 
+use super::access::RequestSpan;
 use super::problem::Problem;
 
 const HEADER: &str = "x-request-id";
 const LENGTH_MAX: usize = 128;
 
-pub(super) async fn attach(request: Request, next: Next) -> Response {
+pub(super) async fn attach(mut request: Request, next: Next) -> Response {
     let given = request
         .headers()
         .get(HEADER)
@@ -30,8 +31,9 @@ pub(super) async fn attach(request: Request, next: Next) -> Response {
         .filter(is_sane)
         .map_or_else(|| crate::ids::fresh().to_string(), str::to_owned);
     let path = request.uri().path().to_owned();
-    let span = tracing::info_span!("request", id, method = %request.method(), path);
-    let mut response = next.run(request).instrument(span).await;
+    let span = RequestSpan::of(&id, &request);
+    request.extensions_mut().insert(span.clone());
+    let mut response = next.run(request).instrument(span.0).await;
     if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
         problem.request_id.clone_from(&id);
         problem.instance = path;

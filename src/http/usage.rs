@@ -13,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::Params;
+use super::ops;
 use super::problem::{Problem, Problems};
 use crate::app::App;
 
@@ -129,6 +130,7 @@ pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Resp
         let value = f64::from(i32::try_from(count).unwrap_or(i32::MAX));
         metrics::gauge!("bakeoff_trials", "state" => state).set(value);
     }
+    ops::measure_tasks(&app).await?;
     for (operation, rate) in app.aws.rates() {
         metrics::gauge!("bakeoff_aws_paced_calls_per_second", "operation" => operation).set(rate);
     }

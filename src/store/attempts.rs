@@ -148,6 +148,7 @@ pub(super) fn event(
 
 impl Store {
     /// Gives claimed trials back without a change.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn release_lease(
         &self,
         trial: &Claimed,
@@ -173,6 +174,7 @@ impl Store {
     /// Gives a claimed trial back to the queue, not to be admitted before `at`. When it waits for
     /// money, so do its experiment's other trials that need as much: they must not be tried one by
     /// one while others could run.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn requeue(
         &self,
         trial: &Claimed,
@@ -216,6 +218,7 @@ impl Store {
 
     /// Reserves the worst case and commits a new attempt with its name, before anything is sent to
     /// AWS.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn plan_attempt(
         &self,
         trial: &Claimed,
@@ -328,6 +331,7 @@ impl Store {
     }
 
     /// The trial cannot be paid for and nothing of its experiment will be released: it is refused.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn refuse(
         &self,
         trial: &Claimed,
@@ -339,6 +343,7 @@ impl Store {
     }
 
     /// Ends a trial that has no attempt to settle.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_without_attempt(
         &self,
         trial: &Claimed,
@@ -357,6 +362,7 @@ impl Store {
     }
 
     /// The trial's last scheduler died with it: said once, so that people see how long it took.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_takeover(
         &self,
         trial: &Claimed,
@@ -374,6 +380,7 @@ impl Store {
     }
 
     /// SageMaker runs something else than was asked for.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_silent_drop(
         &self,
         trial: &Claimed,
@@ -392,6 +399,7 @@ impl Store {
     }
 
     /// The job exists and is ours.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_running(
         &self,
         trial: &Claimed,

@@ -28,6 +28,7 @@ pub struct CheckpointDue {
 
 impl Store {
     /// Takes attempts whose checkpoints are due; found again after `hold`, should we die.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_checkpoints(
         &self,
         now: DateTime<Utc>,
@@ -86,6 +87,7 @@ impl Store {
     }
 
     /// Records the newest checkpoint; an alarm once, when the sync has stopped.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_checkpoint(
         &self,
         due: &CheckpointDue,

@@ -203,6 +203,7 @@ async fn insert_trial(
 }
 
 impl Store {
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiment(
         &self,
         project: ProjectId,
@@ -212,6 +213,7 @@ impl Store {
     }
 
     /// Those of the named ones that the project has, oldest first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_by_id(
         &self,
         project: ProjectId,
@@ -234,6 +236,7 @@ impl Store {
 
     /// A page by keyset on the id (which sorts by creation): before it when newest come first, else
     /// after it.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments(
         &self,
         project: ProjectId,
@@ -292,6 +295,7 @@ impl Store {
     }
 
     /// The recommendation that an experiment was concluded with.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn recommendation(
         &self,
         id: ExperimentId,
@@ -307,6 +311,7 @@ impl Store {
     }
 
     /// Experiments that are not over and run in another region than this service would look in.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn living_elsewhere(&self, region: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM experiments
@@ -319,6 +324,7 @@ impl Store {
 
     /// Experiments whose trials are all over and whose metrics have all been read, which are not
     /// concluded yet and depend on no price that is being applied; in order, those after one.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_to_conclude(
         &self,
         after: Option<ExperimentId>,
@@ -349,6 +355,7 @@ impl Store {
 
     /// Writes the recommendation and ends the experiment; false when somebody else did, or a change
     /// of price that it depends on is being applied: the recommendation might rest on the old one.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn conclude(
         &self,
         project: ProjectId,

@@ -32,6 +32,7 @@ pub struct Term {
 
 impl Store {
     /// All jobs have been listed, and what the listing tells is written.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn listed(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE leases SET listed_at = $3 WHERE name = $1 AND term = $2",
@@ -45,6 +46,7 @@ impl Store {
     }
 
     /// When the last complete listing began, by the clock of whoever listed.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn last_listed(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!("SELECT max(listed_at) FROM leases")
             .fetch_one(&self.pool)
@@ -52,6 +54,7 @@ impl Store {
     }
 
     /// Takes a lease that is free or has run out.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn acquire_lease(
         &self,
         name: &'static str,
@@ -79,6 +82,7 @@ impl Store {
     }
 
     /// Prolongs a lease; false when it is lost.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_lease(&self, held: &Term, ttl: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
             r#"UPDATE leases SET expires_at = clock_timestamp() + $4::interval
@@ -95,6 +99,7 @@ impl Store {
 
     /// Prolongs a lease while its holder may be writing on its behalf; false when it is lost, or
     /// its row is locked just now.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_lease_unless_locked(
         &self,
         held: &Term,
@@ -116,6 +121,7 @@ impl Store {
 
     /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is
     /// being written just now.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_claim(&self, trial: &Claimed, lease: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
             r#"WITH held AS (SELECT id FROM trials WHERE id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL
@@ -131,6 +137,7 @@ impl Store {
     }
 
     /// Gives a lease back before its end, so that nobody waits for it.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resign_lease(&self, held: &Term) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE leases SET expires_at = '-infinity' WHERE name = $1 AND owner = $2 AND term = $3",

@@ -22,6 +22,7 @@ pub enum Wish {
 impl Store {
     /// Writes what is asked; false when the experiment is over or being cancelled, and nothing
     /// changes.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn wish(
         &self,
         project: ProjectId,

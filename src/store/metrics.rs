@@ -54,6 +54,7 @@ pub struct Requested {
 impl Store {
     /// Takes attempts whose metrics are due; another reader finds them again only after `hold`,
     /// should we die.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_metrics(
         &self,
         now: DateTime<Utc>,
@@ -108,6 +109,7 @@ impl Store {
     /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is
     /// billed all the same. What was not asked for after all is taken back. False when another
     /// reader has settled some of them meanwhile: those are not counted.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn count_requested(&self, requested: &[Requested]) -> Result<bool, StoreError> {
         retried(|| async move {
             let counted = sqlx::query!(
@@ -126,6 +128,7 @@ impl Store {
     }
 
     /// Samples, the rollups they touch, cursors and costs: all or nothing.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_metrics(
         &self,
         samples: &Samples,

@@ -8,6 +8,7 @@ pub mod attempts;
 pub mod calls;
 pub mod checkpoints;
 mod compaction;
+pub mod due;
 pub mod error;
 pub mod events;
 pub mod experiments;

@@ -44,6 +44,7 @@ impl Store {
     /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two
     /// replicas never admit into the same room. Empty when another replica is at it, and while a
     /// sweep has to come first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn admit(
         &self,
         holder: Holder<'_>,
@@ -94,6 +95,7 @@ impl Store {
     }
 
     /// When the next waiting trial may be admitted; for the scheduler's timer.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL"
@@ -103,6 +105,7 @@ impl Store {
     }
 
     /// Writes the account's quotas as Service Quotas told them.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_quotas(
         &self,
         term: &Term,
@@ -130,6 +133,7 @@ impl Store {
     }
 
     /// Whether somebody has said, by resuming an experiment, that a quota has changed.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn quotas_are_doubted(&self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted) AS "doubted!""#
@@ -139,6 +143,7 @@ impl Store {
     }
 
     /// AWS refused a create for its quota: the lane waits.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn hold_lane(
         &self,
         lane: &Lane,

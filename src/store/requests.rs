@@ -49,6 +49,7 @@ impl Store {
     /// Writes the experiment and what makes it count once, together. A conflict on
     /// `idempotency_keys_pkey` or `ci_deliveries_pkey` means that an equal request was faster:
     /// nothing was written.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn create_experiment(
         &self,
         new: &NewExperiment<'_>,
@@ -65,6 +66,7 @@ impl Store {
         Ok(())
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn stored_reply(
         &self,
         project: ProjectId,
@@ -84,6 +86,7 @@ impl Store {
         }))
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn insert_template(
         &self,
         project: ProjectId,
@@ -106,6 +109,7 @@ impl Store {
     }
 
     /// A template by its id alone: the webhook proves by its signature that it may use it.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn template(&self, id: TemplateId) -> Result<Option<Template>, StoreError> {
         let row = sqlx::query!(
             "SELECT project_id, name, spec, created_at FROM ci_templates WHERE id = $1",
@@ -126,6 +130,7 @@ impl Store {
     }
 
     /// The experiment that a delivery has started, if it was seen before.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn delivered(
         &self,
         template: TemplateId,

@@ -72,6 +72,7 @@ impl TryFrom<Row> for Run {
 }
 
 impl Store {
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn insert_run(
         &self,
         project: ProjectId,
@@ -95,6 +96,7 @@ impl Store {
     }
 
     /// Ends a run; false when it had ended already.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_run(
         &self,
         project: ProjectId,
@@ -115,6 +117,7 @@ impl Store {
     }
 
     /// Some runs of a project, in the order of their ids.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn runs_by_id(
         &self,
         project: ProjectId,
@@ -135,6 +138,7 @@ impl Store {
     }
 
     /// A page of a project's runs, newest first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn runs(
         &self,
         project: ProjectId,

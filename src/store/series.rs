@@ -118,6 +118,7 @@ pub struct SettledSeries {
 
 impl Store {
     /// Appends points of one source; each counts once, however often it is sent.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn append(
         &self,
         source: Source,
@@ -170,6 +171,7 @@ impl Store {
     }
 
     /// When a trial ended, if it has; none when there is no such trial.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_of_trial(
         &self,
         trial: TrialId,
@@ -182,6 +184,7 @@ impl Store {
     }
 
     /// Whose trials or runs these are not: a stranger's, or nobody's.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn owns(&self, project: ProjectId, subject: Subject) -> Result<bool, StoreError> {
         let found = match subject {
             Subject::Trial(id) => {
@@ -208,6 +211,7 @@ impl Store {
 
     /// Series of some trials and runs, by subject, metric and source; only some metrics, when
     /// given.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn series_of(
         &self,
         subjects: &[Uuid],
@@ -251,6 +255,7 @@ impl Store {
     }
 
     /// Rollups of some series, oldest first within each.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn rollups(&self, series: &[i32]) -> Result<Vec<(i32, Bucket)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT series_id, start_at, points, sum, min, max, last_at, last_step, last
@@ -278,6 +283,7 @@ impl Store {
     }
 
     /// Steady figures of series that nothing has been written to for a while, for tables to read.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn unsettled_series(
         &self,
         quiet_since: DateTime<Utc>,
@@ -295,6 +301,7 @@ impl Store {
     }
 
     /// Writes steady figures, each unless points have come since.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle_series(&self, settled: &[SettledSeries]) -> Result<(), StoreError> {
         let steady = settled
             .iter()

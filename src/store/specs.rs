@@ -94,6 +94,7 @@ pub(crate) async fn put_workload(
 }
 
 impl Store {
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn workload(
         &self,
         project: ProjectId,
@@ -118,6 +119,7 @@ impl Store {
         .transpose()
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn create_workload(
         &self,
         project: ProjectId,
@@ -132,6 +134,7 @@ impl Store {
     }
 
     /// Newest first, keyset by id.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn workloads(
         &self,
         project: ProjectId,
@@ -160,6 +163,7 @@ impl Store {
             .collect()
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn create_profile(
         &self,
         project: ProjectId,
@@ -197,6 +201,7 @@ impl Store {
     }
 
     /// Profiles by id, of one project.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn profiles_by_id(
         &self,
         project: ProjectId,
@@ -225,6 +230,7 @@ impl Store {
     }
 
     /// Newest first, keyset by id.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn profile_ids(
         &self,
         project: ProjectId,

@@ -39,6 +39,7 @@ pub struct StrayOwner {
 impl Store {
     /// Whether a job of a trial turned up since a moment that no attempt stands for, and is not
     /// settled yet.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn has_unsettled_stray(
         &self,
         trial: TrialId,
@@ -57,6 +58,7 @@ impl Store {
     /// Remembers a stray job, with an alarm to its experiment if there is one. One that was thought
     /// to be over is followed again; false when it is followed already, or a living attempt stands
     /// for it.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_stray(
         &self,
         job_name: &str,
@@ -110,6 +112,7 @@ impl Store {
     }
 
     /// Whether there is a row of an attempt, whatever became of it.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn has_attempt(&self, attempt: AttemptId) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1) AS "found!""#,
@@ -121,6 +124,7 @@ impl Store {
 
     /// Tells the experiment of a trial, once, that a job which names that trial runs and is in no
     /// row.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn tell_unknown_job(
         &self,
         job_name: &str,
@@ -157,6 +161,7 @@ impl Store {
     /// Makes the row that a job of ours has not, from the trial that its tag names, so that it can
     /// be billed: after a restore from a backup. False when there is no such trial, or the attempt
     /// has a row after all.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn recover_attempt(
         &self,
         attempt: AttemptId,
@@ -189,6 +194,7 @@ impl Store {
     }
 
     /// Stray jobs that are due for a look.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn due_strays(
         &self,
         now: DateTime<Utc>,
@@ -250,6 +256,7 @@ impl Store {
     }
 
     /// Looks at a stray again later.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn postpone_stray(
         &self,
         job_name: &str,
@@ -269,6 +276,7 @@ impl Store {
 
     /// Books what a stray cost beyond what is booked already, on behalf of a term. It was never
     /// reserved: what passes the budget pauses the experiment.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle_stray(
         &self,
         term: &Term,

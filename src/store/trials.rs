@@ -319,6 +319,7 @@ impl Store {
     /// Claims trials that are due on the domain clock and in nobody's hands: those that a person
     /// wants stopped before all others, then the oldest due. What is queued is admitted instead
     /// (see [`crate::store::queue`]), unless it is to be stopped.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_trials(
         &self,
         owner: &str,
@@ -461,6 +462,7 @@ impl Store {
 
     /// When the scheduler has something to do: the next due moment of a trial in nobody's hands
     /// (domain clock), and the real seconds until the next lease of another runs out.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn next_due(&self) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT due_at FROM trials
@@ -478,6 +480,7 @@ impl Store {
 
     /// All trials of some experiments, in order; their plans without the requests, which are most
     /// of them and in no table.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
@@ -492,6 +495,7 @@ impl Store {
         .collect()
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trial(
         &self,
         project: ProjectId,
@@ -511,6 +515,7 @@ impl Store {
     }
 
     /// The experiment of each of the trials that the project has.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_of_trials(
         &self,
         project: ProjectId,
@@ -531,6 +536,7 @@ impl Store {
     }
 
     /// All attempts of some experiments, by trial and in order.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn attempts_of(&self, experiments: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
         sqlx::query_as!(
             AttemptRow,

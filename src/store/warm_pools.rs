@@ -171,6 +171,7 @@ impl Store {
     /// than is booked: it is looked after from now on, to be ended and billed. Nobody may use it,
     /// since no budget holds it. False: somebody looks after it, or all is booked, or the term is
     /// over.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn take_over_pool(
         &self,
         term: &Term,
@@ -236,6 +237,7 @@ impl Store {
     }
 
     /// Claims pools that are due for a look.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_pools(
         &self,
         holder: Holder<'_>,
@@ -304,6 +306,7 @@ impl Store {
     }
 
     /// Looks again later; `is_absent`: this look showed no pool.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn postpone_pool(
         &self,
         pool: &ClaimedPool,
@@ -324,6 +327,7 @@ impl Store {
     }
 
     /// Books what the pool cost and gives its reservation back.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle_pool(
         &self,
         pool: &ClaimedPool,

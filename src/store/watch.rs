@@ -20,6 +20,7 @@ pub struct Started {
 
 impl Store {
     /// What is stored of the running attempts (of those with these names, when given).
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn running_attempts(
         &self,
         job_names: Option<&[String]>,
@@ -54,6 +55,7 @@ impl Store {
     /// When the oldest job that is still of interest was planned: those that run or keep a pool,
     /// and those whose end nobody told us, or whose pool was settled at nothing, since a moment
     /// each.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn oldest_watched(
         &self,
         in_doubt_since: DateTime<Utc>,
@@ -75,6 +77,7 @@ impl Store {
     }
 
     /// Writes new statuses and makes trials due, on behalf of a term; false when the term is over.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice(
         &self,
         term: &Term,
@@ -96,6 +99,7 @@ impl Store {
     }
 
     /// The same for an event that AWS pushed; with it, when billing began.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice_event(
         &self,
         change: Option<&Change>,
@@ -122,6 +126,7 @@ impl Store {
     }
 
     /// All running trials become due: a look at each is what is left when AWS will not list.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn look_at_all_running(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         let woken = sqlx::query!(
             r#"WITH woken AS (SELECT id FROM trials WHERE state = 'running' AND due_at > $1 ORDER BY id FOR NO KEY UPDATE)
@@ -134,6 +139,7 @@ impl Store {
     /// The clock was stepped back: what was due soon lies ahead by the whole step, a person's stop
     /// included. All of it becomes due now; too early costs a look. Only a quarantine lasts as long
     /// as ever, from now.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn clock_stepped_back(
         &self,
         now: DateTime<Utc>,
@@ -187,6 +193,7 @@ impl Store {
     /// Of some jobs, those that no living attempt stands for and that
     /// are not followed yet. Of those that are over only the ones whose bill nobody knows: without
     /// a row, or with one that says that there was no job, or an estimate.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn without_living_attempt(
         &self,
         jobs: &[Unaccounted],
@@ -212,6 +219,7 @@ impl Store {
     /// Of what a listing tells of warm pools: those that are ours to look after become due.
     /// Returned are the others that a job without a living attempt left: they wait, or cost more
     /// than is booked.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice_pools(
         &self,
         told: &[PoolNotice],

@@ -23,9 +23,10 @@ use futures::FutureExt;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::app::App;
-use crate::clock::real_sleep;
+use crate::clock::{Stopwatch, real_sleep};
 use crate::pulse::Pulse;
 use crate::store::StoreError;
 
@@ -215,13 +216,15 @@ async fn guarded<T>(
     tick: impl Future<Output = Result<T, StoreError>>,
 ) -> Option<T> {
     let patience = app.settings.patience();
-    let why = match app
-        .pulse
-        .patiently(patience, AssertUnwindSafe(tick).catch_unwind())
-        .await
-    {
+    app.tasks.started(name);
+    let span = tracing::info_span!("tick", task = name);
+    let ticking = AssertUnwindSafe(tick).catch_unwind().instrument(span);
+    let took = Stopwatch::start();
+    let outcome = app.pulse.patiently(patience, ticking).await;
+    metrics::histogram!("bakeoff_tick_seconds", "task" => name).record(took.elapsed());
+    let why = match outcome {
         Some(Ok(Ok(done))) => {
-            app.tasks.done(name);
+            app.tasks.succeeded(name);
             return Some(done);
         }
         Some(Ok(Err(error))) => {

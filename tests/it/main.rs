@@ -29,6 +29,7 @@ mod holds_locks;
 mod holds_money;
 mod ledger;
 mod metrics;
+mod operations;
 mod plans;
 mod preview;
 mod prices;

@@ -54,8 +54,31 @@ impl Service {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// On the database of a test, and what it logs is kept.
+    pub(crate) async fn logged(pool: &PgPool, region: &Region) -> Self {
         let folder = scratch("serve");
+        let mut command = command(region);
+        command
+            .env(
+                "DATABASE_URL",
+                pool.connect_options().to_url_lossy().as_str(),
+            )
+            .stderr(std::fs::File::create(folder.join("log")).unwrap());
+        Self::spawn_in(folder, command).ready().await
+    }
+
+    /// Lines that it has logged, as JSON.
+    pub(crate) fn log(&self) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.folder.join("log")).unwrap();
+        let whole = text.lines().map(serde_json::from_str);
+        whole.filter_map(Result::ok).collect()
+    }
+
+    fn spawn(command: Command) -> Self {
+        Self::spawn_in(scratch("serve"), command)
+    }
+
+    fn spawn_in(folder: PathBuf, mut command: Command) -> Self {
         let child = command
             .arg("--ready-file")
             .arg(folder.join("url"))

@@ -18,6 +18,7 @@ use crate::store::{Store, StoreError, retried, warm_pools};
 
 impl Store {
     /// Compares what a running attempt asked for with what an event says it got; once.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn compare_settings(
         &self,
         attempt: AttemptId,
@@ -62,6 +63,7 @@ impl Store {
     }
 
     /// Nothing came of it yet: the attempt stays as it is, and is looked at again.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn postpone(
         &self,
         trial: &Claimed,
@@ -106,6 +108,7 @@ impl Store {
 
     /// Cancelled or refused while a create may have been under way: held, with its reservation,
     /// until it is due.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn quarantine(
         &self,
         trial: &Claimed,
@@ -141,6 +144,7 @@ impl Store {
 
     /// Records what a look showed, for the next one at `at`. `absent`: looks in a row that have
     /// found no job.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_look(
         &self,
         trial: &Claimed,

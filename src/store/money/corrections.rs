@@ -38,6 +38,7 @@ pub enum Corrected {
 
 impl Store {
     /// Bills an attempt for other seconds than were booked, with an event that says why.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn correct_billing(
         &self,
         said: BilledByHand<'_>,

@@ -118,6 +118,7 @@ pub struct TrialCost {
 
 impl Store {
     /// Rows of an experiment after an id, oldest first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn ledger(
         &self,
         experiment: ExperimentId,
@@ -155,6 +156,7 @@ impl Store {
     }
 
     /// Settled costs of all trials of an experiment, in one query.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trial_costs(
         &self,
         experiments: &[Uuid],

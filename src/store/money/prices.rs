@@ -127,6 +127,7 @@ pub(in crate::store) async fn tariffs(
 impl Store {
     /// Adds catalog or listed prices that are not there yet, and notes of the others that they were
     /// seen again. Returns the places of the new ones.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_prices(
         &self,
         rows: &[NewPrice],
@@ -184,6 +185,7 @@ impl Store {
     }
 
     /// A project's own price. The same source on the same day again is a conflict.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn insert_price(
         &self,
         project: ProjectId,
@@ -211,6 +213,7 @@ impl Store {
     }
 
     /// What a project pays in a region for some instance types, and for what goes with them.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn tariffs(
         &self,
         project: ProjectId,
@@ -222,6 +225,7 @@ impl Store {
 
     /// Every price that a project sees, with its history, by type and region; only of some types,
     /// when given.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_of(
         &self,
         project: ProjectId,
@@ -248,6 +252,7 @@ impl Store {
     }
 
     /// The rates that are not of an instance type, with their history.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn rates(
         &self,
         project: ProjectId,

@@ -85,6 +85,7 @@ pub struct Effect {
 
 impl Store {
     /// Prices that are to be applied; those that nothing depends on are done with at once.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_to_apply(
         &self,
         now: DateTime<Utc>,
@@ -121,6 +122,7 @@ impl Store {
 
     /// Experiments after one that may use something whose price has changed, in the order of their
     /// ids.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn dependents(
         &self,
         changes: &[Change],
@@ -158,6 +160,7 @@ impl Store {
     }
 
     /// An experiment that some prices could not be applied to: it is tried again from a moment on.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricing_failed(
         &self,
         experiment: ExperimentId,
@@ -177,6 +180,7 @@ impl Store {
     }
 
     /// Experiments that prices are to be applied to again, each with those prices.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricings_to_retry(
         &self,
         now: DateTime<Utc>,
@@ -218,6 +222,7 @@ impl Store {
     }
 
     /// What could not be applied is applied now.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricing_done(
         &self,
         experiment: ExperimentId,
@@ -237,6 +242,7 @@ impl Store {
     }
 
     /// Everything that depends on some prices has been looked at.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_are_applied(
         &self,
         changes: &[Change],
@@ -256,6 +262,7 @@ impl Store {
     /// Corrects what is settled, and puts another recommendation in the place of the one that there
     /// was. Computed under the experiment's lock, where nothing is settled meanwhile; a second time
     /// changes nothing.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn reprice(
         &self,
         dependent: &Dependent,
@@ -319,6 +326,7 @@ impl Store {
     }
 
     /// What changes of price have done to an experiment, newest first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricings(
         &self,
         experiment: ExperimentId,

@@ -32,6 +32,7 @@ pub struct Settlement<'a> {
 
 impl Store {
     /// Settles the attempt, releases its reservation, and ends the trial or queues it again.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle(
         &self,
         trial: &Claimed,

@@ -52,6 +52,7 @@ pub struct Saved {
 impl Store {
     /// A row that was used over several days counts on each by its time there, and outside the span
     /// not at all.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn spent(&self, span: &Span, by: By, limit: i64) -> Result<Vec<Spent>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT CASE WHEN $5 THEN d.day END AS day,
@@ -94,6 +95,7 @@ impl Store {
 
     /// What managed spot did not bill of the time that ended attempts trained, at their price; on
     /// the day of their end.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn saved_by_spot(&self, span: &Span, by: By) -> Result<Vec<Saved>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT CASE WHEN $5 THEN date_trunc('day', a.ended_at, 'UTC') END AS day,

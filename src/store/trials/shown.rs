@@ -78,6 +78,7 @@ fn shown(stored: &str) -> Option<Box<RawValue>> {
 
 impl Store {
     /// Trials of an experiment, or one, as they are shown, without attempts.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn heads(
         &self,
         project: ProjectId,
@@ -102,6 +103,7 @@ impl Store {
     }
 
     /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn shown_trial(
         &self,
         project: ProjectId,

@@ -1,0 +1,134 @@
+//! What is known of each request when it is answered: one line in the log, within the request's
+//! span (its id, its trace, the key that it came with), and how long it took, by route.
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::HeaderMap;
+use axum::middleware::Next;
+use axum::response::Response;
+use bakeoff_domain::ids::ApiKeyId;
+use tracing::Span;
+
+use crate::clock::Stopwatch;
+use crate::ids;
+
+/// W3C Trace Context, level 1: `00-<trace id>-<parent id>-<flags>`.
+const TRACE_PARENT: &str = "traceparent";
+const TRACE_ID_LENGTH: usize = 32;
+const PARENT_ID_LENGTH: usize = 16;
+
+/// Asked every few seconds, by machines: their lines are for debugging.
+const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// What is asked for where there is nothing: a path of anybody's choice is no label.
+const NO_ROUTE: &str = "none";
+
+/// The span of a request, for whoever learns more about it.
+#[derive(Clone)]
+pub(super) struct RequestSpan(pub(super) Span);
+
+impl RequestSpan {
+    pub(super) fn of(id: &str, request: &Request) -> Self {
+        let trace_id = trace_id(request.headers())
+            .map_or_else(|| ids::fresh().simple().to_string(), str::to_owned);
+        Self(tracing::info_span!(
+            "request",
+            id,
+            trace_id,
+            method = %request.method(),
+            path = request.uri().path(),
+            key_id = tracing::field::Empty,
+        ))
+    }
+
+    /// Whose key the request came with.
+    pub(super) fn came_with(&self, key: ApiKeyId) {
+        self.0.record("key_id", tracing::field::display(key));
+    }
+}
+
+/// The caller's trace, if the header is well-formed; anything else is as if there were none.
+fn trace_id(headers: &HeaderMap) -> Option<&str> {
+    let parent = headers.get(TRACE_PARENT)?.to_str().ok()?;
+    let mut parts = parent.split('-');
+    let (version, trace, span) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_id = |text: &str, length: usize| {
+        text.len() == length
+            && text.bytes().any(|byte| byte != b'0')
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    // What a later version adds comes after the flags.
+    let is_known = version.len() == 2 && version != "ff" && parts.next().is_some();
+    (is_known && is_id(trace, TRACE_ID_LENGTH) && is_id(span, PARENT_ID_LENGTH)).then_some(trace)
+}
+
+/// Logs and measures each answer.
+pub(super) async fn log(request: Request, next: Next) -> Response {
+    let started = Stopwatch::start();
+    let method = method(&request);
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| NO_ROUTE.to_owned(), |path| path.as_str().to_owned());
+    let response = next.run(request).await;
+    let (status, took) = (response.status().as_u16(), started.elapsed());
+    let milliseconds = took.as_secs_f64() * 1e3;
+    if HEALTH.contains(&route.as_str()) {
+        tracing::debug!(status, route, milliseconds, "answered");
+    } else {
+        tracing::info!(status, route, milliseconds, "answered");
+    }
+    let labels = [
+        ("method", method.to_owned()),
+        ("route", route),
+        ("status", status.to_string()),
+    ];
+    metrics::histogram!("bakeoff_http_request_seconds", &labels).record(took);
+    response
+}
+
+/// A method that nobody serves is no label either: anybody may make one up.
+fn method(request: &Request) -> &'static str {
+    match request.method().as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    /// The example of the recommendation, and what breaks its grammar.
+    #[test]
+    fn a_trace_is_taken_over_only_from_a_well_formed_header() {
+        let of = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(TRACE_PARENT, HeaderValue::from_static(text));
+            trace_id(&headers).map(str::to_owned)
+        };
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(of(good).as_deref(), Some(trace));
+        let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
+        assert_eq!(of(later).as_deref(), Some(trace));
+        for bad in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf9-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}
