@@ -20,11 +20,14 @@ ALTER TABLE trials
 UPDATE trials t
 SET region = e.region,
     is_price_estimated = coalesce(t.plan->'price'->>'status' = 'estimated', false),
-    volume_gb = coalesce((t.plan #>> '{request,volume_size_gb}')::integer, 0),
+    volume_gb = least(coalesce((t.plan #>> '{request,volume_size_gb}')::bigint, 0), 2147483647),
     keep_alive_seconds = nullif((t.plan #>> '{request,keep_alive_seconds}')::integer, 0),
     checkpoint_s3_uri = t.plan #>> '{request,checkpoint,s3_uri}',
-    checkpoint_local_path = t.plan #>> '{request,checkpoint,local_path}',
-    checkpoint_interval_seconds = (t.plan #>> '{request,checkpoint,interval_seconds}')::integer,
+    -- Plans from before these were written mean the usual ones.
+    checkpoint_local_path = CASE WHEN t.plan #>> '{request,checkpoint,s3_uri}' IS NOT NULL
+        THEN coalesce(t.plan #>> '{request,checkpoint,local_path}', '/opt/ml/checkpoints') END,
+    checkpoint_interval_seconds = CASE WHEN t.plan #>> '{request,checkpoint,s3_uri}' IS NOT NULL
+        THEN least(coalesce((t.plan #>> '{request,checkpoint,interval_seconds}')::bigint, 1800), 2147483647) END,
     metrics = coalesce(nullif(t.plan #> '{request,metrics}', 'null'), '[]'),
     billed_seconds_max = nullif((t.plan #>> '{worst_case,billed_seconds}')::bigint, 0)
 FROM experiments e

@@ -356,7 +356,14 @@ impl Store {
         if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        events::insert(&mut tx, &event(trial, state.as_str(), "info", reason), now).await?;
+        // What is parked waits for a person.
+        let severity = if state == TrialState::Parked {
+            "alarm"
+        } else {
+            "info"
+        };
+        let told = event(trial, state.as_str(), severity, reason);
+        events::insert(&mut tx, &told, now).await?;
         tx.commit().await?;
         Ok(Applied::Done)
     }

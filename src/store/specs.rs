@@ -63,7 +63,8 @@ pub(crate) async fn put_workload(
     .fetch_optional(&mut *tx)
     .await?;
     if let Some(row) = &latest
-        && stored::read::<WorkloadSpec>(row.spec.clone(), "workloads", row.id, "spec")? == *spec
+        && stored::read::<WorkloadSpec>(row.spec.clone(), "workloads", row.id, "spec")
+            .is_ok_and(|latest| latest == *spec)
     {
         let (id, version, created_at) = (WorkloadId(row.id), row.version, row.created_at);
         return Ok(StoredWorkload {

@@ -392,7 +392,10 @@ impl Store {
             .iter()
             .filter(|trial| unreadable.contains(&trial.id))
         {
-            self.raise_unreadable(trial, now).await?;
+            // Who can be read waits for no alarm: it is raised with the next claim.
+            if let Err(error) = self.raise_unreadable(trial, now).await {
+                tracing::warn!(%error, trial = %trial.id, "an alarm could not be raised; trying again");
+            }
         }
         Ok(claimed)
     }

@@ -187,3 +187,87 @@ async fn an_unreadable_trial_that_has_not_begun_is_parked(pool: PgPool) {
     );
     assert_eq!(jobs(&test.record().await).len(), 0);
 }
+
+/// A create gets no answer, then the plan cannot be read: whether there is a job is found out without
+/// it, and no money stays reserved. What becomes of the trial, and of how many jobs.
+async fn after_a_create_without_an_answer(pool: &PgPool, fault: &str) -> (String, usize) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&on_p5(1)).await;
+    test.region_post("/_sim/faults", &json!({ fault: 1.0 }))
+        .await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let planned = "SELECT count(*) FROM attempts WHERE state = 'planned'";
+    assert_eq!(
+        number(pool, planned).await,
+        1,
+        "its create may be under way"
+    );
+    test.region_post("/_sim/faults", &json!({})).await;
+    run(pool, "UPDATE trials SET plan = '{\"v\": 99}'").await;
+    for _ in 0..12 {
+        test.advance(TimeDelta::minutes(30)).await;
+        test.tick().await;
+    }
+    let held = "SELECT count(*) FROM experiments WHERE reserved_usd <> 0";
+    assert_eq!(number(pool, held).await, 0, "nothing stays reserved");
+    let state = sqlx::query_scalar("SELECT state FROM trials")
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    (state, jobs(&test.record().await).len())
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_unreadable_trial_whose_create_came_to_nothing_is_parked(pool: PgPool) {
+    let outcome = after_a_create_without_an_answer(&pool, "hang_before").await;
+    assert_eq!(outcome, ("parked".to_owned(), 0));
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_unreadable_trial_whose_create_was_carried_out_runs_to_its_end(pool: PgPool) {
+    let outcome = after_a_create_without_an_answer(&pool, "lost_reply").await;
+    assert_eq!(outcome, ("completed".to_owned(), 1));
+}
+
+/// As plans were written before checkpoints had an interval.
+#[sqlx::test(migrations = false)]
+async fn plans_of_every_age_are_carried_along_by_the_migration(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut spot = spot_spec();
+    spot["candidates"][0]["purchase_options"] = json!(["spot"]);
+    test.start(&spot).await;
+    let columns = "SELECT count(*) FROM trials WHERE checkpoint_interval_seconds = 1800
+                   AND checkpoint_local_path = '/opt/ml/checkpoints' AND volume_gb > 0 AND region = 'us-east-1'";
+    let migration = std::fs::read_to_string("migrations/0019_columns_of_plans.sql").unwrap();
+    let update = migration
+        .split(';')
+        .find(|statement| statement.contains("UPDATE trials t"))
+        .expect("the migration fills the columns");
+    run(
+        &pool,
+        "UPDATE trials SET plan = plan #- '{request,checkpoint,interval_seconds}' #- '{request,checkpoint,local_path}'",
+    )
+    .await;
+    sqlx::query(sqlx::AssertSqlSafe(update.to_owned()))
+        .execute(&pool)
+        .await
+        .unwrap();
+    assert_eq!(
+        number(&pool, columns).await,
+        number(&pool, "SELECT count(*) FROM trials").await
+    );
+    run(
+        &pool,
+        "UPDATE trials SET plan = jsonb_set(plan, '{request}', 'null')",
+    )
+    .await;
+    sqlx::query(sqlx::AssertSqlSafe(update.to_owned()))
+        .execute(&pool)
+        .await
+        .unwrap();
+    let nothing = "SELECT count(*) FROM trials WHERE checkpoint_s3_uri IS NULL AND volume_gb = 0 AND metrics = '[]'";
+    assert_eq!(
+        number(&pool, nothing).await,
+        number(&pool, "SELECT count(*) FROM trials").await
+    );
+}

@@ -35,8 +35,12 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(()) };
-        let plan: TrialPlan = stored::read(row.plan, "trials", row.trial_id, "plan")?;
-        let Some(request) = &plan.request else {
+        // Of a plan that cannot be read there is an alarm already.
+        let plan = stored::read::<TrialPlan>(row.plan, "trials", row.trial_id, "plan").ok();
+        let Some((plan, request)) = plan
+            .as_ref()
+            .and_then(|plan| Some((plan, plan.request.as_ref()?)))
+        else {
             return Ok(());
         };
         let trial = TrialId(row.trial_id);

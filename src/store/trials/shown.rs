@@ -66,14 +66,15 @@ impl TryFrom<HeadRow> for ShownTrial {
     }
 }
 
-/// A plan without its version, unread if it is of the newest.
+/// A plan without its version, unread if it is of the newest; as it is if it cannot be read.
 fn shown(stored: &str) -> Option<Box<RawValue>> {
     let newest = stored::without_version::<TrialPlan>(stored);
     let upgraded = || {
         let plan: TrialPlan = stored::read_text(stored, "trials", "", "plan").ok()?;
         serde_json::to_string(&plan).ok()
     };
-    RawValue::from_string(newest.or_else(upgraded)?).ok()
+    let shown = newest.or_else(upgraded);
+    RawValue::from_string(shown.unwrap_or_else(|| stored.to_owned())).ok()
 }
 
 impl Store {

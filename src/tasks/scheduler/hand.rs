@@ -304,6 +304,16 @@ impl Hand<'_> {
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        // It may have been sent before: what came of that is adopted, else the trial is parked.
+        if self.trial.plan.is_none() {
+            let until = now + self.app.settings.policy.quarantine;
+            let due = Due::because(until, UNREADABLE);
+            self.app
+                .store
+                .quarantine(self.trial, attempt, due, now)
+                .await?;
+            return Ok(false);
+        }
         let request = self.request(attempt)?;
         if let Some((at, why)) = self.is_held_back(now).await? {
             self.app
