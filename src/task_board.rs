@@ -19,7 +19,6 @@ pub struct TaskStatus {
     pub last_success_at: Option<DateTime<Utc>>,
     /// Since the first failure after the last success.
     failing_since: Option<Stopwatch>,
-    why: String,
 }
 
 impl TaskStatus {
@@ -49,17 +48,16 @@ impl TaskBoard {
         self.change(task, |status| {
             status.runs += 1;
             (status.last_ended_at, status.last_success_at) = (Some(now), Some(now));
-            (status.failing_since, status.why) = (None, String::new());
+            status.failing_since = None;
         });
     }
 
-    pub fn failed(&self, task: &'static str, why: String) {
+    pub fn failed(&self, task: &'static str) {
         let now = real_now();
         self.change(task, |status| {
             status.runs += 1;
             status.last_ended_at = Some(now);
             status.failing_since.get_or_insert_with(Stopwatch::start);
-            status.why = why;
         });
     }
 
@@ -71,17 +69,14 @@ impl TaskBoard {
             .clone()
     }
 
-    /// Tasks that have done nothing but fail for longer than some time, and why.
+    /// Tasks that have done nothing but fail for longer than some time.
     pub fn failing_for(&self, longer_than: Duration) -> Vec<String> {
         let statuses = self.statuses();
         let failing = statuses.iter().filter_map(|(task, status)| {
             let since = status.failing_since.as_ref()?.elapsed();
             (since > longer_than).then(|| {
-                format!(
-                    "the {task} has failed for {} s: {}",
-                    since.as_secs(),
-                    status.why
-                )
+                // Why is in the log: whoever asks needs no key.
+                format!("the {task} has failed for {} s", since.as_secs())
             })
         });
         failing.collect()
@@ -95,8 +90,8 @@ mod tests {
     #[test]
     fn a_task_is_failing_from_its_first_failure_to_its_next_success() {
         let board = TaskBoard::default();
-        board.failed("watcher", "no answer".to_owned());
-        board.failed("watcher", "still none".to_owned());
+        board.failed("watcher");
+        board.failed("watcher");
         assert_eq!(board.failing_for(Duration::ZERO).len(), 1);
         assert!(board.failing_for(Duration::from_mins(1)).is_empty());
         board.succeeded("watcher");
@@ -109,7 +104,7 @@ mod tests {
         board.started("ingester");
         board.succeeded("ingester");
         let before = board.statuses()["ingester"].clone();
-        board.failed("ingester", "no answer".to_owned());
+        board.failed("ingester");
         let after = board.statuses()["ingester"].clone();
         assert_eq!((before.runs, after.runs), (1, 2));
         assert_eq!(after.last_success_at, before.last_success_at);

@@ -12,7 +12,7 @@ use bakeoff_domain::lifecycle::policy::Policy;
 use bakeoff_domain::money::price;
 use chrono::TimeDelta;
 use clap::Args;
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
@@ -287,11 +287,7 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
             settings.lease,
         )),
         sns: sns(options)?.map(Arc::new),
-        metrics: Some(
-            PrometheusBuilder::new()
-                .install_recorder()
-                .context("metrics")?,
-        ),
+        metrics: Some(record_metrics()?),
         settings,
         store,
         clock,
@@ -483,6 +479,28 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
         "the schema is at version {applied}, newer than this program's {known}: upgrade the program"
     );
     Ok(())
+}
+
+/// Seconds that requests and ticks take: histograms with these buckets, which add up over replicas.
+const DURATION_BUCKETS: [f64; 12] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
+/// What was recorded is put into buckets so often, whether anybody reads it or not.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+fn record_metrics() -> anyhow::Result<PrometheusHandle> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets(&DURATION_BUCKETS)
+        .and_then(PrometheusBuilder::install_recorder)
+        .context("metrics")?;
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            real_sleep(METRICS_UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
 }
 
 fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Settings> {

@@ -1,5 +1,5 @@
-//! What is known of each request when it is answered: one line in the log, within the request's
-//! span (its id, its trace, the key that it came with), and how long it took, by route.
+//! The access log: one line for each request, within the request's span (its id, its trace, the key
+//! that it came with), and how long it took, by route. Of a stream, that is the time to its head.
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderMap;
@@ -16,10 +16,15 @@ const TRACE_PARENT: &str = "traceparent";
 const TRACE_ID_LENGTH: usize = 32;
 const PARENT_ID_LENGTH: usize = 16;
 
-/// Asked every few seconds, by machines: their lines are for debugging.
+/// Asked every few seconds, by machines: unless something is wrong, their lines are for debugging.
 const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 /// What is asked for where there is nothing: a path of anybody's choice is no label.
 const NO_ROUTE: &str = "none";
+/// Of a path, in the log.
+const PATH_LENGTH_MAX: usize = 200;
+/// Nothing was answered: the client had gone, or the request was given up.
+const ABANDONED: u16 = 499;
+const IS_ERROR_FROM: u16 = 400;
 
 /// The span of a request, for whoever learns more about it.
 #[derive(Clone)]
@@ -34,13 +39,12 @@ impl RequestSpan {
             id,
             trace_id,
             method = %request.method(),
-            path = request.uri().path(),
+            path = request.uri().path().get(..PATH_LENGTH_MAX).unwrap_or(request.uri().path()),
             key_id = tracing::field::Empty,
         ))
     }
 
-    /// Whose key the request came with.
-    pub(super) fn came_with(&self, key: ApiKeyId) {
+    pub(super) fn record_key(&self, key: ApiKeyId) {
         self.0.record("key_id", tracing::field::display(key));
     }
 }
@@ -48,43 +52,65 @@ impl RequestSpan {
 /// The caller's trace, if the header is well-formed; anything else is as if there were none.
 fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let parent = headers.get(TRACE_PARENT)?.to_str().ok()?;
-    let mut parts = parent.split('-');
-    let (version, trace, span) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_id = |text: &str, length: usize| {
-        text.len() == length
-            && text.bytes().any(|byte| byte != b'0')
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    let parts: Vec<&str> = parent.split('-').collect();
+    let [version, trace, span, flags, more @ ..] = parts.as_slice() else {
+        return None;
     };
+    let is_hex = |text: &str, length: usize| {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        text.len() == length && text.bytes().all(is_digit)
+    };
+    let is_id = |text: &str, length: usize| is_hex(text, length) && text.bytes().any(|b| b != b'0');
     // What a later version adds comes after the flags.
-    let is_known = version.len() == 2 && version != "ff" && parts.next().is_some();
-    (is_known && is_id(trace, TRACE_ID_LENGTH) && is_id(span, PARENT_ID_LENGTH)).then_some(trace)
+    let is_known = is_hex(version, 2) && *version != "ff" && (*version != "00" || more.is_empty());
+    let is_whole = is_id(trace, TRACE_ID_LENGTH) && is_id(span, PARENT_ID_LENGTH);
+    (is_known && is_whole && is_hex(flags, 2)).then_some(*trace)
 }
 
 /// Logs and measures each answer.
 pub(super) async fn log(request: Request, next: Next) -> Response {
-    let started = Stopwatch::start();
-    let method = method(&request);
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or_else(|| NO_ROUTE.to_owned(), |path| path.as_str().to_owned());
+    let route = request.extensions().get::<MatchedPath>();
+    let mut line = Line {
+        started: Stopwatch::start(),
+        method: method(&request),
+        route: route.map_or_else(|| NO_ROUTE.to_owned(), |path| path.as_str().to_owned()),
+        status: ABANDONED,
+    };
     let response = next.run(request).await;
-    let (status, took) = (response.status().as_u16(), started.elapsed());
-    let milliseconds = took.as_secs_f64() * 1e3;
-    if HEALTH.contains(&route.as_str()) {
-        tracing::debug!(status, route, milliseconds, "answered");
-    } else {
-        tracing::info!(status, route, milliseconds, "answered");
-    }
-    let labels = [
-        ("method", method.to_owned()),
-        ("route", route),
-        ("status", status.to_string()),
-    ];
-    metrics::histogram!("bakeoff_http_request_seconds", &labels).record(took);
+    line.status = response.status().as_u16();
     response
+}
+
+/// Written when it goes: also when the client does not wait for the answer.
+struct Line {
+    started: Stopwatch,
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Self {
+            started,
+            method,
+            route,
+            status,
+        } = self;
+        let took = started.elapsed();
+        let milliseconds = took.as_secs_f64() * 1e3;
+        if HEALTH.contains(&route.as_str()) && *status < IS_ERROR_FROM {
+            tracing::debug!(status, route, milliseconds, "answered");
+        } else {
+            tracing::info!(status, route, milliseconds, "answered");
+        }
+        let labels = [
+            ("method", (*method).to_owned()),
+            ("route", route.clone()),
+            ("status", status.to_string()),
+        ];
+        metrics::histogram!("bakeoff_http_request_duration_seconds", &labels).record(took);
+    }
 }
 
 /// A method that nobody serves is no label either: anybody may make one up.
@@ -108,7 +134,7 @@ mod tests {
 
     /// The example of the recommendation, and what breaks its grammar.
     #[test]
-    fn a_trace_is_taken_over_only_from_a_well_formed_header() {
+    fn a_trace_is_propagated_only_from_a_well_formed_header() {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(TRACE_PARENT, HeaderValue::from_static(text));
@@ -127,6 +153,9 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
             "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
             "00-4bf9-00f067aa0ba902b7-01",
+            "zz-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
         ] {
             assert_eq!(of(bad), None, "{bad}");
         }

@@ -123,7 +123,7 @@ impl FromRequestParts<App> for Caller {
             return Err(refused());
         }
         if let Some(span) = parts.extensions.get::<RequestSpan>() {
-            span.came_with(id);
+            span.record_key(id);
         }
         Ok(Self {
             project: stored.project_id,

@@ -31,9 +31,20 @@ pub(super) struct TaskHealth {
     last_started_at: Option<DateTime<Utc>>,
     last_ended_at: Option<DateTime<Utc>>,
     last_success_at: Option<DateTime<Utc>>,
-    /// How long the oldest work has been due, in seconds of the domain clock; absent for tasks without a
-    /// queue.
+    /// How long the oldest work in nobody's hands has been due, in seconds of the domain clock; absent
+    /// for tasks without a queue. Work that failed is due again after its hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     lag_seconds: Option<f64>,
+}
+
+impl TaskHealth {
+    fn in_words(&self) -> String {
+        let Self { task, runs, .. } = self;
+        match self.last_success_at {
+            Some(at) => format!("{task}: {runs} runs, last succeeded at {}", at.to_rfc3339()),
+            None => format!("{task}: {runs} runs, never succeeded"),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -71,8 +82,14 @@ pub(super) async fn readyz(
         .ping()
         .await
         .map_err(|_| Problem::unavailable("the database does not answer"))?;
-    let failing = app.tasks.failing_for(app.settings.patience() * 2);
+    let tasks = if params.verbose {
+        task_health(&app).await?
+    } else {
+        Vec::new()
+    };
+    let mut failing = app.tasks.failing_for(app.settings.patience() * 2);
     if !failing.is_empty() {
+        failing.extend(tasks.iter().map(TaskHealth::in_words));
         return Err(Problem::unavailable(&failing.join("; ")));
     }
     if app.fence.is_shut_out(app.clock.now()) {
@@ -80,15 +97,10 @@ pub(super) async fn readyz(
             "another database holds this installation's fence: this one is a copy",
         ));
     }
-    let tasks = if params.verbose {
-        task_health(&app).await?
-    } else {
-        Vec::new()
-    };
     Ok(healthy(tasks))
 }
 
-/// How each task that has run fares. Its error is in the log only: nobody needs a key to ask.
+/// The status of each task that has run. Its error is in the log: nobody needs a key to ask.
 async fn task_health(app: &App) -> Result<Vec<TaskHealth>, Problem> {
     let now = app.clock.now();
     let oldest = app.store.oldest_due().await?;
@@ -114,6 +126,11 @@ pub(super) async fn measure_tasks(app: &App) -> Result<(), Problem> {
         if let Some(lag) = health.lag_seconds {
             metrics::gauge!("bakeoff_task_lag_seconds", &labels).set(lag);
         }
+        metrics::gauge!("bakeoff_task_failing", &labels).set(if health.failing {
+            1.0
+        } else {
+            0.0
+        });
         if let Some(at) = health.last_success_at {
             let at = at.timestamp_micros();
             metrics::gauge!("bakeoff_task_last_success_timestamp_seconds", &labels)

@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 
 use crate::store::{Store, StoreError};
 
-/// When the oldest work of each task with a queue became due (domain clock); none where nothing is
-/// queued.
+/// When the oldest work of each task with a queue became due that is in nobody's hands (domain
+/// clock); none where nothing is queued. What failed is due again after its hold.
 #[derive(Debug, Clone)]
 pub struct OldestDue {
     scheduler: Option<DateTime<Utc>>,
@@ -33,8 +33,11 @@ impl Store {
     pub async fn oldest_due(&self) -> Result<OldestDue, StoreError> {
         Ok(sqlx::query_as!(
             OldestDue,
-            r#"SELECT (SELECT min(due_at) FROM trials WHERE state IN ('submitting', 'running', 'stopping')) AS scheduler,
-                      (SELECT min(due_at) FROM warm_pools WHERE due_at IS NOT NULL) AS pools,
+            r#"SELECT (SELECT min(due_at) FROM trials
+                       WHERE (state IN ('submitting', 'running', 'stopping')
+                              OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
+                         AND lease_expires_at IS NULL) AS scheduler,
+                      (SELECT min(due_at) FROM warm_pools WHERE due_at IS NOT NULL AND lease_expires_at IS NULL) AS pools,
                       (SELECT min(checkpoint_due_at) FROM attempts WHERE checkpoint_due_at IS NOT NULL) AS checkpoints,
                       (SELECT min(metrics_due_at) FROM attempts WHERE metrics_due_at IS NOT NULL) AS ingester"#
         )

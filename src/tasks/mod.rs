@@ -222,29 +222,24 @@ async fn guarded<T>(
     let took = Stopwatch::start();
     let outcome = app.pulse.patiently(patience, ticking).await;
     metrics::histogram!("bakeoff_tick_seconds", "task" => name).record(took.elapsed());
-    let why = match outcome {
+    match outcome {
         Some(Ok(Ok(done))) => {
             app.tasks.succeeded(name);
             return Some(done);
         }
         Some(Ok(Err(error))) => {
             tracing::warn!(%error, task = name, "a tick failed; trying again");
-            error.to_string()
         }
-        Some(Err(_)) => {
-            tracing::error!(task = name, "a tick panicked; trying again");
-            "it panicked".to_owned()
-        }
+        Some(Err(_)) => tracing::error!(task = name, "a tick panicked; trying again"),
         None => {
             tracing::error!(
                 task = name,
                 seconds = patience.as_secs(),
                 "a tick got no answer and is given up; trying again"
             );
-            "it got no answer".to_owned()
         }
-    };
-    app.tasks.failed(name, why);
+    }
+    app.tasks.failed(name);
     None
 }
 
