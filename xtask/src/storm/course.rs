@@ -66,7 +66,8 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     stage.calm()?;
     post(&format!("{}/_sim/faults", stage.region_url), "", &json!({}))?;
     let answered = load.map_or(0, Load::stop);
-    let is_over = settle(&mut stage, &mut client, twin.as_mut())?;
+    let end = settle(&mut stage, &mut client, twin.as_mut())?;
+    let is_over = end == End::Over;
     let mut verdict = patiently(|| verdict::judge(&stage, ground, &plan, &client, is_over))?;
     if is_over && plan.twin == Some(Kind::Copy) && stage.count_in_logs(twin::MET) == 0 {
         return Err("the copy never met its original".to_owned());
@@ -78,6 +79,12 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     );
     verdict.refused_reservations = stage.count_in_logs(REFUSED);
     verdict.is_late |= !is_over;
+    if end == End::Stuck {
+        verdict.wrong += 1;
+        verdict.notes.push(format!(
+            "nothing has changed in {LISTINGS_WITHOUT_CHANGE_MAX} listings, and something is not over"
+        ));
+    }
     if is_deaf {
         verdict.unstopped += 1;
         verdict.wrong += 1;
@@ -241,13 +248,22 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     Ok(())
 }
 
-/// Waits until every experiment has ended and the region is quiet; false when nothing comes of
-/// waiting.
+/// How waiting for the end ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Over,
+    /// The service goes on listing, and nothing comes of it: that is no fault of the machine.
+    Stuck,
+    /// It came to no end, in listings or in time.
+    Late,
+}
+
+/// Waits until every experiment has ended and the region is quiet, or nothing comes of waiting.
 fn settle(
     stage: &mut Stage,
     client: &mut Client,
     mut twin: Option<&mut Twin>,
-) -> Result<bool, String> {
+) -> Result<End, String> {
     let mut progress = Progress::new();
     while progress.goes_on() {
         stage.tend(Duration::from_millis(100))?;
@@ -275,11 +291,15 @@ fn settle(
         progress.look(&items, &record);
         // What was found at last is settled a little later.
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
-            return Ok(true);
+            return Ok(End::Over);
         }
         resume_parked(stage, &url, &items);
     }
-    Ok(false)
+    Ok(if progress.is_stuck() {
+        End::Stuck
+    } else {
+        End::Late
+    })
 }
 
 /// What has become of a seed since the last look. Seconds alone say nothing: machines are slow and
@@ -344,8 +364,12 @@ impl Progress {
         self.listings - self.listings_at_change >= LISTINGS_AT_REST
     }
 
+    fn is_stuck(&self) -> bool {
+        self.listings - self.listings_at_change > LISTINGS_WITHOUT_CHANGE_MAX
+    }
+
     fn goes_on(&self) -> bool {
-        self.listings - self.listings_at_change <= LISTINGS_WITHOUT_CHANGE_MAX
+        !self.is_stuck()
             && self.called_at.elapsed() <= SILENCE_MAX
             && self.begun.elapsed() <= STORY_MAX
     }
