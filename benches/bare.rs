@@ -1,5 +1,5 @@
-//! The limit: a bare axum + sqlx server on the service's own tables, with no authentication, no
-//! validation and no rollups. What `cargo xtask bench` measures the service against; no product.
+//! The upper bound: a bare axum + sqlx server on the service's own tables, with no authentication,
+//! validation or rollups. `cargo xtask bench` measures the service against it; it is not a product.
 
 #![expect(
     clippy::expect_used,
@@ -57,7 +57,7 @@ fn lines(body: &[u8]) -> Vec<Line> {
         .collect()
 }
 
-/// One UNNEST into the service's table; `first` is the series of `m0`.
+/// One UNNEST insert into the service's table; `first` is the series of `m0`.
 async fn insert(State(pool): State<PgPool>, Path(first): Path<i32>, body: Bytes) -> Response {
     let lines = lines(&body);
     let count = lines.len() * 10;
@@ -86,7 +86,7 @@ async fn insert(State(pool): State<PgPool>, Path(first): Path<i32>, body: Bytes)
     axum::Json(inserted.rows_affected()).into_response()
 }
 
-/// The same with COPY.
+/// The same insert with COPY.
 async fn copy(State(pool): State<PgPool>, Path(first): Path<i32>, body: Bytes) -> Response {
     use std::fmt::Write;
     let mut text = String::new();
@@ -105,7 +105,7 @@ async fn copy(State(pool): State<PgPool>, Path(first): Path<i32>, body: Bytes) -
     axum::Json(copy.finish().await.expect("its end")).into_response()
 }
 
-/// A trial by its key, with its attempts.
+/// A trial by its primary key, with its attempts.
 async fn trial(State(pool): State<PgPool>, Path(id): Path<Uuid>) -> Response {
     let row = sqlx::query(
         "SELECT json_build_object('id', t.id, 'experiment_id', t.experiment_id, 'state', t.state, 'reason', t.reason,
@@ -149,7 +149,7 @@ async fn history(State(pool): State<PgPool>, Path(series): Path<i32>) -> Respons
     axum::Json(points).into_response()
 }
 
-/// Latest value and steady figure of every series of an experiment's trials.
+/// The latest value and steady figure of every series of an experiment's trials.
 async fn comparison(State(pool): State<PgPool>, Path(experiment): Path<Uuid>) -> Response {
     let rows = sqlx::query(
         "SELECT t.id, t.candidate, t.instance_type, t.state, s.metric, s.last_value, s.steady::text
@@ -173,7 +173,7 @@ async fn comparison(State(pool): State<PgPool>, Path(experiment): Path<Uuid>) ->
     axum::Json(cells).into_response()
 }
 
-/// Bytes of points, rollups and chunks; and the series of a name.
+/// Sizes in bytes of points, rollups and chunks, with counts of live and packed points.
 async fn size(State(pool): State<PgPool>) -> Response {
     let row = sqlx::query(
         "SELECT (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits WHERE inhparent = 'samples'::regclass),
@@ -210,7 +210,7 @@ async fn main() {
     let ready = std::env::args()
         .nth(1)
         .filter(|argument| !argument.starts_with("--"));
-    // `cargo bench` runs it without an argument: there is nothing to serve.
+    // `cargo bench` runs this without an argument: there is nothing to serve.
     let Some(ready) = ready else { return };
     let url = std::env::var("DATABASE_URL").expect("DATABASE_URL");
     let pool = PgPoolOptions::new()

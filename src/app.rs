@@ -1,4 +1,4 @@
-//! What every task and handler holds: store, clock, ports, settings. Put together in one place,
+//! State shared by all tasks and handlers: store, clock, ports, settings. Built in one place,
 //! `cli::serve`.
 
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::store::Store;
 use crate::store::leases::Holder;
 use crate::task_board::TaskBoard;
 
-/// CloudWatch shows a minute about a minute after it has ended.
+/// CloudWatch shows a minute's data about a minute after that minute ends.
 const VISIBLE_AFTER_SECONDS: i64 = 90;
-/// Two calls to AWS that never answer, at the least.
+/// Lower bound of the patience: at least two calls to AWS that never answer.
 const PATIENCE_LEAST: Duration = Duration::from_secs(20);
 
 /// Limits and intervals of this process.
@@ -35,30 +35,30 @@ pub struct Settings {
     /// Part of every job name.
     pub installation: String,
     pub policy: Policy,
-    /// Real time.
+    /// Duration of a lease, in real time.
     pub lease: Duration,
-    /// Between two listings of all jobs, on the domain clock: while they fit on one page, and at
-    /// most.
+    /// Interval between listings of all jobs, on the domain clock: while they fit on one page, and
+    /// the longest.
     pub listing: (TimeDelta, TimeDelta),
-    /// Between two reads of a running job's metrics, on the domain clock; `None`: once, after its
-    /// end.
+    /// Interval between reads of a running job's metrics, on the domain clock; `None` reads them
+    /// once, after the job ends.
     pub metrics_interval: Option<TimeDelta>,
-    /// SageMaker's own series are read, once, when a job is over. What that costs is published
-    /// nowhere.
+    /// Whether to read SageMaker's own series, once, when a job is over. AWS publishes no price for
+    /// it.
     pub sagemaker_metrics: bool,
-    /// How long points of what is over are kept; rollups and figures stay. `None`: for good.
+    /// How long to keep points of ended trials and runs; rollups and figures are always kept.
+    /// `None` keeps points forever.
     pub points_kept: Option<TimeDelta>,
-    /// Key of the secrets that are derived and not stored (CI webhooks, push tokens).
+    /// Key for deriving the secrets that are not stored (CI webhooks, push tokens).
     pub secret_key: [u8; 32],
-    /// Where training jobs reach this service; `None`: they are not told.
+    /// URL where training jobs reach this service; with `None` they get no URL or token.
     pub public_url: Option<String>,
 }
 
 impl Settings {
-    /// The next moment on the grid on which metrics are read: reads that fall together share a
-    /// call, and each falls where the last bucket of five minutes has just become whole. That is as
-    /// fine as any decision needs: they rest on whole buckets, and a read in between would be paid
-    /// for and change nothing.
+    /// The next slot of the grid on which metrics are read. A common grid lets reads share a call,
+    /// and each slot falls just after a five-minute bucket has become complete. Decisions use only
+    /// complete buckets, so a read in between would be paid for and change nothing.
     pub fn metrics_slot(&self, after: DateTime<Utc>) -> DateTime<Utc> {
         let step = self
             .metrics_interval
@@ -67,7 +67,7 @@ impl Settings {
         DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
     }
 
-    /// Whoever takes leases on trials and pools here.
+    /// The holder of the leases on trials and pools that this process takes.
     pub fn holder(&self) -> Holder<'_> {
         Holder {
             owner: &self.owner,
@@ -75,40 +75,40 @@ impl Settings {
         }
     }
 
-    /// A tick that has not taken a step for so long is given up (real time).
+    /// A tick that makes no progress for this long is given up (real time).
     pub fn patience(&self) -> Duration {
         (self.lease * 2).max(PATIENCE_LEAST)
     }
 
-    /// What the metrics of an attempt are bounded by: reads apart by this.
+    /// Interval between metric reads that bounds the cost of an attempt's metrics.
     pub fn metrics_spacing(&self) -> TimeDelta {
         self.metrics_interval.unwrap_or(TimeDelta::days(28))
     }
 }
 
-/// Shared by tasks and handlers; cloning it is cheap.
+/// State shared by tasks and handlers; cloning it is cheap.
 #[derive(Clone)]
 pub struct App {
     pub store: Store,
     pub clock: Clock,
     pub aws: Arc<Aws>,
-    /// Of watching: listings, strays, quotas.
+    /// Leadership over watching: listings, orphans, quotas.
     pub watcher: Arc<Leader>,
     /// Whether this process may act on AWS for its installation.
     pub fence: Arc<Fence>,
-    /// Of the domain clock, as the scheduler has seen it.
+    /// The newest time on the domain clock that the scheduler has seen.
     pub newest: Arc<HighWater>,
-    /// How the tasks fare.
+    /// The status of the background tasks.
     pub tasks: Arc<TaskBoard>,
-    /// Of the task that holds this clone.
+    /// The pulse of the task that holds this clone.
     pub pulse: Pulse,
     pub settings: Arc<Settings>,
-    /// Opens what SNS sends; none when no topic was named.
+    /// Verifies messages from SNS; `None` if no topic was configured.
     pub sns: Option<Arc<Sns>>,
-    /// Where this process's metrics are; none in tests, which share a process.
+    /// This process's metrics; `None` in tests, which share a process.
     pub metrics: Option<PrometheusHandle>,
     /// Wakes the scheduler; carries nothing.
     pub wake: Arc<Notify>,
-    /// Wakes those who wait for events of an experiment; they read again.
+    /// Wakes waiters for an experiment's events, which then read again.
     pub events: EventBoard,
 }

@@ -1,6 +1,6 @@
-//! The two clocks. The domain clock (virtual in simulation, stepped by hand in tests) times jobs,
-//! polls and prices; real time is for HTTP and SSE. Leases use the database's clock and are not
-//! here.
+//! The two clocks. The domain clock (virtual in simulation, stepped manually in tests) times jobs,
+//! polls and prices; real time is for HTTP and SSE. Leases use the database's clock, which is not
+//! defined here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Clock {
         Self::Manual(Arc::new(Mutex::new(start)))
     }
 
-    /// The moment on the domain clock, to the microsecond.
+    /// The current time on the domain clock, to the microsecond.
     pub fn now(&self) -> DateTime<Utc> {
         match self {
             Self::Running(scale) => scale.at(real_now()) - crash::set_back(),
@@ -54,21 +54,23 @@ impl Clock {
     }
 }
 
-/// The newest moment that was seen of the domain clock: one that shows much less was stepped back.
+/// The newest time seen on the domain clock; a much earlier reading means the clock was stepped
+/// back.
 #[derive(Debug, Default)]
 pub struct HighWater(Mutex<Option<DateTime<Utc>>>);
 
-/// Less is the jitter of a clock that is slewed.
+/// Smaller steps are the jitter of a slewed clock.
 const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
 
 impl HighWater {
-    /// How far the clock was stepped back, if it was: until what follows from that is done.
+    /// How far the clock was stepped back, if it was; stays set until the consequences have been
+    /// handled.
     pub fn step_back(&self, now: DateTime<Utc>) -> Option<TimeDelta> {
         let newest = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(newest - now).filter(|back| *back > STEP_BACK)
     }
 
-    /// Some moment was seen.
+    /// Whether any time has been seen yet.
     pub fn is_known(&self) -> bool {
         self.0
             .lock()
@@ -81,9 +83,9 @@ impl HighWater {
     }
 }
 
-/// Real time that has passed, also while this machine slept (CLOCK_BOOTTIME where there is one):
-/// what a lease has left is not what a monotonic clock says that stands still with a suspended
-/// machine.
+/// Elapsed real time, including time the machine was suspended (CLOCK_BOOTTIME where available). A
+/// plain monotonic clock stops while the machine is suspended, so it cannot tell what is left of a
+/// lease.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Duration);
 
@@ -100,7 +102,7 @@ impl Stopwatch {
 fn since_boot() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = rustix::time::ClockId::Boottime;
-    // It goes on while the machine sleeps there.
+    // On this platform the monotonic clock continues while the machine sleeps.
     #[cfg(not(target_os = "linux"))]
     let clock = rustix::time::ClockId::Monotonic;
     let at = rustix::time::clock_gettime(clock);
@@ -115,7 +117,7 @@ pub fn real_now() -> DateTime<Utc> {
     DateTime::from_timestamp_micros(now.timestamp_micros()).unwrap_or(now)
 }
 
-/// Waits in real time: retries of a connection, polling by the command line.
+/// Sleeps in real time, for example between connection retries or polls of the command line.
 #[expect(clippy::disallowed_methods, reason = "the other place that waits")]
 pub async fn real_sleep(duration: Duration) {
     tokio::time::sleep(duration).await;

@@ -1,6 +1,6 @@
 //! Named points at which a simulation may kill or freeze this process, or set its clock back.
-//! Disarmed everywhere else: `cli::serve` arms one only when the clock is simulated, and so AWS is
-//! too. Points `in_…` lie within a transaction, before its commit.
+//! Disarmed everywhere else: `cli::serve` arms one only if the clock, and therefore AWS, is
+//! simulated. Points named `in_…` lie within a transaction, before its commit.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -13,11 +13,11 @@ static ARMED: OnceLock<Armed> = OnceLock::new();
 static PASSED: AtomicU32 = AtomicU32::new(0);
 static IS_SET_BACK: AtomicBool = AtomicBool::new(false);
 
-/// How far the domain clock is set back: in simulation still longer than anybody waits there.
+/// How far the domain clock is set back: longer than any wait, even in simulation.
 const SET_BACK: TimeDelta = TimeDelta::hours(12);
 
-/// `kill@after_create:3`: at the third passage of a point. `freeze` stops the process until it is
-/// continued from outside, and `set-back` sets its domain clock back by twelve hours, for good.
+/// `kill@after_create:3` acts at the third passage of a point. `freeze` stops the process until it
+/// is continued from outside; `set-back` sets its domain clock back by twelve hours, permanently.
 #[derive(Debug, Clone)]
 pub struct Armed {
     what: Blow,
@@ -62,13 +62,13 @@ pub fn arm(armed: Armed) {
     drop(ARMED.set(armed));
 }
 
-/// A point that work passes.
+/// Marks a point in the code at which an armed fault may strike.
 pub fn point(name: &str) {
     let Some(armed) = ARMED.get().filter(|armed| armed.point == name) else {
         return;
     };
     if PASSED.fetch_add(1, Ordering::SeqCst) + 1 == armed.nth {
-        // Nobody is left to hear of an error.
+        // Ignore errors: nothing is left to handle them.
         match armed.what {
             Blow::Kill => kill_process(getpid(), Signal::KILL).unwrap_or_default(),
             Blow::Freeze => {

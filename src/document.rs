@@ -1,6 +1,5 @@
-//! Reading documents: JSON into a type, with everything that does not fit as findings with
-//! pointers. Used by handlers and by the command line; what is wrong with the values themselves is
-//! the linter's business.
+//! Parses documents: JSON into a type, reporting everything that does not fit as findings with
+//! pointers. Used by handlers and by the command line; the linter checks the values themselves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +13,13 @@ use serde_ignored::Path as Ignored;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Unknown fields that are named: looking for what was meant takes time.
+/// Maximum number of unknown fields reported: finding suggestions for each takes time.
 const UNKNOWN_MAX: usize = 20;
-/// Missing fields that are named.
+/// Maximum number of missing fields reported.
 const MISSING_MAX: usize = 50;
 
-/// The value, or what keeps it from being read; and what else does not fit: fields that there are
-/// not, further ones that are missing.
+/// Returns the value, or the finding that prevents parsing it; and the other findings: unknown
+/// fields, and further missing ones.
 pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
     let schemas = Schemas::of::<T>();
     let mut unknown = Vec::new();
@@ -35,10 +34,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         }
     });
     if more > 0 {
-        unknown.push(
-            found("unknown-field", "")
-                .says(format!("there are {more} more fields that nobody reads")),
-        );
+        unknown.push(found("unknown-field", "").says(format!("{more} more unknown fields")));
     }
     let parsed = parsed.map_err(|error: serde_json::Error| {
         let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
@@ -67,7 +63,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
     (parsed, unknown)
 }
 
-/// A member's name in a JSON pointer (RFC 6901).
+/// Escapes a field name for a JSON pointer (RFC 6901).
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
@@ -83,15 +79,15 @@ fn pointer(path: &Ignored<'_>) -> String {
     }
 }
 
-/// A type of a document and those that it is made of, as the API describes them.
+/// The schemas of a document type and of the types it uses, as the API describes them.
 struct Schemas {
     by_name: Map<String, Value>,
-    /// Every property name: for "did you mean".
+    /// Every property name, for "did you mean" suggestions.
     fields: Vec<String>,
 }
 
 impl Schemas {
-    /// Worked out once for each type: a big one takes milliseconds.
+    /// Computed once per type: for a big type it takes milliseconds.
     fn of<T: ToSchema>() -> Arc<Self> {
         static KNOWN: Mutex<BTreeMap<String, Arc<Schemas>>> = Mutex::new(BTreeMap::new());
         let name = T::name().into_owned();
@@ -117,12 +113,12 @@ impl Schemas {
         Self { by_name, fields }
     }
 
-    /// Null for a type that is not part of it.
+    /// The named schema; null if the type is not part of the document.
     fn named(&self, name: &str) -> &Value {
         self.by_name.get(name).unwrap_or(&Value::Null)
     }
 
-    /// Required members that a document lacks, at every depth.
+    /// Finds required fields that a document lacks, at every depth.
     fn find_missing(
         &self,
         schema: &Value,
@@ -146,7 +142,8 @@ impl Schemas {
                 .iter()
                 .for_each(|part| self.find_missing(part, json, pointer.clone(), missing));
         }
-        // One of several is left to serde, unless the others are null: then it is optional, and here.
+        // Leave a choice between alternatives to serde, unless all others are null: then the field
+        // is merely optional, and is checked here.
         let choices = schema["oneOf"]
             .as_array()
             .map(Vec::as_slice)
@@ -199,7 +196,7 @@ impl Schemas {
     fn unknown_field(&self, place: &Ignored<'_>) -> Finding {
         let pointer = pointer(place);
         let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-        // One that belongs elsewhere is no answer to itself.
+        // Do not suggest the name itself, which may be a field elsewhere.
         let near = nearest(
             &name,
             self.fields
@@ -214,12 +211,12 @@ impl Schemas {
             format!("did you mean {}?", near.join(" or "))
         };
         found("unknown-field", pointer)
-            .says(format!("there is no field `{name}` here"))
+            .says(format!("unknown field `{name}`"))
             .fix(fix)
     }
 }
 
-/// A document of one of our own types, as far as it can be read.
+/// Parses a document of one of our own types as far as possible.
 fn typed<T: DeserializeOwned + ToSchema>(
     json: &Value,
     wrap: impl Fn(Box<T>) -> Document,
@@ -234,8 +231,8 @@ fn typed<T: DeserializeOwned + ToSchema>(
     }
 }
 
-/// A document of any kind, checked: what it was taken for, and everything that is wrong with it.
-/// `None`: nobody can tell what it is.
+/// Checks a document of any kind: returns the kind it was treated as, and all findings. `None` if
+/// the kind cannot be determined.
 pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind, Vec<Finding>)> {
     let kind = kind.or_else(|| Kind::of(json))?;
     let (document, mut findings) = match kind {
@@ -269,26 +266,26 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
     Some((kind, capped(findings)))
 }
 
-/// Patches of one document that are tried, and bytes that are read for it.
+/// Limits for fixing one document: patches tried, and bytes processed.
 const ROUNDS_MAX: usize = 200;
 const MENDED_BYTES_MAX: usize = 8 << 20;
 
-/// The document with every patch that was offered, again and again until none is left or nothing
-/// changes; of a large one, or one where a patch brings forth the next, the first of them.
-pub fn mend(json: &Value, kind: Kind, prices: &[Price]) -> Value {
+/// Applies the offered patches repeatedly until none is left or nothing changes. For a large
+/// document, or if each patch causes another, only the first patches are applied.
+pub fn apply_fixes(json: &Value, kind: Kind, prices: &[Price]) -> Value {
     let findings_of = |document: &Value| {
         check(document, Some(kind), prices).map_or_else(Vec::new, |(_, found)| found)
     };
     let mut document = json.clone();
     let mut findings = findings_of(&document);
-    // A patch may be what another one needs: twice as many as there are at first.
+    // One patch may make another one necessary, so allow twice the initial number.
     let offered = findings
         .iter()
         .filter(|finding| !finding.patch.is_empty())
         .count();
     let affordable = MENDED_BYTES_MAX / json.to_string().len().max(1);
     for _ in 0..(offered * 2 + 8).min(affordable).clamp(1, ROUNDS_MAX) {
-        // One at a time: a patch may move what the next one points at.
+        // Apply one patch at a time: it may move the target of the next.
         let applied = findings
             .iter()
             .filter(|finding| !finding.patch.is_empty())
@@ -318,8 +315,8 @@ mod tests {
             .map(|_| json!({"instance_type": "ml.p5.48xlarge", "accelerators": 7}))
             .collect();
         let run = json!({"name": "x", "hardware": "none", "accelerator_count": 1, "claims": {"hardware": wrong}});
-        let mended = mend(&run, Kind::Run, &[]);
-        let right = mended["claims"]["hardware"]
+        let fixed = apply_fixes(&run, Kind::Run, &[]);
+        let right = fixed["claims"]["hardware"]
             .as_array()
             .unwrap()
             .iter()

@@ -1,5 +1,5 @@
-//! Who waits for events of which experiment: long polls and streams of this process. A wake carries
-//! nothing, and whoever is woken reads again.
+//! Tracks which long polls and streams of this process wait for events of which experiment. A wake
+//! carries no data: the waiter reads again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bakeoff_domain::ids::{ApiKeyId, ExperimentId};
 use tokio::sync::watch;
 
-/// Streams that may be open with one key, in one process.
+/// Maximum number of open streams per key and process.
 pub const STREAMS_OF_KEY_MAX: u32 = 50;
 
-/// Wakes those who wait for events of one experiment, and no others.
+/// Wakes the waiters of one experiment, and no others.
 #[derive(Debug, Clone, Default)]
 pub struct EventBoard(Arc<Mutex<Entries>>);
 
@@ -21,7 +21,7 @@ struct Entries {
 }
 
 impl EventBoard {
-    /// To be told of events of an experiment from now on.
+    /// Subscribes to an experiment's events from now on.
     pub fn subscribe(&self, experiment: ExperimentId) -> Subscription {
         let told = self
             .entries()
@@ -36,21 +36,21 @@ impl EventBoard {
         }
     }
 
-    /// Something has happened in an experiment.
+    /// Wakes the waiters of an experiment.
     pub fn wake(&self, experiment: ExperimentId) {
         if let Some(waiting) = self.entries().waiting.get(&experiment) {
             waiting.send_replace(());
         }
     }
 
-    /// Anything may have happened anywhere: the connection that tells was lost.
+    /// Wakes all waiters: the notification connection was lost, so any event may have been missed.
     pub fn wake_all(&self) {
         for waiting in self.entries().waiting.values() {
             waiting.send_replace(());
         }
     }
 
-    /// A place for one more stream; none when the key has too many.
+    /// Reserves a place for one more stream; `None` if the key has too many.
     pub fn open_stream(&self, key: ApiKeyId) -> Option<StreamPlace> {
         let mut entries = self.entries();
         let open = entries.streams.entry(key).or_default();
@@ -69,7 +69,7 @@ impl EventBoard {
     }
 }
 
-/// A waiter's ear.
+/// A waiter's subscription to one experiment.
 #[derive(Debug)]
 pub struct Subscription {
     told: watch::Receiver<()>,
@@ -78,15 +78,15 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Returns when something has happened since the last call, or since it was subscribed.
+    /// Returns when something has happened since the last call, or since the subscription.
     pub async fn changed(&mut self) {
         if self.told.changed().await.is_err() {
-            // The board keeps the sender for as long as somebody listens.
+            // The board keeps the sender as long as anyone is subscribed.
             std::future::pending::<()>().await;
         }
     }
 
-    /// What has happened until now is known: it is about to be read.
+    /// Marks all changes so far as seen: the caller is about to read them.
     pub fn mark_unchanged(&mut self) {
         self.told.mark_unchanged();
     }
@@ -95,7 +95,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut entries = self.board.entries();
-        // This one still counts.
+        // The count still includes this subscription.
         if entries
             .waiting
             .get(&self.experiment)

@@ -1,4 +1,4 @@
-//! Whether this process may act on AWS: the fence task's last result, which expires when it is not
+//! Whether this process may act on AWS: the fence task's last result, which expires unless it is
 //! confirmed. The rules are in [`bakeoff_domain::lifecycle::fence`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,20 +7,20 @@ use std::sync::{Mutex, PoisonError};
 use bakeoff_domain::lifecycle::fence::{SILENCE, TRUSTED};
 use chrono::{DateTime, Utc};
 
-/// Where a process stands.
+/// A process's standing towards the fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// No fence was configured: nothing tells this database from a copy of it.
+    /// No fence is configured: nothing distinguishes this database from a copy of it.
     Unfenced,
-    /// Not found out yet, or not confirmed for too long.
+    /// Not determined yet, or not confirmed for too long.
     Unsure,
-    /// The fence is this database's.
+    /// This database holds the fence.
     Ours,
     /// Another database holds the fence: this one is a copy, or was restored.
     Stranger,
 }
 
-/// The fence, as this process believes it to stand.
+/// The fence, as this process last saw it.
 #[derive(Debug)]
 pub struct Fence {
     /// `s3://bucket/key`.
@@ -29,9 +29,9 @@ pub struct Fence {
     /// fence.
     stop_unknown_jobs: bool,
     last: Mutex<(Standing, Option<DateTime<Utc>>)>,
-    /// Since when it is a stranger without a break.
+    /// Start of the current unbroken time as a stranger.
     stranger_since: Mutex<Option<DateTime<Utc>>>,
-    /// This process has seen that the fence is its database's.
+    /// Whether this process has ever seen its database hold the fence.
     was_ours: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Fence {
         }
     }
 
-    /// Takes down what was found out.
+    /// Records the result of a check.
     pub fn set(&self, standing: Standing, now: DateTime<Utc>) {
         self.was_ours
             .fetch_or(standing == Standing::Ours, Ordering::Relaxed);
@@ -58,9 +58,9 @@ impl Fence {
         *since = (standing == Standing::Stranger).then(|| since.unwrap_or(now));
     }
 
-    /// It has been a stranger for longer than a restored backup, or a server that has moved, waits
-    /// before it takes over: that does not come right by itself. Whoever only waits must not be
-    /// restarted for it.
+    /// Whether this database has been a stranger for longer than a restored backup, or a server
+    /// that has moved, waits before it takes over; this does not resolve by itself. A process that
+    /// is only waiting must not be restarted.
     pub fn is_shut_out(&self, now: DateTime<Utc>) -> bool {
         let since = *self
             .stranger_since
@@ -82,9 +82,9 @@ impl Fence {
         }
     }
 
-    /// Whether a person's stop may be sent, a pool that nobody wants ended, and metrics read: an
-    /// owner that has lost sight of its fence still may, and a database that never was seen to be
-    /// the owner may not.
+    /// Whether it is allowed to send a user's stop, end an unwanted pool, and read metrics. An
+    /// owner that has lost sight of its fence still may; a database never seen to be the owner may
+    /// not.
     pub fn may_stop(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {
             Standing::Unfenced | Standing::Ours => true,
@@ -93,13 +93,13 @@ impl Fence {
         }
     }
 
-    /// Whether jobs may be created, and orphaned jobs and pools ended.
+    /// Whether it is allowed to create jobs, and to end orphaned jobs and pools.
     pub fn may_act(&self, now: DateTime<Utc>) -> bool {
         matches!(self.standing(now), Standing::Unfenced | Standing::Ours)
     }
 
-    /// Whether a job with our marker that no row stands for may be stopped: it might be the work of
-    /// another database of this installation.
+    /// Whether it is allowed to stop a job with our marker but without a row: the job might belong
+    /// to another database of this installation.
     pub fn may_stop_unknown(&self, now: DateTime<Utc>) -> bool {
         match self.standing(now) {
             Standing::Ours => true,

@@ -1,4 +1,4 @@
-//! Where ids are made.
+//! Generates ids.
 
 use uuid::Uuid;
 

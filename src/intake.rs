@@ -1,4 +1,4 @@
-//! From a spec to an experiment: fill in what it refers to, lint, plan, write. Used by `POST
+//! From a spec to an experiment: resolve references, lint, plan, write. Used by `POST
 //! /v1/experiments` and by CI.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
 
-use crate::api::{CreatedExperiment, PlannedTrial};
+use crate::api::experiments::{CreatedExperiment, PlannedTrial};
 use crate::app::{App, Settings};
 use crate::ids;
 use crate::read::figures::Figures;
@@ -28,7 +28,7 @@ use crate::store::money::prices::Tariffs;
 use crate::store::requests::Once;
 use crate::store::{Store, StoreError};
 
-/// An experiment that may be started, with ids, not yet written.
+/// An experiment that is ready to start, with its ids, but not yet written.
 #[derive(Debug)]
 pub struct Prepared {
     pub id: ExperimentId,
@@ -37,31 +37,31 @@ pub struct Prepared {
     pub trials: Vec<(TrialId, TrialPlan)>,
 }
 
-/// A spec with what it refers to and everything that it is judged by. Nothing is written, and what
-/// is left is thinking, which takes a while: not to be done where requests are answered.
+/// A spec with its references and everything needed to judge it. The remaining work is pure but
+/// takes a while, so it must not run on the workers that answer requests. Nothing is written.
 #[derive(Debug)]
 pub struct Loaded {
     spec: ExperimentSpec,
-    /// Stored profiles that were stored for another type.
+    /// Stored profiles used on an instance type they were not stored for.
     misplaced: Vec<Finding>,
-    /// Every speed that is known of this workload: for predictions, and not to be stored.
+    /// Every known speed of this workload: used for predictions, not stored.
     measurements: Vec<Measurement>,
-    /// With those that begin later: a reservation looks ahead.
+    /// Includes future prices, because a reservation looks ahead.
     tariffs: Tariffs,
     settings: Arc<Settings>,
     now: DateTime<Utc>,
 }
 
-/// A spec, what the linter says of it, and its trials.
+/// A spec with the linter's findings and its trials.
 struct Checked {
     spec: ExperimentSpec,
-    /// The same with every speed that is known.
+    /// The same spec with every known speed.
     informed: ExperimentSpec,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
 }
 
-/// Fills in what a spec refers to, and reads what is needed to judge it.
+/// Resolves a spec's references, and reads what is needed to judge it.
 pub async fn load(
     app: &App,
     project: ProjectId,
@@ -155,7 +155,7 @@ impl Loaded {
         }
     }
 
-    /// Lints and plans. `Err` holds every finding that stands in the way, all of them at once.
+    /// Lints and plans. `Err` contains all blocking findings.
     pub fn prepare(self) -> Result<Prepared, Vec<Finding>> {
         let Checked {
             spec,
@@ -188,7 +188,7 @@ impl Loaded {
         })
     }
 
-    /// What would happen, with nothing written.
+    /// Shows what would happen, without writing anything.
     pub fn preview(self) -> Preview {
         let settings = Arc::clone(&self.settings);
         let Checked {
@@ -203,8 +203,8 @@ impl Loaded {
     }
 }
 
-/// What is known of the workload's speed: what the spec names, and what trials of the same model
-/// and code have measured.
+/// Known speeds of the workload: those the spec states, and those measured by trials of the same
+/// model and code.
 async fn measurements(
     store: &Store,
     project: ProjectId,
@@ -244,8 +244,9 @@ async fn measurements(
     Ok(all)
 }
 
-/// Puts stored workloads and profiles where ids stand. An id of another project finds nothing, and
-/// the linter says so; a profile that was stored for another type than it is used on is a finding.
+/// Replaces ids with the stored workloads and profiles. An id of another project finds nothing,
+/// which the linter reports; a profile stored for another instance type than it is used on is a
+/// finding.
 async fn fill(
     store: &Store,
     project: ProjectId,
@@ -294,7 +295,7 @@ async fn fill(
 }
 
 impl Prepared {
-    /// What the API answers.
+    /// The API's answer.
     pub fn view(&self) -> CreatedExperiment {
         let worst = self
             .trials
@@ -305,20 +306,20 @@ impl Prepared {
             id: self.id,
             name: self.spec.name.clone(),
             state: ExperimentState::Running,
-            findings: self.findings.clone(),
+            findings: self.findings.iter().cloned().map(Into::into).collect(),
             worst_case_usd: worst.map(|worst| worst.total_usd).sum::<Usd>(),
             trials: self
                 .trials
                 .iter()
                 .map(|(id, plan)| PlannedTrial {
                     id: *id,
-                    plan: plan.clone(),
+                    plan: plan.clone().into(),
                 })
                 .collect(),
         }
     }
 
-    /// Writes it, with what makes it count once, and wakes the scheduler.
+    /// Writes the experiment with its idempotency key, and wakes the scheduler.
     pub async fn start(
         &self,
         app: &App,

@@ -1,6 +1,6 @@
-//! Leadership over work that one replica does for all. What is believed here is only a reason to
-//! try: a write is fenced by the term in its own transaction, and an effect on AWS needs a lease
-//! that was confirmed a moment ago.
+//! Leadership over work that one replica does for all. Local belief in a lease only justifies an
+//! attempt: a write is fenced by the term in its own transaction, and an effect on AWS needs a
+//! recently confirmed lease.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Leader {
 #[derive(Debug, Clone)]
 struct Held {
     term: Term,
-    /// Before the statement that confirmed it was sent: the lease cannot have begun earlier.
+    /// Started before the confirming statement was sent: the lease cannot have begun earlier.
     confirmed: Stopwatch,
 }
 
@@ -37,9 +37,9 @@ impl Leader {
         }
     }
 
-    /// The term, renewed or newly taken; `None` while another replica has it. A renewal that is
-    /// refused is an end; one without an answer is a doubt, and what was confirmed before counts by
-    /// its age.
+    /// The term, renewed or newly acquired; `None` while another replica holds it. A refused
+    /// renewal ends the term; a renewal without an answer leaves it in doubt, and the age of the
+    /// last confirmation counts.
     pub async fn term(&self, store: &Store) -> Result<Option<Term>, StoreError> {
         let mut held = self.held.lock().await;
         let confirmed = Stopwatch::start();
@@ -52,7 +52,7 @@ impl Leader {
                 return Ok(Some(term));
             }
             *held = None;
-            tracing::info!(lease = self.name, "the lease is lost; stepping down");
+            tracing::info!(lease = self.name, "lease lost; stepping down");
         }
         *held = store
             .acquire_lease(self.name, &self.owner, self.ttl)
@@ -61,7 +61,7 @@ impl Leader {
         Ok(held.as_ref().map(|held| held.term.clone()))
     }
 
-    /// The term, renewed only when a third of it has passed: for long work, step by step.
+    /// The term, renewed only after a third of it has passed: for the steps of long work.
     pub async fn still(&self, store: &Store) -> Result<Option<Term>, StoreError> {
         {
             let held = self.held.lock().await;
@@ -75,14 +75,14 @@ impl Leader {
         self.term(store).await
     }
 
-    /// Does some work, and renews the lease meanwhile: one call that gets no answer must not cost
-    /// it. A lease that is lost stays lost here: a new term begins with [`Self::term`].
+    /// Does some work while renewing the lease, so that one unanswered call does not cost the
+    /// lease. A lost lease stays lost here: a new term begins with [`Self::term`].
     pub async fn keep<T>(&self, store: &Store, work: impl Future<Output = T>) -> T {
         meanwhile(self.ttl / 3, work, || self.renew(store)).await
     }
 
-    /// The work's own transactions lock the lease's row: then it is safe, and renewed the next
-    /// time.
+    /// Renews the lease unless its row is locked. The work's own transactions lock it; then the
+    /// lease is safe, and the next renewal will do.
     async fn renew(&self, store: &Store) {
         let confirmed = Stopwatch::start();
         let Some(Held { term, .. }) = self.held.lock().await.clone() else {
@@ -97,13 +97,13 @@ impl Leader {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, lease = self.name, "the lease could not be renewed");
+                tracing::debug!(%error, lease = self.name, "lease renewal failed");
             }
         }
     }
 
-    /// Whether an effect on AWS may be sent now: half of the lease is left, however long this
-    /// process slept.
+    /// Whether an effect on AWS may be sent now: at least half of the lease is left, counting any
+    /// time this process was suspended.
     pub async fn is_trusted(&self) -> bool {
         self.held
             .lock()
@@ -112,12 +112,12 @@ impl Leader {
             .is_some_and(|held| held.confirmed.elapsed() * 2 < self.ttl)
     }
 
-    /// Gives the lease back, so that nobody waits for it.
+    /// Releases the lease, so that no other replica has to wait for it.
     pub async fn resign(&self, store: &Store) {
         if let Some(held) = self.held.lock().await.take()
             && let Err(error) = store.resign_lease(&held.term).await
         {
-            tracing::debug!(%error, lease = self.name, "the lease could not be given back; it will run out");
+            tracing::debug!(%error, lease = self.name, "lease release failed; it will expire");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Bakeoff, the service: HTTP, store, tasks, command line. A library so that the integration tests
-//! can drive it; its rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
+//! Bakeoff, the service: HTTP, store, tasks, command line. A library so that integration tests can
+//! drive it; its rules are in `bakeoff-domain`, AWS is in `bakeoff-aws`.
 
 pub mod api;
 pub mod app;

@@ -1,5 +1,5 @@
-//! Whether work goes on: a pulse that long work beats at each step, and patience that counts beats
-//! and not seconds.
+//! Detects stalled work: long work beats a pulse at each step, and patience counts beats instead of
+//! seconds.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::clock::real_sleep;
 use crate::store;
 
-/// Patience is spent in so many parts: a process that was stopped for a while finds one of them
-/// gone, not all.
+/// Patience is consumed in this many parts, so a process that was stopped for a while loses one
+/// part, not all.
 const PARTS: u32 = 8;
 
-/// Beaten at each step of long work.
+/// A counter that long work advances at each step.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse(Arc<AtomicU64>);
 
@@ -22,9 +22,9 @@ impl Pulse {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Does some work, and gives it up when it has not taken a step for so long: a database or an
-    /// AWS that never answers must not keep a loop for ever. Work can be given up anywhere: it is
-    /// as if the process had died there.
+    /// Does some work, and gives it up if it makes no progress for the given time: a database or
+    /// AWS that never answers must not block a loop forever. Work can be given up at any point, as
+    /// if the process had died there.
     pub async fn patiently<T>(
         &self,
         patience: Duration,
@@ -43,14 +43,14 @@ impl Pulse {
                 }
             }
         }
-        // Before the work is dropped, and its connection goes back to the pool.
+        // Before the work is dropped and its connection returns to the pool.
         store::given_up();
         None
     }
 }
 
-/// Does some work, and something else every so often meanwhile, side by side. What was begun of it
-/// is finished: a statement is not dropped half-way.
+/// Does some work and, concurrently, a periodic action. An action that has begun is finished: no
+/// statement is dropped half-way.
 pub async fn meanwhile<T, A>(
     every: Duration,
     work: impl Future<Output = T>,
@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(pulse.patiently(PATIENCE, steps).await, Some(()));
     }
 
-    /// SIGSTOP, a suspended machine, a host without processors: what came meanwhile is still to be
-    /// read.
+    /// After SIGSTOP, a suspended machine, or a host without processors, replies that arrived
+    /// meanwhile still have to be read.
     #[tokio::test]
     async fn work_is_not_given_up_because_the_process_stood_still() {
         let stood_still = async {

@@ -1,5 +1,5 @@
-//! Refreshing prices from AWS's list: fetch, read, write what is new. What follows from a new price
-//! is the repricer's work.
+//! Refreshes prices from AWS's list: fetch, parse, write what is new. The repricer handles the
+//! effects of a new price.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Utc};
 use thiserror::Error;
 
-use crate::api::{PriceChange, Refreshed, SkippedProduct};
+use crate::api::prices::{PriceChange, Refreshed, SkippedProduct};
 use crate::app::App;
 use crate::ids;
 use crate::store::StoreError;
 
-/// Where listed prices come from.
+/// Source of listed prices.
 const SOURCE: &str = "AWS Price List API";
-/// Odd products that are told of.
+/// Maximum number of skipped products reported.
 const SKIPPED_MAX: usize = 100;
 
 /// Why prices could not be refreshed.
@@ -29,12 +29,12 @@ pub enum RefreshError {
     Aws(#[from] AwsError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The list has answered, and nothing in it is a training rate: nothing is concluded from that.
-    #[error("AWS's list has {0} products for this region, and none of them is a training rate")]
+    /// The list was fetched but contains no training rate, so no conclusion is drawn from it.
+    #[error("AWS's price list has {0} products for this region, but no training rate")]
     Empty(usize),
 }
 
-/// Reads the list of a region and writes what it says that was not known.
+/// Reads a region's price list and writes the new prices.
 pub async fn refresh(
     app: &App,
     project: ProjectId,
@@ -89,8 +89,8 @@ pub async fn refresh(
     })
 }
 
-/// Each rate once: of two products for the same thing and day the dearer, which is the one that
-/// bounds what may be spent.
+/// Each rate once: of two products for the same item and day, the dearer one, because it bounds
+/// what may be spent.
 fn listed(products: &[String], region: &str) -> (Vec<ListedRate>, Vec<Skipped>) {
     let mut rates: BTreeMap<(&str, Option<String>, DateTime<Utc>), ListedRate> = BTreeMap::new();
     let mut skipped = Vec::new();
@@ -103,7 +103,7 @@ fn listed(products: &[String], region: &str) -> (Vec<ListedRate>, Vec<Skipped>) 
                     .is_some_and(|kind| catalog::find(kind).is_none()) =>
             {
                 let kind = rate.instance_type.as_deref().unwrap_or_default();
-                let reason = format!("{kind} is not in the catalog of instance types");
+                let reason = format!("{kind} is not in the instance type catalog");
                 skipped.push(Skipped {
                     sku: rate.sku,
                     reason,
@@ -141,8 +141,8 @@ fn row(rate: &ListedRate, now: DateTime<Utc>) -> NewPrice {
         source: SOURCE.to_owned(),
         status: PriceStatus::Listed,
         note: match rate.component {
-            Component::Storage => format!("SKU {}; the volumes of training jobs", rate.sku),
-            _ => format!("SKU {}; the Training component", rate.sku),
+            Component::Storage => format!("SKU {}; training job volumes", rate.sku),
+            _ => format!("SKU {}; Training component", rate.sku),
         },
     }
 }

@@ -1,5 +1,5 @@
-//! How the background tasks of this process fare: when each last ran, with what result, and since
-//! when it fails. For `/readyz` and `/metrics`.
+//! The status of this process's background tasks: when each last ran, with what result, and since
+//! when it has been failing. For `/readyz` and `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,26 +9,26 @@ use chrono::{DateTime, Utc};
 
 use crate::clock::{Stopwatch, real_now};
 
-/// How one task fares (real time).
+/// The status of one task (real time).
 #[derive(Debug, Clone, Default)]
 pub struct TaskStatus {
-    /// Ticks that have ended.
+    /// Number of completed ticks.
     pub runs: u64,
     pub last_started_at: Option<DateTime<Utc>>,
     pub last_ended_at: Option<DateTime<Utc>>,
     pub last_success_at: Option<DateTime<Utc>>,
-    /// Since the first failure after the last success.
+    /// Set at the first failure after the last success.
     failing_since: Option<Stopwatch>,
 }
 
 impl TaskStatus {
-    /// Its last tick failed, or got no answer.
+    /// Whether the last tick failed or got no answer.
     pub fn is_failing(&self) -> bool {
         self.failing_since.is_some()
     }
 }
 
-/// How all tasks of this process fare.
+/// The status of all tasks of this process.
 #[derive(Debug, Default)]
 pub struct TaskBoard(Mutex<BTreeMap<&'static str, TaskStatus>>);
 
@@ -38,7 +38,7 @@ impl TaskBoard {
         change(all.entry(task).or_default());
     }
 
-    /// A tick begins.
+    /// Records the start of a tick.
     pub fn started(&self, task: &'static str) {
         self.change(task, |status| status.last_started_at = Some(real_now()));
     }
@@ -69,14 +69,14 @@ impl TaskBoard {
             .clone()
     }
 
-    /// Tasks that have done nothing but fail for longer than some time.
+    /// Tasks that have failed without interruption for longer than the given time.
     pub fn failing_for(&self, longer_than: Duration) -> Vec<String> {
         let statuses = self.statuses();
         let failing = statuses.iter().filter_map(|(task, status)| {
             let since = status.failing_since.as_ref()?.elapsed();
             (since > longer_than).then(|| {
-                // Why is in the log: whoever asks needs no key.
-                format!("the {task} has failed for {} s", since.as_secs())
+                // The error is only in the log, because the endpoint needs no key.
+                format!("the {task} has been failing for {} s", since.as_secs())
             })
         });
         failing.collect()

@@ -5,14 +5,14 @@ use bakeoff_domain::ids::ApiKeyId;
 use clap::ValueEnum;
 use sha2::{Digest, Sha256};
 
-/// What a key may do; each role may do what those before it may.
+/// The role of a key; each role includes the permissions of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Role {
     /// Read.
     Viewer,
     /// Start and cancel experiments, write workloads, profiles and metrics.
     Editor,
-    /// Make templates and whatever gives others power; set prices, budgets and limits.
+    /// Create templates and grant access; set prices, budgets and limits.
     Admin,
 }
 
@@ -32,17 +32,17 @@ impl Role {
     }
 }
 
-/// Writes a key as its owner gets to see it, once.
+/// Formats a key as it is shown to its owner, once.
 pub fn format_key(id: ApiKeyId, secret: &[u8; 32]) -> String {
     format!("bk_{}_{}", id.0.as_simple(), hex::encode(secret))
 }
 
-/// What is stored of a secret.
+/// The hash of a secret that is stored.
 pub fn hash(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-/// The key's id and secret; none where it is malformed.
+/// Parses a key's id and secret; `None` if it is malformed.
 pub fn parse_key(text: &str) -> Option<(ApiKeyId, Vec<u8>)> {
     let (id, secret) = text.strip_prefix("bk_")?.split_once('_')?;
     let secret = hex::decode(secret).ok().filter(|bytes| bytes.len() == 32)?;

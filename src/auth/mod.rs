@@ -1,4 +1,4 @@
-//! Keys, tokens and secrets: who may do what is decided with them, in [`crate::http`].
+//! Keys, tokens and secrets; [`crate::http`] uses them to authorise callers.
 
 pub mod keys;
 pub mod push_token;

@@ -1,7 +1,7 @@
-//! Push tokens: what a training job may send the metrics of its own trial with, and do nothing
-//! else. Derived from the installation's key and the trial's id, so nothing is stored and nothing
-//! has to be handed out. Whoever may describe the job can read its environment, and so can whoever
-//! receives the account's SageMaker events: that is all that such a token is worth.
+//! Push tokens: a training job's token for sending the metrics of its own trial, and nothing else.
+//! Derived from the installation's key and the trial's id, so nothing is stored or handed out.
+//! Anyone who may describe the job can read its environment, and so can anyone who receives the
+//! account's SageMaker events; that bounds what such a token protects.
 
 use bakeoff_domain::ids::TrialId;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -11,8 +11,8 @@ use subtle::ConstantTimeEq;
 use crate::auth::secrets::mac;
 
 const PREFIX: &str = "bkp_";
-/// After the trial's end what is still under way may arrive; later nobody may change what was
-/// decided on.
+/// After a trial ends, metrics still in flight may arrive for this long; later, nothing may change
+/// the data the decision was based on.
 const GRACE: TimeDelta = TimeDelta::hours(1);
 
 /// The token of a trial.
@@ -21,17 +21,17 @@ pub fn of(secret_key: &[u8; 32], trial: TrialId) -> String {
     format!("{PREFIX}{}", hex::encode(mac.finalize().into_bytes()))
 }
 
-/// Whether a text claims to be one.
+/// Whether a text has the form of a push token.
 pub fn is_one(text: &str) -> bool {
     text.starts_with(PREFIX)
 }
 
-/// Whether it is this trial's; compared in constant time.
+/// Whether it is this trial's token; compared in constant time.
 pub fn is_of(text: &str, secret_key: &[u8; 32], trial: TrialId) -> bool {
     bool::from(text.as_bytes().ct_eq(of(secret_key, trial).as_bytes()))
 }
 
-/// Whether the tokens of a trial that ended then are still taken.
+/// Whether the token of a trial that ended at `ended_at` is still accepted.
 pub fn is_open(ended_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> bool {
     ended_at.is_none_or(|end| now <= end + GRACE)
 }

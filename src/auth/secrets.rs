@@ -1,4 +1,4 @@
-//! Where secrets are made, and what others are derived with.
+//! Creates secrets, and derives others from them.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rand::Rng;
@@ -23,7 +23,7 @@ pub fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// The key of an installation's events, as an API destination sends it: `Authorization: Bearer
+/// The key for an installation's events, as an API destination sends it: `Authorization: Bearer
 /// bke_…`.
 pub fn events_key(secret_key: &[u8; 32]) -> String {
     format!(

@@ -1,8 +1,7 @@
-//! AWS as the tasks see it: every call that leaves passes the limiter of its operation and is
-//! counted, page by page. What a call means is the ports' business, what to do next is the
-//! domain's.
+//! AWS as the tasks see it: every outgoing call passes the limiter of its operation and is counted,
+//! page by page. The ports define what a call means; the domain decides what to do next.
 //!
-//! What is not there is believed only of the account that this installation's jobs are in: see
+//! The absence of a job is believed only for the account that owns this installation's jobs: see
 //! [`Aws::confirm_account`].
 
 mod operation;
@@ -29,14 +28,15 @@ use crate::crash;
 use crate::pulse::Pulse;
 use crate::store::calls::Tally;
 
-/// A call that is paced waits so often, and so long (domain clock), before it is put off.
+/// Maximum number of waits of a paced call, and of each wait (domain clock), before the call is put
+/// off.
 const WAITS_MAX: u32 = 50;
 const WAIT_MAX: TimeDelta = TimeDelta::seconds(5);
-/// Pages of one answer. SageMaker has some thousands of quotas and products; names of checkpoints
-/// do not sort by time, so all are listed.
+/// Maximum number of pages of one answer. SageMaker has some thousands of quotas and products;
+/// checkpoint names do not sort by time, so all are listed.
 const LIST_PAGES_MAX: u32 = 200;
-/// How long (domain clock) an account that was confirmed is not asked for again: less than between
-/// two looks at a job.
+/// How long (domain clock) a confirmed account is trusted: less than the time between two polls of
+/// a job.
 const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
 
 /// The ports to AWS.
@@ -52,26 +52,26 @@ pub struct Ports {
 }
 
 #[derive(Debug)]
-struct Lane {
+struct Paced {
     limiter: Limiter,
-    /// Since the last flush.
+    /// Calls since the last flush.
     fresh: Tally,
 }
 
-/// The account that the installation's jobs are in, and when the credentials were last seen to be
-/// of it.
+/// The account that owns the installation's jobs, and when the credentials were last confirmed to
+/// belong to it.
 #[derive(Debug, Default)]
 struct Account {
     expected: Option<String>,
     confirmed_at: Option<DateTime<Utc>>,
 }
 
-/// What asking for a page of metrics came to.
+/// The outcome of requesting a page of metrics.
 #[derive(Debug)]
 pub struct MetricsPage {
-    /// AWS bills it, or may: a reply that was lost counts, a refusal does not.
+    /// Whether AWS bills it, or may: a lost reply counts, a refusal does not.
     pub is_billed: bool,
-    /// For each query what this page has of it.
+    /// This page's part of each query's series.
     pub reply: Result<Page<Series>, AwsError>,
 }
 
@@ -79,21 +79,21 @@ pub struct MetricsPage {
 pub struct Aws {
     ports: Ports,
     clock: Clock,
-    lanes: Mutex<BTreeMap<Operation, Lane>>,
+    paced: Mutex<BTreeMap<Operation, Paced>>,
     account: Mutex<Account>,
 }
 
 impl Aws {
-    /// `calls_per_second`: where learning begins; 1 outside tests.
+    /// `calls_per_second`: the starting rate for learning; 1 outside tests.
     pub fn new(ports: Ports, clock: Clock, calls_per_second: f64) -> Self {
-        let lanes = Operation::ALL.map(|operation| {
+        let paced = Operation::ALL.map(|operation| {
             let fresh = Tally {
                 operation: operation.as_str().to_owned(),
                 ..Tally::default()
             };
             (
                 operation,
-                Lane {
+                Paced {
                     limiter: operation.limiter(calls_per_second),
                     fresh,
                 },
@@ -102,12 +102,12 @@ impl Aws {
         Self {
             ports,
             clock,
-            lanes: Mutex::new(lanes.into_iter().collect()),
+            paced: Mutex::new(paced.into_iter().collect()),
             account: Mutex::default(),
         }
     }
 
-    /// Binds it to the account that the installation's jobs are in.
+    /// Binds it to the account that owns the installation's jobs.
     pub fn expect_account(&self, account: &str) {
         let mut known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Account {
@@ -116,7 +116,7 @@ impl Aws {
         };
     }
 
-    /// Whether it is bound to an account.
+    /// Whether an account is bound.
     pub fn knows_account(&self) -> bool {
         self.account
             .lock()
@@ -128,36 +128,36 @@ impl Aws {
     fn with<T>(
         &self,
         operation: Operation,
-        act: impl FnOnce(&mut Lane, DateTime<Utc>) -> T,
+        act: impl FnOnce(&mut Paced, DateTime<Utc>) -> T,
     ) -> Option<T> {
         let now = self.clock.now();
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.get_mut(&operation).map(|lane| act(lane, now))
+        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        paced.get_mut(&operation).map(|paced| act(paced, now))
     }
 
-    /// Jobs that may be created now without being throttled.
+    /// Number of jobs that may be created now without being throttled.
     pub fn creates_available(&self) -> usize {
-        self.with(Operation::CreateTrainingJob, |lane, now| {
-            lane.limiter.available(now)
+        self.with(Operation::CreateTrainingJob, |paced, now| {
+            paced.limiter.available(now)
         })
         .unwrap_or(0)
     }
 
     /// How long until another job may be created.
     pub fn creates_after(&self) -> TimeDelta {
-        let wait = self.with(Operation::CreateTrainingJob, |lane, now| {
-            lane.limiter.wait(now)
+        let wait = self.with(Operation::CreateTrainingJob, |paced, now| {
+            paced.limiter.wait(now)
         });
         wait.unwrap_or(TimeDelta::zero())
     }
 
-    /// Takes a call of an operation, or says how long until there is one.
+    /// Takes a permit for an operation, or returns how long to wait for one.
     pub fn take(&self, operation: Operation) -> Result<(), TimeDelta> {
-        self.with(operation, |lane, now| lane.limiter.take(now))
+        self.with(operation, |paced, now| paced.limiter.take(now))
             .unwrap_or(Ok(()))
     }
 
-    /// Waits for a call of an operation, but not for long: whoever waits may hold a lease.
+    /// Waits for a permit for an operation, but only briefly: the caller may hold a lease.
     pub async fn wait_for(&self, operation: Operation) -> Result<(), AwsError> {
         for _ in 0..WAITS_MAX {
             match self.take(operation) {
@@ -167,31 +167,31 @@ impl Aws {
             }
         }
         Err(AwsError::Throttled(format!(
-            "{} is paced, and its turn has not come",
+            "{} is paced, and no permit was free in time",
             operation.as_str()
         )))
     }
 
-    /// Calls per second that an operation is paced at.
+    /// The current rate of each operation, in calls per second.
     pub fn rates(&self) -> Vec<(&'static str, f64)> {
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes
+        let paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        paced
             .iter()
-            .map(|(operation, lane)| (operation.as_str(), lane.limiter.rate()))
+            .map(|(operation, paced)| (operation.as_str(), paced.limiter.rate()))
             .collect()
     }
 
-    /// What was called since the last time.
+    /// Takes the tallies of calls since the last time.
     pub fn take_tallies(&self) -> Vec<Tally> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let called = lanes.values_mut().filter(|lane| lane.fresh.calls > 0);
+        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        let called = paced.values_mut().filter(|paced| paced.fresh.calls > 0);
         called
-            .map(|lane| {
+            .map(|paced| {
                 let empty = Tally {
-                    operation: lane.fresh.operation.clone(),
+                    operation: paced.fresh.operation.clone(),
                     ..Tally::default()
                 };
-                std::mem::replace(&mut lane.fresh, empty)
+                std::mem::replace(&mut paced.fresh, empty)
             })
             .collect()
     }
@@ -209,19 +209,19 @@ impl Aws {
         };
         metrics::counter!("bakeoff_aws_calls_total", "operation" => operation.as_str(), "outcome" => outcome)
             .increment(1);
-        self.with(operation, |lane, now| {
-            lane.fresh.calls += 1;
-            lane.fresh.throttled += i64::from(outcome == "throttled");
-            lane.fresh.failed += i64::from(outcome == "failed");
-            lane.fresh.metrics += i64::try_from(metrics).unwrap_or_default();
+        self.with(operation, |paced, now| {
+            paced.fresh.calls += 1;
+            paced.fresh.throttled += i64::from(outcome == "throttled");
+            paced.fresh.failed += i64::from(outcome == "failed");
+            paced.fresh.metrics += i64::try_from(metrics).unwrap_or_default();
             if outcome != "failed" {
-                lane.limiter.heard(outcome == "throttled", now);
+                paced.limiter.heard(outcome == "throttled", now);
             }
         });
         reply
     }
 
-    /// Every page of an answer, each paced and counted; an error when there are more than
+    /// Reads all pages of an answer, each paced and counted; an error if there are more than
     /// `pages_max`.
     async fn pages<T, F>(
         &self,
@@ -243,7 +243,7 @@ impl Aws {
             }
         }
         Err(AwsError::Unknown(format!(
-            "{} has more than {pages_max} pages",
+            "{} returned more than {pages_max} pages",
             operation.as_str()
         )))
     }
@@ -258,8 +258,8 @@ impl Aws {
         )
     }
 
-    /// Something looks as if the credentials had changed: they are asked for again, however short
-    /// ago they were confirmed.
+    /// Drops the confirmation of the account, however recent, because something suggests that the
+    /// credentials have changed.
     pub fn doubt_account(&self) {
         self.account
             .lock()
@@ -267,16 +267,16 @@ impl Aws {
             .confirmed_at = None;
     }
 
-    /// That the credentials are of the account that the installation's jobs are in. With another's,
-    /// every job of ours would look as if it had vanished, and new ones would run where nobody
-    /// looks.
+    /// Confirms that the credentials belong to the account that owns the installation's jobs. With
+    /// another account, every job of ours would seem to have vanished, and new ones would run where
+    /// nobody looks.
     pub async fn confirm_account(&self) -> Result<(), AwsError> {
         let now = self.clock.now();
         let expected = {
             let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(expected) = known.expected.clone() else {
                 return Err(AwsError::Unknown(
-                    "it is not known yet which account the jobs are in".to_owned(),
+                    "the AWS account of this installation's jobs is not known yet".to_owned(),
                 ));
             };
             if known
@@ -290,10 +290,10 @@ impl Aws {
         let account = self.caller_account().await?;
         if account != expected {
             let why = format!(
-                "the credentials are of account {account}, and this installation's jobs are in {expected}; start the \
-                 service with credentials of {expected}"
+                "the credentials belong to account {account}, but this installation's jobs are in {expected}; start \
+                 the service with credentials for {expected}"
             );
-            tracing::error!(why, "AWS answers for another account");
+            tracing::error!(why, "the credentials belong to another AWS account");
             return Err(AwsError::Denied(why));
         }
         self.account
@@ -303,7 +303,8 @@ impl Aws {
         Ok(())
     }
 
-    /// The caller has already taken a call from the limiter, so nothing here waits.
+    /// Creates a job. The caller has already taken a permit from the limiter, so nothing here
+    /// waits.
     pub async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
         crash::point("before_create");
         let reply = self.ports.jobs.create(request).await;
@@ -311,7 +312,7 @@ impl Aws {
         self.count(Operation::CreateTrainingJob, reply, 0)
     }
 
-    /// A job that is not found is not there: the account has been confirmed.
+    /// Describes a job. A job that is not found does not exist: the account has been confirmed.
     pub async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
         self.wait_for(Operation::DescribeTrainingJob).await?;
         let reply = self.count(
@@ -341,7 +342,7 @@ impl Aws {
         self.count(Operation::UpdateTrainingJob, reply, 0)
     }
 
-    /// A page of our jobs.
+    /// Lists one page of our jobs.
     pub async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
         self.wait_for(Operation::ListTrainingJobs).await?;
         self.count(
@@ -356,8 +357,8 @@ impl Aws {
         self.count(Operation::ListTags, self.ports.jobs.tags(arn).await, 0)
     }
 
-    /// A page of some series. The caller has waited for its turn, and counted what it asks for: AWS
-    /// bills that, whatever becomes of the reply.
+    /// Reads one page of some series. The caller has waited for its permit and counted the request:
+    /// AWS bills it whatever happens to the reply.
     pub async fn metrics_page(
         &self,
         queries: &[MetricQuery],
@@ -385,7 +386,7 @@ impl Aws {
         )
     }
 
-    /// Every product of SageMaker's list in a region that may be about training.
+    /// All products in SageMaker's price list for a region that may concern training.
     pub async fn list_prices(&self, region: &str) -> Result<Vec<String>, AwsError> {
         let mut products = Vec::new();
         for kind in [Products::TrainingInstances, Products::Volumes] {
@@ -405,7 +406,7 @@ impl Aws {
         .await
     }
 
-    /// When the newest object below a prefix was written.
+    /// The time the newest object below a prefix was written.
     pub async fn newest_object(
         &self,
         s3_uri: &str,
@@ -422,7 +423,7 @@ impl Aws {
             .max())
     }
 
-    /// A small object of our own.
+    /// Reads a small object of our own.
     pub async fn get_object(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
         self.wait_for(Operation::GetObject).await?;
         self.count(

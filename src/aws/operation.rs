@@ -1,9 +1,8 @@
-//! The operations of AWS that are called: their names, and where their pace begins. Who calls them
-//! is [`super::Aws`].
+//! The AWS operations in use: their names and starting rates. [`super::Aws`] calls them.
 
 use bakeoff_domain::sagemaker::limiter::Limiter;
 
-/// An operation with a limiter and a tally of its own.
+/// An operation with its own limiter and tally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     CreateTrainingJob,
@@ -59,9 +58,9 @@ impl Operation {
         }
     }
 
-    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, for others in
-    /// the account), GetMetricData 50/s. The others are learnt, from a modest beginning:
-    /// CreateTrainingJob is throttled with five callers at once.
+    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, leaving the rest
+    /// to others in the account) and GetMetricData 50/s. The others are learnt from a modest start:
+    /// CreateTrainingJob is throttled with five concurrent callers.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
             Self::ListTrainingJobs => Limiter::at_most(start),

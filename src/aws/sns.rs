@@ -1,8 +1,8 @@
-//! Amazon SNS as a way for events: a message counts when SNS signed it and it came through our
-//! topic. Nothing is stored.
+//! Amazon SNS as a transport for events: a message is accepted if SNS signed it and it came through
+//! our topic. Nothing is stored.
 //!
 //! Source: SNS developer guide, "Verifying the signatures of Amazon SNS messages". Only signature
-//! version 2 (SHA-256) is taken; version 1 is SHA-1. Replays are not told apart: an event is a
+//! version 2 (SHA-256) is accepted; version 1 is SHA-1. Replays are not detected: an event is a
 //! hint, and an old one changes nothing.
 
 use std::collections::VecDeque;
@@ -24,15 +24,16 @@ use crate::clock::real_now;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A certificate is about 2 kB.
 const CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
-/// SNS has one certificate at a time, and two while it changes.
+/// SNS has one certificate at a time, and two during a rotation.
 const CERTIFICATES_MAX: usize = 8;
-/// Addresses that had no certificate of SNS's.
+/// Maximum number of remembered addresses without an SNS certificate.
 const BOGUS_MAX: usize = 256;
-/// So long an address is not asked again: SNS may have put its new certificate there since.
+/// How long such an address is not fetched again: SNS may put its new certificate there later.
 const BOGUS_FOR: TimeDelta = TimeDelta::minutes(10);
-/// At once. A genuine message needs none: its certificate is known from the one before.
+/// Maximum number of concurrent fetches. A genuine message rarely needs one: its certificate is
+/// known from earlier messages.
 const FETCHES_MAX: usize = 8;
-/// The name of a signing certificate; a file is called after its hash.
+/// Prefix of a signing certificate's file name; the rest is its hash.
 const FILE: &str = "SimpleNotificationService-";
 const FILE_DIGITS_MIN: usize = 32;
 
@@ -56,52 +57,52 @@ struct Envelope {
     signing_cert_url: String,
 }
 
-/// What a message is, once it is known to be SNS's.
+/// The meaning of a message verified as coming from SNS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
-    /// The published text.
+    /// The text of a published message.
     Notification(String),
-    /// SNS asked whether the topic may send here, and was told that it may.
+    /// SNS asked to confirm the subscription, and it was confirmed.
     Subscribed,
-    /// Anything else that SNS says.
+    /// Any other message from SNS.
     Nothing,
 }
 
-/// Why a message does not count.
+/// Why a message is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SnsError {
-    #[error("it is not a message of SNS's: {0}")]
+    #[error("not an SNS message: {0}")]
     Malformed(String),
-    #[error("its topic is {0}, and this service was started for another")]
+    #[error("the message is from topic {0}, but this service was started for another topic")]
     OtherTopic(String),
     #[error("SignatureVersion is {0}; set the topic's attribute SignatureVersion to 2 (SHA-256)")]
     Version(String),
-    #[error("{0} is not an address of SNS's in this region")]
+    #[error("{0} is not an SNS URL of this region")]
     Address(String),
-    #[error("what is at its SigningCertURL is not a certificate of SNS's")]
+    #[error("the certificate at SigningCertURL is not a valid SNS certificate")]
     Certificate,
-    #[error("the signature is not SNS's")]
+    #[error("the signature is not valid")]
     Signature,
-    #[error("SNS could not be reached: {0}")]
+    #[error("SNS is unreachable: {0}")]
     Unreachable(String),
 }
 
-/// Opens messages of one topic.
+/// Verifies messages of one topic.
 #[derive(Debug)]
 pub struct Sns {
     topic_arn: String,
-    /// Ends with a slash, so that nothing but a path can follow.
+    /// Ends with a slash, so that only a path can follow.
     origin: String,
     http: reqwest::Client,
-    /// What a signing certificate may be issued to.
+    /// Names that a signing certificate may be issued to.
     names: Vec<String>,
-    /// Who may have issued it; empty: anybody.
+    /// Permitted issuers of the certificate; any issuer if empty.
     issuers: Vec<TrustAnchor<'static>>,
     seen: Mutex<Seen>,
     fetches: Semaphore,
 }
 
-/// What was found at addresses, the latest used last. Never locked over a request.
+/// Results by address, most recently used last. Never locked during a request.
 #[derive(Debug, Default)]
 struct Seen {
     genuine: VecDeque<(String, CertificateDer<'static>)>,
@@ -109,7 +110,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The certificate of an address; an error when it is known to have none.
+    /// The cached certificate of an address; an error if the address is known to have none.
     fn find(
         &mut self,
         url: &str,
@@ -154,7 +155,7 @@ impl Seen {
 }
 
 impl Sns {
-    /// For SNS itself, in the topic's region.
+    /// For the real SNS, in the topic's region.
     pub fn of_topic(topic_arn: &str) -> Option<Self> {
         let mut parts = topic_arn.split(':');
         let (Some("arn"), Some(partition), Some("sns"), Some(region), Some(_), Some(_)) = (
@@ -178,8 +179,8 @@ impl Sns {
         if !is_plain || region.is_empty() {
             return None;
         }
-        // As AWS's own validators have them (sns-message-manager of the Java SDK): regions that are
-        // opted into and the other partitions have names of their own.
+        // The names are those of AWS's own validators (sns-message-manager of the Java SDK): opt-in
+        // regions and the other partitions have names of their own.
         let regional = [
             format!("sns.{region}.{domain}"),
             format!("sns-signing.{region}.{domain}"),
@@ -214,10 +215,10 @@ impl Sns {
         }
     }
 
-    /// Believes a certificate only when one of these has issued it.
+    /// Accepts only certificates issued by one of these.
     ///
     /// # Errors
-    /// When one of them is no certificate.
+    /// If one of them is not a certificate.
     pub fn trusting(mut self, issuers: &[CertificateDer<'_>]) -> Result<Self, SnsError> {
         let anchor = |issuer| anchor_from_trusted_cert(issuer).map(|anchor| anchor.to_owned());
         let anchors: Result<Vec<_>, Error> = issuers.iter().map(anchor).collect();
@@ -225,7 +226,7 @@ impl Sns {
         Ok(self)
     }
 
-    /// Checks a message and says what it is; a subscription to our topic is confirmed.
+    /// Verifies a message and classifies it; confirms a subscription to our topic.
     pub async fn open(&self, body: &[u8]) -> Result<Opened, SnsError> {
         let envelope: Envelope =
             serde_json::from_slice(body).map_err(|error| SnsError::Malformed(error.to_string()))?;
@@ -272,7 +273,7 @@ impl Sns {
         }
         let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen().find(url, real_now())? {
-            // It may have expired since.
+            // It may have expired since it was cached.
             return if self.is_of_sns(&known, real_now()) {
                 Ok(known)
             } else {
@@ -280,7 +281,7 @@ impl Sns {
             };
         }
         let busy =
-            || SnsError::Unreachable("too many certificates are asked for at once".to_owned());
+            || SnsError::Unreachable("too many certificates are being fetched at once".to_owned());
         let fetching = self.fetches.try_acquire().map_err(|_| busy())?;
         let body = self.get(url).await?;
         drop(fetching);
@@ -290,11 +291,11 @@ impl Sns {
         certificate.ok_or(SnsError::Certificate)
     }
 
-    /// Whether a certificate is SNS's by its name, its dates, and its issuer where the operator has
-    /// named those that may be. SNS publishes the lone certificate, without the intermediate that
-    /// issued it, so that a chain needs somebody to bring that. Otherwise, that it is SNS's file
-    /// rests on where it was fetched from: HTTPS (which has a chain), the exact host of the topic's
-    /// region, and a path where only SNS puts files.
+    /// Checks that a certificate is SNS's by its name, its dates, and its issuer if the operator
+    /// has configured the permitted ones. SNS publishes the certificate alone, without the
+    /// intermediate that issued it, so verifying a chain needs that from another source. Otherwise,
+    /// authenticity rests on where the file was fetched from: HTTPS (which has a chain), the exact
+    /// host of the topic's region, and a path where only SNS puts files.
     fn is_of_sns(&self, certificate: &CertificateDer<'_>, now: DateTime<Utc>) -> bool {
         let Ok(end) = EndEntityCert::try_from(certificate) else {
             return false;
@@ -316,8 +317,8 @@ impl Sns {
             None,
             None,
         );
-        // Without any issuer to believe in, an unknown issuer is the last that can be wrong: dates
-        // and usage come before.
+        // Without configured issuers, an unknown issuer is the only error left: dates and usage are
+        // checked before it.
         let is_sound = match issued {
             Ok(_) => true,
             Err(Error::UnknownIssuer) => self.issuers.is_empty(),
@@ -326,7 +327,7 @@ impl Sns {
         is_named && is_sound
     }
 
-    /// A confirmation is of our topic, and nothing else is asked of SNS's API.
+    /// Accepts only a confirmation for our topic, so that nothing else is requested from SNS's API.
     fn check_confirmation(&self, url: &str) -> Result<(), SnsError> {
         let refused = || SnsError::Address(url.to_owned());
         let parsed = url
@@ -363,14 +364,14 @@ impl Sns {
         while let Some(chunk) = reply.chunk().await.map_err(unreachable)? {
             body.extend_from_slice(&chunk);
             if body.len() > CERTIFICATE_BYTES_MAX {
-                return Err(SnsError::Unreachable("its reply is too long".to_owned()));
+                return Err(SnsError::Unreachable("the reply is too long".to_owned()));
             }
         }
         Ok(body)
     }
 }
 
-/// The certificate of a file that holds one, and nothing else but white space.
+/// The certificate in a file that contains exactly one, and otherwise only white space.
 fn only_certificate(body: &[u8]) -> Option<CertificateDer<'static>> {
     let text = std::str::from_utf8(body).ok()?.trim();
     let inner = text
@@ -384,8 +385,7 @@ fn only_certificate(body: &[u8]) -> Option<CertificateDer<'static>> {
         .flatten()
 }
 
-/// The text that SNS signs: name and value of some fields, each on a line of its own, in this
-/// order.
+/// The text that SNS signs: name and value of certain fields, each on its own line, in this order.
 fn signed(envelope: &Envelope) -> String {
     let mut fields = vec![
         ("Message", Some(&envelope.message)),

@@ -1,5 +1,5 @@
-//! The command line's HTTP client: retries what is safe to repeat, shows problems as people read
-//! them.
+//! The command line's HTTP client: retries what is safe to repeat, and prints problems in readable
+//! form.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::clock::real_sleep;
 use crate::http::Problem;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// A service that restarts is given so long to come back.
+/// How long to keep retrying while the service restarts.
 const PATIENCE: Duration = Duration::from_secs(90);
 const RETRY_EVERY: Duration = Duration::from_millis(300);
 
@@ -49,7 +49,8 @@ impl Client {
             .send()
             .await?;
         if !answer.status().is_success() {
-            bail!("not ready: {}", answer.status());
+            let (status, why) = (answer.status(), answer.text().await?);
+            bail!("not ready: {status}: {why}");
         }
         Ok(())
     }
@@ -137,7 +138,7 @@ enum Failure {
     Final(anyhow::Error),
 }
 
-/// A problem, one line for each thing that is wrong.
+/// Formats a problem, with one line for each error.
 fn show(status: StatusCode, text: &str) -> String {
     let Ok(problem) = serde_json::from_str::<Problem>(text) else {
         return format!("{status}: {text}");
@@ -149,7 +150,7 @@ fn show(status: StatusCode, text: &str) -> String {
     for error in &problem.errors {
         lines.push(format!("  {}  {}", error.pointer, error.detail));
         if !error.fix.is_empty() {
-            lines.push(format!("      to mend it: {}", error.fix));
+            lines.push(format!("      to fix it: {}", error.fix));
         }
     }
     lines.join("\n")

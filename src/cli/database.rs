@@ -1,4 +1,5 @@
-//! Which database a command works on: `DATABASE_URL`, or the private cluster in a data directory.
+//! Selects the database a command works on: `DATABASE_URL`, or the private cluster in a data
+//! directory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::real_sleep;
 use crate::store::{CONNECTIONS_MAX, Store};
 
-/// How often the private cluster is looked after.
+/// How often to check that the private cluster is alive.
 const SUPERVISE_EVERY: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct DatabaseOptions {
-    /// Postgres 15 or newer.
+    /// URL of a PostgreSQL database, version 15 or newer.
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     pub(super) database_url: Option<String>,
-    /// Where the private cluster of `serve --embedded` lives.
+    /// Data directory of the private cluster of `serve --embedded`.
     #[arg(long, default_value = ".bakeoff")]
     pub(super) data_dir: PathBuf,
 }
@@ -28,15 +29,15 @@ pub(super) struct DatabaseOptions {
 pub(super) struct MigrateOptions {
     #[command(flatten)]
     database: DatabaseOptions,
-    /// Make the database first, when there is none of that name.
+    /// Create the database first if it does not exist.
     #[arg(long)]
     create: bool,
     /// Turn a copy of another installation's database into a new installation: it gets its own
     /// name, and everything running in it is closed. Jobs in AWS are left to the original.
     #[arg(long)]
     pub(super) new_installation: bool,
-    /// Say that no other database of this installation lives: the next `serve --fence` may name
-    /// another object, or take over the one that there is. Stop all replicas first.
+    /// Confirm that no other live database belongs to this installation: the next `serve --fence`
+    /// may name another object, or take over the existing one. Stop all replicas first.
     #[arg(long, conflicts_with = "new_installation")]
     pub(super) forget_fence: bool,
 }
@@ -51,8 +52,8 @@ impl MigrateOptions {
 }
 
 impl DatabaseOptions {
-    /// The database of a running installation: the URL given, or that of the cluster that runs in
-    /// the data directory.
+    /// Opens the database of a running installation: the given URL, or that of the cluster running
+    /// in the data directory.
     pub(super) fn open(&self) -> anyhow::Result<Store> {
         let saved = || bakeoff_postgres::saved_url(&self.data_dir);
         let Some(url) = self.database_url.clone().or_else(saved) else {
@@ -85,7 +86,7 @@ impl Embedded {
         tracing::info!(
             source = cluster.source(),
             pid = cluster.pid(),
-            "the embedded PostgreSQL is up"
+            "embedded PostgreSQL started"
         );
         let stop = CancellationToken::new();
         let supervisor = tokio::spawn(supervise(cluster, stop.clone()));
@@ -97,11 +98,11 @@ impl Embedded {
         self.stop.cancel();
         self.supervisor
             .await
-            .context("the supervisor of the embedded PostgreSQL")?
+            .context("the supervisor of the embedded PostgreSQL failed")?
     }
 }
 
-/// Starts the server again, on the same port, when it has died.
+/// Restarts the server on the same port whenever it dies.
 async fn supervise(mut cluster: Cluster, stop: CancellationToken) -> anyhow::Result<()> {
     loop {
         tokio::select! {
@@ -111,7 +112,7 @@ async fn supervise(mut cluster: Cluster, stop: CancellationToken) -> anyhow::Res
         if cluster.is_alive() {
             continue;
         }
-        tracing::warn!("the embedded PostgreSQL died; starting it again");
+        tracing::warn!("embedded PostgreSQL died; restarting");
         let (back, outcome) = tokio::task::spawn_blocking(move || {
             let outcome = cluster.restart();
             (cluster, outcome)
@@ -119,9 +120,9 @@ async fn supervise(mut cluster: Cluster, stop: CancellationToken) -> anyhow::Res
         .await?;
         cluster = back;
         match outcome {
-            Ok(()) => tracing::info!(pid = cluster.pid(), "the embedded PostgreSQL is up again"),
+            Ok(()) => tracing::info!(pid = cluster.pid(), "embedded PostgreSQL restarted"),
             Err(error) => {
-                tracing::error!(%error, "the embedded PostgreSQL could not be started again; trying on");
+                tracing::error!(%error, "restarting embedded PostgreSQL failed; retrying");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `bakeoff keys`: the first key is made on the host, by whoever can reach the database.
+//! `bakeoff keys`: the first key is created on the host, by anyone with access to the database.
 
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use clap::{Args, Subcommand};
@@ -18,9 +18,9 @@ pub(super) struct KeysOptions {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a key and print it, once. The project is made when there is none of that name.
+    /// Create a key and print it, once. Creates the project if it does not exist.
     Create(Create),
-    /// Print the key with which EventBridge may push events (header `Authorization`).
+    /// Print the key that lets EventBridge push events (header `Authorization`).
     Events(Events),
 }
 
@@ -34,7 +34,7 @@ struct Events {
 struct Create {
     #[command(flatten)]
     database: database::DatabaseOptions,
-    /// Project that the key belongs to.
+    /// Project the key belongs to.
     #[arg(long)]
     project: String,
     #[arg(long, value_enum, default_value = "viewer")]
@@ -42,7 +42,7 @@ struct Create {
     /// What the key is for.
     #[arg(long, default_value = "cli")]
     name: String,
-    /// Days until it expires; never when absent.
+    /// Days until the key expires; it never expires when absent.
     #[arg(long)]
     expires_in_days: Option<u32>,
 }
@@ -72,7 +72,7 @@ pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     };
     store.insert_key(project, &key, now).await?;
     eprintln!(
-        "{} key {id} for project {} ({project}); it is shown this once:",
+        "{} key {id} for project {} ({project}); shown only once:",
         create.role.as_str(),
         create.project
     );

@@ -1,5 +1,5 @@
 //! `bakeoff lint FILE…`: checks documents of any kind, without a service, at the shipped prices;
-//! `--fix` mends what can be mended.
+//! `--fix` applies the fixes that can be automated.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,15 +22,15 @@ pub(super) struct LintOptions {
     /// the SDK's estimators, as JSON.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// What they are, where their members do not say: experiment, workload, instance_profile,
-    /// training_job, estimator, run.
+    /// Kind of the documents, if their fields do not reveal it: experiment, workload,
+    /// instance_profile, training_job, estimator, run.
     #[arg(long, value_parser = kind)]
     kind: Option<Kind>,
-    /// Write every file back with what can be mended by machine.
+    /// Apply the automatic fixes and write each file back.
     #[arg(long)]
     fix: bool,
-    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, and check
-    /// nothing.
+    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, without
+    /// checking anything.
     #[arg(long, conflicts_with = "fix")]
     request: bool,
     /// Print the findings as JSON.
@@ -46,7 +46,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         .ok_or_else(|| format!("use one of {}", known.join(", ")))
 }
 
-/// The shipped prices in force now, in a region.
+/// The shipped prices now in force in a region.
 pub(super) fn shipped_prices(region: &str) -> Vec<Price> {
     price::all_in_force(&price::shipped().0, region, real_now())
 }
@@ -75,16 +75,16 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
         let prices = shipped_prices(&region);
         let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
             bail!(
-                "{}: nothing says what this document is; name it with --kind",
+                "{}: cannot tell what kind of document this is; name it with --kind",
                 file.display()
             );
         };
         let before = findings.len();
         if options.fix {
-            let mended = document::mend(&value, kind, &prices);
-            if mended != value {
-                std::fs::write(file, serde_json::to_string_pretty(&mended)? + "\n")?;
-                value = mended;
+            let fixed = document::apply_fixes(&value, kind, &prices);
+            if fixed != value {
+                std::fs::write(file, serde_json::to_string_pretty(&fixed)? + "\n")?;
+                value = fixed;
                 findings = document::check(&value, Some(kind), &prices)
                     .map_or_else(Vec::new, |(_, left)| left);
             }
@@ -110,20 +110,20 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
 
 fn show(file: &Path, kind: Kind, findings: &[Finding], before: usize) {
     let kind = kind.as_str().replace('_', " ");
-    let mended = before.saturating_sub(findings.len());
-    let mended = if mended > 0 {
-        format!(", {mended} mended")
+    let fixed = before.saturating_sub(findings.len());
+    let fixed = if fixed > 0 {
+        format!(", {fixed} fixed")
     } else {
         String::new()
     };
     if findings.is_empty() {
-        println!("✔ {} ({kind}): nothing to say{mended}", file.display());
+        println!("✔ {} ({kind}): no findings{fixed}", file.display());
         return;
     }
     println!(
-        "{} ({kind}): {}{mended}",
+        "{} ({kind}): {}{fixed}",
         file.display(),
         report::counted(findings)
     );
-    report::findings(findings);
+    report::findings(&report::shown(findings));
 }

@@ -1,4 +1,4 @@
-//! The command line: one program for the service, its housekeeping and its users.
+//! The command line: one program for the service, its administration and its users.
 
 mod client;
 mod database;
@@ -17,8 +17,8 @@ use clap::{Parser, Subcommand};
 use crate::clock::real_now;
 use crate::ids;
 
-/// Runs one training workload on several SageMaker instance types side by side and says which to
-/// buy.
+/// Runs one training workload on several SageMaker instance types side by side and says which one
+/// to buy.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub struct Cli {
@@ -36,13 +36,13 @@ enum Command {
     Openapi,
     /// Manage API keys, on the host.
     Keys(keys::KeysOptions),
-    /// Check documents before anything is started, offline.
+    /// Check documents before starting anything, offline.
     Lint(lint::LintOptions),
     /// Show what experiments would do and cost, offline.
     Plan(plan::PlanOptions),
     /// Submit experiments over HTTP and follow them.
     Run(run::RunOptions),
-    /// Exit with 0 when the service is ready.
+    /// Exit with 0 if the service is ready.
     Healthcheck(client::Target),
 }
 
@@ -68,13 +68,13 @@ impl Cli {
                         .collect();
                     store.make_new_installation(&id, real_now()).await?;
                     println!(
-                        "this database is installation {id} now; whatever lived in it has ended here"
+                        "this database is now installation {id}; everything that was running in it is closed here"
                     );
                 }
                 if options.forget_fence {
                     store.forget_fence().await?;
                     println!(
-                        "the fence is forgotten; `bakeoff serve --fence …` makes or takes over one"
+                        "the fence is forgotten; the next `bakeoff serve --fence …` creates one or takes one over"
                     );
                 }
                 let (applied, _) = store.schema_versions().await?;
@@ -91,7 +91,7 @@ impl Cli {
     }
 }
 
-/// `bakeoff plan … | head` ends with head, and not with a backtrace.
+/// Lets `bakeoff plan … | head` end when `head` does, instead of printing a backtrace.
 fn end_quietly_with_the_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -106,8 +106,8 @@ fn end_quietly_with_the_reader() {
     }));
 }
 
-/// Logs go to stderr: as JSON from the service unless somebody watches, `BAKEOFF_LOG` sets the
-/// level.
+/// Sends logs to stderr, as JSON from the service unless stderr is a terminal; `BAKEOFF_LOG` sets
+/// the level.
 fn init_logging(is_service: bool) {
     use std::io::IsTerminal;
     let level = if is_service { "info" } else { "warn" };

@@ -1,5 +1,5 @@
-//! `bakeoff plan FILE…`: what an experiment would do and cost, without a service, at the shipped
-//! prices.
+//! `bakeoff plan FILE…`: shows what an experiment would do and cost, without a service, at the
+//! shipped prices.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use super::{lint as linter, report};
 use crate::clock::real_now;
 use crate::document;
 
-/// Stands for the installation's own part of job names.
+/// Placeholder for the installation's part of job names.
 const INSTALLATION: &str = "offline";
 
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(super) struct PlanOptions {
     /// Experiments, as JSON, with workload and profiles inline.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Print the whole plan as JSON: requests, advice, terms of memory.
+    /// Print the whole plan as JSON: requests, advice, memory breakdown.
     #[arg(long)]
     json: bool,
 }

@@ -1,8 +1,8 @@
-//! What the command line shows of an experiment: the plan, the table, the recommendation with its
+//! Prints an experiment on the command line: the plan, the table, and the recommendation with its
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::ranking::recommend::{Conclusion, Ranked};
+use bakeoff_domain::ranking::recommend::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::predict::forecast::Interval;
@@ -11,7 +11,10 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use super::run::Ended;
-use crate::api::{ComparisonRow, CreatedExperiment};
+use crate::api::comparison::ComparisonRow;
+use crate::api::decisions::RankedView;
+use crate::api::experiments::CreatedExperiment;
+use crate::api::findings::FindingView;
 
 fn purchase(option: PurchaseOption) -> &'static str {
     match option {
@@ -33,10 +36,10 @@ fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// What was started, and what the linter has to say about it.
+/// Prints what was started, and the linter's findings.
 pub(super) fn created(experiment: &CreatedExperiment) {
     println!(
-        "{} ({}): {} trials, at most {} if all of them ran to their limits",
+        "{} ({}): {} trials, worst case {} for one attempt of each",
         experiment.name,
         experiment.id,
         experiment.trials.len(),
@@ -70,9 +73,14 @@ pub(super) fn counted(findings: &[Finding]) -> String {
     words.collect::<Vec<String>>().join(", ")
 }
 
-/// Findings, worst first.
-pub(super) fn findings(findings: &[Finding]) {
-    let mut sorted: Vec<&Finding> = findings.iter().collect();
+/// Converts local findings to the form the API shows.
+pub(super) fn shown(findings: &[Finding]) -> Vec<FindingView> {
+    findings.iter().cloned().map(Into::into).collect()
+}
+
+/// Prints findings, worst first.
+pub(super) fn findings(findings: &[FindingView]) {
+    let mut sorted: Vec<&FindingView> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     for finding in sorted {
         let mark = match finding.severity {
@@ -90,30 +98,30 @@ pub(super) fn findings(findings: &[Finding]) {
         let machine = if finding.patch.is_empty() {
             ""
         } else {
-            " (--fix does it)"
+            " (`bakeoff lint --fix` applies it)"
         };
-        println!("      to mend it: {}{machine}", finding.fix);
+        println!("      to fix it: {}{machine}", finding.fix);
         println!("      source: {}", finding.source);
     }
 }
 
-/// What an experiment would do and cost.
+/// Prints what an experiment would do and cost.
 pub(super) fn preview(preview: &Preview) {
     let mark = if preview.would_start { "✔" } else { "✘" };
     println!(
-        "{mark} {} in {}: predicted, nothing is started\n",
+        "{mark} {} in {}: prediction only, nothing started\n",
         preview.name, preview.region
     );
     let mut rows = table(&[
         "candidate",
         "instance",
-        "bought",
+        "purchase",
         "fits",
-        "GiB a GPU",
+        "GiB per GPU",
         "tokens/s (90 %)",
-        "full run h",
-        "full run $",
-        "a trial at most $",
+        "full run, h",
+        "full run, $",
+        "max $ per trial",
         "$/h",
     ]);
     for candidate in &preview.candidates {
@@ -121,7 +129,7 @@ pub(super) fn preview(preview: &Preview) {
     }
     println!("{rows}");
     println!(
-        "all trials together reserve at most {} of a budget of {}",
+        "one attempt of each trial reserves at most {} of the {} budget",
         preview.worst_case_usd, preview.budget_usd
     );
     for candidate in &preview.candidates {
@@ -136,7 +144,7 @@ pub(super) fn preview(preview: &Preview) {
     advice(preview);
     if !preview.findings.is_empty() {
         println!("\n{}", counted(&preview.findings));
-        findings(&preview.findings);
+        findings(&shown(&preview.findings));
     }
     let basis: std::collections::BTreeSet<&String> = preview
         .candidates
@@ -144,11 +152,11 @@ pub(super) fn preview(preview: &Preview) {
         .filter_map(|one| one.plan.forecast.as_ref())
         .flat_map(|one| &one.basis)
         .collect();
-    println!("\nwhat this rests on:");
+    println!("\nbased on:");
     for line in basis {
         println!("  {line}");
     }
-    println!("  prices as shipped, each with its source: bakeoff plan --json, GET /v1/prices\n");
+    println!("  shipped prices; for their sources: bakeoff plan --json, GET /v1/prices\n");
 }
 
 fn candidate_row(candidate: &CandidatePreview) -> Vec<Cell> {
@@ -224,7 +232,7 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// What the adviser would do on each type, once.
+/// Prints the advice for each instance type, once.
 fn advice(preview: &Preview) {
     let mut seen: Vec<(&str, u32)> = Vec::new();
     for candidate in &preview.candidates {
@@ -263,7 +271,7 @@ fn advice(preview: &Preview) {
                 }
                 for traffic in &advice.traffic {
                     println!(
-                        "      · {} of {}: {:.2} GB a step from each accelerator",
+                        "      · {} of {}: {:.2} GB per step from each accelerator",
                         traffic.collective,
                         traffic.of,
                         traffic.bytes_per_step / 1e9
@@ -282,7 +290,7 @@ pub(super) fn ended(ended: &Ended) {
     let mut rows = table(&[
         "candidate",
         "instance",
-        "bought",
+        "purchase",
         "state",
         "tokens/s (95 %)",
         "GPU %",
@@ -296,7 +304,7 @@ pub(super) fn ended(ended: &Ended) {
     }
     println!("{rows}");
     println!(
-        "settled {} of a budget of {} (metrics included); cost is SageMaker's billable seconds × the price named\n",
+        "settled {} of the {} budget (metrics included); cost is SageMaker's billable seconds × the price shown\n",
         comparison.settled_usd, comparison.budget_usd
     );
     recommendation(ended);
@@ -355,16 +363,16 @@ fn measured(row: &ComparisonRow) -> Vec<Cell> {
 fn recommendation(ended: &Ended) {
     let view = &ended.recommendation.recommendation;
     if !view.ranked.is_empty() {
-        println!("{} — the full run, projected", ended.comparison.name);
+        println!("{} — full run, projected", ended.comparison.name);
         let mut ranked = table(&[
             "rank",
             "candidate",
             "instance",
-            "bought",
+            "purchase",
             "$/M tokens",
             "hours",
             "cost",
-            "at most",
+            "max cost",
             "",
         ]);
         for row in &view.ranked {
@@ -393,17 +401,17 @@ fn recommendation(ended: &Ended) {
             row.reason
         );
         if let Some(fix) = &row.fix {
-            println!("      to mend it: {fix}");
+            println!("      to fix it: {fix}");
         }
     }
-    println!("  what this rests on:");
+    println!("  based on:");
     for line in &view.basis {
         println!("    {line}");
     }
     println!();
 }
 
-fn projected(row: &Ranked) -> Vec<Cell> {
+fn projected(row: &RankedView) -> Vec<Cell> {
     let notes = match (row.feasible, row.pareto) {
         (false, _) => "over the limits",
         (true, true) => "Pareto",

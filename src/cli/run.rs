@@ -1,5 +1,5 @@
 //! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost,
-//! ends on the tables.
+//! and finally prints their tables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,9 @@ use serde::Serialize;
 
 use super::client::{Client, Target};
 use super::report;
-use crate::api::{Comparison, ComparisonRow, CreatedExperiment, RecommendationView};
+use crate::api::comparison::{Comparison, ComparisonRow};
+use crate::api::decisions::RecommendationView;
+use crate::api::experiments::CreatedExperiment;
 use crate::clock::real_sleep;
 use crate::ids;
 
@@ -28,7 +30,7 @@ pub(super) struct RunOptions {
     files: Vec<PathBuf>,
     #[command(flatten)]
     target: Target,
-    /// Follow them to their end.
+    /// Follow the experiments until they end.
     #[arg(long)]
     watch: bool,
     /// Print the result as JSON instead of tables (implies --watch).
@@ -36,7 +38,7 @@ pub(super) struct RunOptions {
     json: bool,
 }
 
-/// How an experiment ended.
+/// The final tables of an experiment.
 #[derive(Debug, Serialize)]
 pub(super) struct Ended {
     pub(super) comparison: Comparison,
@@ -91,7 +93,7 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// One bar a trial, one line an experiment, until all have ended.
+/// Shows one bar per trial and one line per experiment until all have ended.
 async fn follow(
     client: &Client,
     experiments: &[ExperimentId],
@@ -138,9 +140,9 @@ impl Board {
             .head
             .get_or_insert_with(|| bars.add(ProgressBar::new(1).with_style(line())));
         let spent: bakeoff_domain::money::Usd =
-            table.rows.iter().filter_map(|row| row.cost_usd).sum();
+            table.rows.iter().filter_map(|row| row.total_usd).sum();
         head.set_message(format!(
-            "{} — {} so far, {} held, budget {}",
+            "{} — {} spent so far, {} reserved, budget {}",
             table.name, spent, table.reserved_usd, table.budget_usd
         ));
         while self.trials.len() < table.rows.len() {

@@ -1,4 +1,4 @@
-//! The installation's secret key: 64 hexadecimal digits, given, or made and kept in the data
+//! The installation's secret key, 64 hexadecimal digits: given, or generated and kept in the data
 //! directory with `--embedded`.
 
 use std::path::{Path, PathBuf};
@@ -10,16 +10,17 @@ use crate::auth::secrets;
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct SecretOptions {
-    /// 64 hexadecimal digits; secrets of CI webhooks and the key of AWS events are derived from it.
+    /// Secret key, 64 hexadecimal digits; CI webhook secrets and the key for AWS events are derived
+    /// from it.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
-    /// The data directory of `serve --embedded`, which keeps one.
+    /// Data directory of `serve --embedded`, where the key is kept.
     #[arg(long = "secret-dir", default_value = ".bakeoff")]
     dir: PathBuf,
 }
 
 impl SecretOptions {
-    /// The key as given, or as a service keeps it.
+    /// Reads the given key, or the one kept in the data directory.
     pub(super) fn read(&self) -> anyhow::Result<[u8; 32]> {
         let path = kept(&self.dir);
         match (&self.secret_key, path.exists()) {
@@ -27,7 +28,7 @@ impl SecretOptions {
             (None, true) => parse(&std::fs::read_to_string(path)?),
             (None, false) => {
                 bail!(
-                    "set BAKEOFF_SECRET_KEY as the service has it, or name its data directory (--secret-dir)"
+                    "set BAKEOFF_SECRET_KEY to the service's key, or name its data directory (--secret-dir)"
                 )
             }
         }
@@ -38,7 +39,7 @@ fn kept(data_dir: &Path) -> PathBuf {
     data_dir.join("secret-key")
 }
 
-/// The key of a service: given, or kept in its data directory when it has a private database there.
+/// The service's key: given, or kept in the data directory of its private database.
 pub(super) fn of_service(
     given: Option<&String>,
     data_dir: Option<&Path>,
@@ -51,8 +52,8 @@ pub(super) fn of_service(
             super::serve::write_whole(&path, &fresh)?;
             parse(&fresh)
         }
-        // Webhooks made now would not verify after a restart: nobody can rely on them, so nobody
-        // may.
+        // Without a persistent key, webhooks created now would stop verifying after a restart, so
+        // refuse to start.
         (None, None) => {
             bail!("set BAKEOFF_SECRET_KEY to 64 hexadecimal digits (openssl rand -hex 32)")
         }
@@ -63,5 +64,5 @@ fn parse(text: &str) -> anyhow::Result<[u8; 32]> {
     let bytes = hex::decode(text.trim())
         .ok()
         .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    bytes.context("the secret key is not 64 hexadecimal digits")
+    bytes.context("the secret key must be 64 hexadecimal digits")
 }

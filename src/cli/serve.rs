@@ -33,11 +33,11 @@ use crate::pulse::Pulse;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
 
-/// How long open connections and the ticks in hand may take to end.
+/// How long open connections and running ticks may take to finish.
 const DRAIN: Duration = Duration::from_secs(8);
-/// Where the learning of AWS's request quotas begins.
+/// Starting rate for learning AWS's request quotas.
 const CALLS_PER_SECOND: f64 = 1.0;
-/// All jobs are listed at least this often; with push only for what was lost.
+/// Longest interval between listings of all jobs; with push, listings only catch lost events.
 const LISTING_LONGEST: TimeDelta = TimeDelta::minutes(5);
 const LISTING_WITH_PUSH: TimeDelta = TimeDelta::minutes(10);
 
@@ -48,31 +48,30 @@ pub(super) struct ServeOptions {
     /// Run a private PostgreSQL in the data directory.
     #[arg(long)]
     embedded: bool,
-    /// Connections to the database, at most.
+    /// Maximum number of database connections.
     #[arg(long, default_value_t = CONNECTIONS_MAX)]
     database_connections: u32,
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The region that experiments run in.
+    /// Region that experiments run in.
     #[arg(long, env = "AWS_REGION", default_value = "us-east-1")]
     region: String,
     /// For simulation only: `<virtual origin>,<real origin>,<factor>`, the same as the region's.
     #[arg(long, env = "BAKEOFF_CLOCK")]
     clock: Option<Timescale>,
-    /// Seconds between two listings of all jobs while they fit on one page, on the domain clock;
-    /// more pages are spread out, up to five minutes.
+    /// Seconds between listings of all jobs while they fit on one page, on the domain clock; with
+    /// more pages the interval grows, up to five minutes.
     #[arg(long, default_value_t = 30)]
     poll_seconds: u32,
-    /// AWS pushes state changes to /v1/aws-events: jobs are listed every ten minutes only, for what
-    /// was lost.
+    /// Expect AWS to push state changes to /v1/aws-events: jobs are then listed only every ten
+    /// minutes, to catch lost events.
     #[arg(long)]
     aws_push: bool,
-    /// The SNS topic through which such state changes may come instead; its SignatureVersion must
-    /// be 2.
+    /// SNS topic that may deliver these state changes instead; its SignatureVersion must be 2.
     #[arg(long, env = "BAKEOFF_SNS_TOPIC", value_name = "ARN")]
     sns_topic: Option<String>,
-    /// Who may issue SNS's signing certificates, PEM: then a certificate of anybody else is not
-    /// believed. SNS does not send its issuers along; Amazon's are at
+    /// PEM file of the CAs that may issue SNS's signing certificates; certificates from any other
+    /// issuer are rejected. SNS does not send its issuers along; Amazon's are at
     /// https://www.amazontrust.com/repository/.
     #[arg(
         long,
@@ -81,60 +80,61 @@ pub(super) struct ServeOptions {
         requires = "sns_topic"
     )]
     sns_issuers: Option<PathBuf>,
-    /// Seconds between two reads of a running job's metrics, on the domain clock; 0: once, after
-    /// its end.
+    /// Seconds between reads of a running job's metrics, on the domain clock; 0 reads them once,
+    /// after the job ends.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
     /// Also read SageMaker's own time series of the script's metrics (BatchGetMetrics), once, when
-    /// a job is over: every iteration instead of every minute. Off, since AWS publishes no price
-    /// for it.
+    /// a job is over: every iteration instead of every minute. Off by default, since AWS publishes
+    /// no price for it.
     #[arg(long, env = "BAKEOFF_SAGEMAKER_METRICS")]
     sagemaker_metrics: bool,
-    /// Days that points are kept after their trial or run has ended; for good when absent.
-    /// Five-minute rollups always stay.
+    /// Days to keep points after their trial or run has ended; forever when absent. Five-minute
+    /// rollups are always kept.
     #[arg(long)]
     keep_points_days: Option<u32>,
-    /// Seconds that a scheduler holds a trial, in real time.
+    /// Seconds that a scheduler's lease on a trial lasts, in real time.
     #[arg(long, default_value_t = 30)]
     lease_seconds: u32,
-    /// Where training jobs reach this service (https://…). Each job then finds BAKEOFF_URL and
-    /// BAKEOFF_PUSH_TOKEN in its environment, and may send the metrics of its own trial with them,
-    /// and nothing else.
+    /// URL where training jobs reach this service (https://…). Each job then finds BAKEOFF_URL and
+    /// BAKEOFF_PUSH_TOKEN in its environment, which let it send the metrics of its own trial and do
+    /// nothing else.
     #[arg(long, env = "BAKEOFF_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     public_url: Option<String>,
-    /// 64 hexadecimal digits; secrets of CI webhooks are derived from it. Made and kept in the data
-    /// directory with --embedded.
+    /// Secret key, 64 hexadecimal digits; CI webhook secrets are derived from it. Generated and
+    /// kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
-    /// S3 object (s3://bucket/key) that tells this database from a copy of it; remembered. Read
-    /// every 30 seconds and rewritten every minute; a copy cannot keep up, and stops acting.
+    /// S3 object (s3://bucket/key) that distinguishes this database from a copy of it; remembered.
+    /// Read every 30 seconds and rewritten every minute; a copy cannot keep up, and stops acting.
     #[arg(long, env = "BAKEOFF_FENCE", value_name = "S3_URI", value_parser = s3_object)]
     fence: Option<String>,
-    /// Without a fence: stop jobs that carry this installation's marker and are not in the
-    /// database, as after a restore from a backup. Only where no other database of this
-    /// installation lives.
+    /// Without a fence: stop jobs that carry this installation's marker but are not in the
+    /// database, as after a restore from a backup. Use it only if no other database of this
+    /// installation is live.
     #[arg(long, env = "BAKEOFF_STOP_UNKNOWN_JOBS")]
     stop_unknown_jobs: bool,
-    /// Seconds that a call to AWS may take, in real time.
+    /// Timeout of a call to AWS, in seconds of real time.
     #[arg(long, default_value_t = bakeoff_aws::OPERATION_TIMEOUT.as_secs_f64(), hide = true)]
     aws_timeout_seconds: f64,
     /// For simulation only: kill or freeze this process at a named point, `kill@after_create:3`.
     #[arg(long, env = "BAKEOFF_FAULT", hide = true)]
     fault: Option<crash::Armed>,
-    /// Where to write the service's URL once it listens.
+    /// File to write the service's URL to once it listens.
     #[arg(long)]
     ready_file: Option<PathBuf>,
 }
 
 pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
-    // First of all: who is told to stop while it starts has to take down again what it has put up.
+    // Listen for signals first: if asked to stop during start-up, the process must still clean up
+    // what it has started.
     let asked = stop_asked()?;
     let clock = options.clock.unwrap_or(Timescale::REAL);
     refuse_to_simulate_on_aws(clock)?;
     if let Some(fault) = options.fault.take() {
         ensure!(
             options.clock.is_some(),
-            "--fault is for simulation: it needs BAKEOFF_CLOCK"
+            "--fault is for simulation only: it requires BAKEOFF_CLOCK"
         );
         crash::arm(fault);
     }
@@ -143,13 +143,13 @@ pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
         opened = &mut opening => opened,
         () = asked.cancelled() => tokio::select! {
             opened = &mut opening => opened,
-            // A download, perhaps. What was started for it ends with this process.
+            // Perhaps a download is still running; anything started for it ends with this process.
             () = real_sleep(DRAIN) => std::process::exit(0),
         },
     };
     let (embedded, url) = match opened {
         Err(error) if asked.is_cancelled() => {
-            tracing::info!(%error, "stopped before there was a database");
+            tracing::info!(%error, "stopped before the database was up");
             return Ok(());
         }
         opened => opened?,
@@ -173,13 +173,13 @@ async fn open_database(options: &ServeOptions) -> anyhow::Result<(Option<Embedde
         }
         (false, Some(url)) => Ok((None, url.clone())),
         (false, None) => bail!(
-            "no database. Either set DATABASE_URL=postgres://… (and run `bakeoff migrate` once), \
-             or run `bakeoff serve --embedded` for a private PostgreSQL in the data directory"
+            "no database: set DATABASE_URL=postgres://… (and run `bakeoff migrate` once), or run `bakeoff serve \
+             --embedded` for a private PostgreSQL in the data directory"
         ),
     }
 }
 
-/// Simulated time against real AWS would be billed in real time.
+/// Refuses simulated time against real AWS, where jobs would be billed in real time.
 fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     if clock.is_real() && clock == Timescale::REAL {
         return Ok(());
@@ -204,7 +204,7 @@ fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
     ] {
         ensure!(
             is_loopback(&endpoint(name)),
-            "BAKEOFF_CLOCK is for simulation: {name} (or AWS_ENDPOINT_URL) must be a loopback address"
+            "BAKEOFF_CLOCK is for simulation only: {name} (or AWS_ENDPOINT_URL) must be a loopback address"
         );
     }
     Ok(())
@@ -217,7 +217,7 @@ async fn serve(
     asked: &CancellationToken,
     under_way: &CancellationToken,
 ) -> anyhow::Result<()> {
-    // A migration may take longer than any statement of the service.
+    // A separate connection: a migration may take longer than any statement of the service.
     prepare_schema(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
     let lease = lease(options);
     let (tasks_share, http_share) = connections(options.database_connections);
@@ -225,7 +225,7 @@ async fn serve(
     let app = compose(options, clock, store).await?;
     under_way.cancel();
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
-    // Whoever fills the one pool, with long reads or a flood of points, leaves the other alone.
+    // Separate pools: long reads or a flood of points that exhaust one leave the other alone.
     let beside = App {
         store: app.store.apart(tasks_share, lease),
         ..app.clone()
@@ -247,21 +247,21 @@ async fn serve(
     tracing::info!("stopping");
     stop.cancel();
     tracker.close();
-    // A stream that stays open must not keep the process.
+    // An open stream must not keep the process alive.
     tokio::select! {
         _ = async { (server.await, tracker.wait().await) } => {}
-        () = real_sleep(DRAIN) => tracing::info!("open connections were cut"),
+        () = real_sleep(DRAIN) => tracing::info!("drain timed out; open connections closed"),
     }
     outcome
 }
 
-/// Where AWS and the database come together; nothing is started yet.
+/// Wires up AWS and the database; starts nothing yet.
 async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyhow::Result<App> {
     let elsewhere = store.living_elsewhere(&options.region).await?;
     ensure!(
         elsewhere == 0,
-        "{elsewhere} experiments still run in another region than {}: their jobs would look as if they had vanished. \
-         Start with the region they were started in (--region), or cancel them there first",
+        "{elsewhere} experiments are still running outside {}: their jobs would appear to have vanished. Start with \
+         their region (--region), or cancel them there first",
         options.region
     );
     let clock = Clock::Running(clock);
@@ -269,7 +269,7 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
         .put_prices(price::catalog(), ids::fresh, clock.now())
         .await?
         .len();
-    tracing::info!(added, "catalog prices are in the store");
+    tracing::info!(added, "catalog prices stored");
     let region = bakeoff_aws::connect(options.region.clone(), aws_timeout(options)).await;
     let settings = Arc::new(settings(options, store.installation().await?)?);
     let aws = Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND));
@@ -307,20 +307,20 @@ async fn listen(options: &ServeOptions) -> anyhow::Result<TcpListener> {
     tracing::info!(
         address,
         region = options.region,
-        "Bakeoff listens; /docs documents the API"
+        "listening; API documentation is at /docs"
     );
     Ok(listener)
 }
 
-/// How long the database may take to say which version its schema has.
+/// Timeout for reading the schema version from the database.
 const SCHEMA_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends when the schema is newer than this program: somebody has migrated the database under it,
-/// and what it would write from now on might mean something else there.
+/// Completes when the schema is newer than this program: the database was migrated while it ran,
+/// and its further writes might mean something else there.
 async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
     loop {
         real_sleep(look_every).await;
-        // A database that is away, or does not answer, says nothing of its schema.
+        // An unreachable or unresponsive database says nothing about its schema.
         let versions = Pulse::default()
             .patiently(SCHEMA_PATIENCE, store.schema_versions())
             .await;
@@ -329,8 +329,8 @@ async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
         };
         if applied > known {
             return anyhow!(
-                "the schema is now at version {applied}, newer than this program's {known}: the database was migrated under it, \
-                 so it stops. Start the program that migrated it"
+                "the schema is now at version {applied}, newer than this program's {known}: the database was migrated \
+                 while it ran, so it stops. Start the program that migrated it"
             );
         }
     }
@@ -342,7 +342,7 @@ fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
     };
     let genuine = Sns::of_topic(topic)
         .with_context(|| format!("--sns-topic: `{topic}` is not the ARN of an SNS topic"))?;
-    // A simulated region, which is on loopback, signs by itself.
+    // A simulated region, which is on loopback, signs messages itself.
     let simulated = options
         .clock
         .and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok());
@@ -359,7 +359,7 @@ fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
     let issuers = issuers.with_context(said)?;
     ensure!(
         !issuers.is_empty(),
-        "{}: there is no certificate in it",
+        "{}: the file contains no certificate",
         said()
     );
     Ok(Some(sns.trusting(&issuers).with_context(said)?))
@@ -377,32 +377,33 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
     }
 }
 
-/// The fence that this installation has, or is given.
+/// Opens the fence this installation already has, or the one it is given.
 async fn open_fence(store: &Store, options: &ServeOptions) -> anyhow::Result<Fence> {
     let fence = store.fence_uri(options.fence.as_deref()).await?;
     ensure!(
         options.fence.is_none() || options.fence == fence,
-        "this installation's fence is {}; another would make any copy of its database an owner. To move it, stop all replicas and run \
-         `bakeoff migrate --forget-fence`; for a copy, run `bakeoff migrate --new-installation`",
+        "this installation's fence is {}; with another one, any copy of its database could act as its owner. To move \
+         it, stop all replicas and run `bakeoff migrate --forget-fence`; for a copy, run `bakeoff migrate \
+         --new-installation`",
         fence.unwrap_or_default()
     );
     let fence = Fence::new(fence, options.stop_unknown_jobs);
     if fence.uri.is_none() {
         tracing::warn!(
-            "no --fence: a copy of this database would act as if it were this installation; see the README"
+            "no --fence: a copy of this database would act as this installation; see the README"
         );
     }
     Ok(fence)
 }
 
-/// Pins the account that the jobs are in: the first one seen stays, and credentials of another are
-/// refused at start. If STS does not answer, the service starts, and asks again before it believes
-/// that a job is missing or creates one.
+/// Pins the account that owns the jobs: the first one seen is kept, and credentials of another
+/// account are refused at start. If STS does not answer, the service starts anyway, and asks again
+/// before it treats a job as missing or creates one.
 async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     let seen = match aws.caller_account().await {
         Ok(account) => Some(account),
         Err(error) => {
-            tracing::warn!(%error, "AWS did not say whose credentials these are; asking again before anything rests on it");
+            tracing::warn!(%error, "the credentials' account could not be read; retrying before anything depends on it");
             None
         }
     };
@@ -410,8 +411,8 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     if let Some((expected, seen)) = expected.as_ref().zip(seen) {
         ensure!(
             *expected == seen,
-            "these credentials are of account {seen}, and this installation's jobs are in {expected}: they would look as if they had \
-             vanished. Start with credentials of {expected}"
+            "these credentials belong to account {seen}, but this installation's jobs are in {expected} and would \
+             appear to have vanished. Start with credentials for {expected}"
         );
     }
     if let Some(expected) = expected {
@@ -420,7 +421,7 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without a slash at its end: paths are appended.
+/// Removes trailing slashes, because paths are appended.
 fn public_url(text: &str) -> Result<String, String> {
     let rest = text
         .strip_prefix("https://")
@@ -432,11 +433,11 @@ fn public_url(text: &str) -> Result<String, String> {
     if is_whole {
         Ok(text.trim_end_matches('/').to_owned())
     } else {
-        Err("it is not a URL, for example https://bakeoff.example.com".to_owned())
+        Err("expected a URL such as https://bakeoff.example.com".to_owned())
     }
 }
 
-/// `s3://bucket/key`, whole.
+/// Accepts only a complete `s3://bucket/key`.
 fn s3_object(text: &str) -> Result<String, String> {
     let parts = text
         .strip_prefix("s3://")
@@ -447,11 +448,12 @@ fn s3_object(text: &str) -> Result<String, String> {
     if is_whole {
         Ok(text.to_owned())
     } else {
-        Err("it is not an object, for example s3://my-bucket/bakeoff/fence.json".to_owned())
+        Err("expected an S3 object such as s3://my-bucket/bakeoff/fence.json".to_owned())
     }
 }
 
-/// Connections of the tasks, and of HTTP: half each. One of the tasks' listens all the time.
+/// Splits the connections evenly between tasks and HTTP. One of the tasks' connections always
+/// listens.
 fn connections(all: u32) -> (u32, u32) {
     let tasks = (all / 2).max(4);
     (tasks, all.saturating_sub(tasks).max(4))
@@ -472,7 +474,7 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
     let (applied, known) = store.schema_versions().await?;
     ensure!(
         applied >= known,
-        "the schema is at version {applied}, this program needs {known}: run `bakeoff migrate`"
+        "the schema is at version {applied}, but this program needs {known}: run `bakeoff migrate`"
     );
     ensure!(
         applied <= known,
@@ -481,11 +483,12 @@ async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Seconds that requests and ticks take: histograms with these buckets, which add up over replicas.
+/// Histogram buckets for request and tick durations, in seconds; fixed buckets can be summed over
+/// replicas.
 const DURATION_BUCKETS: [f64; 12] = [
     0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
-/// What was recorded is put into buckets so often, whether anybody reads it or not.
+/// How often recorded samples are moved into buckets, even when nothing scrapes them.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
 fn record_metrics() -> anyhow::Result<PrometheusHandle> {
@@ -509,8 +512,8 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
     let poll = TimeDelta::seconds(options.poll_seconds.max(1).into());
     let policy = Policy {
         poll,
-        // A create can be under way for as long as a lease is trusted and a call may take: real
-        // time, on the domain clock.
+        // A create can be under way while its lease is trusted plus the duration of a call: real
+        // time, converted to the domain clock.
         quarantine: options
             .clock
             .unwrap_or(Timescale::REAL)
@@ -519,8 +522,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
     };
     Ok(Settings {
         region: options.region.clone(),
-        // Unique even on hosts of the same name, and for a process that comes back with the same
-        // pid.
+        // Unique even if hosts share a name or a restarted process gets the same pid.
         owner: format!(
             "{}/{}/{}",
             host.trim(),
@@ -551,7 +553,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
     })
 }
 
-/// Private to its owner, and never seen half written.
+/// Writes a file that is private to its owner and never visible half-written.
 pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = path.with_extension("new");
@@ -565,7 +567,7 @@ pub(super) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(std::fs::rename(&scratch, path)?)
 }
 
-/// Cancelled at the first SIGTERM or Ctrl-C from now on.
+/// Returns a token that is cancelled at the first SIGTERM or Ctrl-C from now on.
 fn stop_asked() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (
@@ -584,7 +586,7 @@ fn stop_asked() -> anyhow::Result<CancellationToken> {
     Ok(asked)
 }
 
-/// Ends when a stop is asked for and there is nothing yet that has to be brought to an end.
+/// Completes when a stop is requested before anything has started that needs a clean shutdown.
 async fn asked_before(asked: &CancellationToken, under_way: &CancellationToken) {
     asked.cancelled().await;
     if under_way.is_cancelled() {

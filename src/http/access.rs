@@ -1,5 +1,5 @@
-//! The access log: one line for each request, within the request's span (its id, its trace, the key
-//! that it came with), and how long it took, by route. Of a stream, that is the time to its head.
+//! The access log: one line for each request, within the request's span (its id, trace and API
+//! key), and its duration by route. For a stream, that is the time until its head is sent.
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderMap;
@@ -16,17 +16,17 @@ const TRACE_PARENT: &str = "traceparent";
 const TRACE_ID_LENGTH: usize = 32;
 const PARENT_ID_LENGTH: usize = 16;
 
-/// Asked every few seconds, by machines: unless something is wrong, their lines are for debugging.
+/// Polled by machines every few seconds: successful requests are logged at debug level only.
 const HEALTH: [&str; 3] = ["/livez", "/readyz", "/metrics"];
-/// What is asked for where there is nothing: a path of anybody's choice is no label.
+/// Label of requests that match no route: a client-chosen path must not become a label.
 const NO_ROUTE: &str = "none";
-/// Of a path, in the log.
+/// Maximum length of a path in the log.
 const PATH_LENGTH_MAX: usize = 200;
-/// Nothing was answered: the client had gone, or the request was given up.
+/// No response was sent: the client disconnected, or the request was given up.
 const ABANDONED: u16 = 499;
 const IS_ERROR_FROM: u16 = 400;
 
-/// The span of a request, for whoever learns more about it.
+/// The span of a request, to which later layers add what they learn.
 #[derive(Clone)]
 pub(super) struct RequestSpan(pub(super) Span);
 
@@ -49,7 +49,7 @@ impl RequestSpan {
     }
 }
 
-/// The caller's trace, if the header is well-formed; anything else is as if there were none.
+/// The caller's trace id, if the header is well-formed; an invalid header is ignored.
 fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let parent = headers.get(TRACE_PARENT)?.to_str().ok()?;
     let parts: Vec<&str> = parent.split('-').collect();
@@ -61,7 +61,7 @@ fn trace_id(headers: &HeaderMap) -> Option<&str> {
         text.len() == length && text.bytes().all(is_digit)
     };
     let is_id = |text: &str, length: usize| is_hex(text, length) && text.bytes().any(|b| b != b'0');
-    // What a later version adds comes after the flags.
+    // Later versions may append fields after the flags.
     let is_known = is_hex(version, 2) && *version != "ff" && (*version != "00" || more.is_empty());
     let is_whole = is_id(trace, TRACE_ID_LENGTH) && is_id(span, PARENT_ID_LENGTH);
     (is_known && is_whole && is_hex(flags, 2)).then_some(*trace)
@@ -81,7 +81,7 @@ pub(super) async fn log(request: Request, next: Next) -> Response {
     response
 }
 
-/// Written when it goes: also when the client does not wait for the answer.
+/// The log line, written on drop: also when the client does not wait for the answer.
 struct Line {
     started: Stopwatch,
     method: &'static str,
@@ -113,7 +113,7 @@ impl Drop for Line {
     }
 }
 
-/// A method that nobody serves is no label either: anybody may make one up.
+/// Maps unknown methods to one label, because clients may invent any method name.
 fn method(request: &Request) -> &'static str {
     match request.method().as_str() {
         "GET" => "GET",
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// The example of the recommendation, and what breaks its grammar.
+    /// The example from the W3C recommendation, and headers that violate its grammar.
     #[test]
     fn a_trace_is_propagated_only_from_a_well_formed_header() {
         let of = |text: &'static str| {

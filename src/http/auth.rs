@@ -1,5 +1,5 @@
-//! Who is asking, and what for: the extractors that every handler but a few begins with. What a key
-//! is, is in [`crate::auth::keys`].
+//! Authentication and roles: the extractors that almost every handler begins with. Keys themselves
+//! are described in [`crate::auth::keys`].
 
 use axum::extract::FromRequestParts;
 use axum::http::header;
@@ -14,7 +14,7 @@ use crate::auth::keys::{Role, hash, parse_key};
 use crate::auth::push_token;
 use crate::clock::real_now;
 
-/// A caller whose key was valid.
+/// A caller with a valid key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) project: ProjectId,
@@ -22,17 +22,17 @@ pub(super) struct Caller {
     role: Role,
 }
 
-/// A caller who may start and change things. An extractor, so that it stands before the body's: who
-/// may not do it is told so before anything is read.
+/// A caller who may start and change things. As an extractor it runs before the body's, so that an
+/// unauthorised caller is refused before anything is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Editor(pub(super) Caller);
 
-/// A caller who may give others power, or decide about money.
+/// A caller who may grant access, or decide about money.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin(pub(super) Caller);
 
-/// Whoever may send metrics: an editor, or a training job with the token of its trial, which is
-/// still to be compared.
+/// A sender of metrics: an editor, or a training job with the token of its trial, which is still to
+/// be verified.
 #[derive(Debug, Clone)]
 pub(super) enum Pusher {
     Editor(Caller),
@@ -66,13 +66,13 @@ impl Caller {
             return Ok(self);
         }
         Err(Problem::forbidden(format!(
-            "this needs the role {}, and the key has {}",
+            "this requires the role {}, but the key has {}",
             role.as_str(),
             self.role.as_str()
         )))
     }
 
-    /// Whether the key is still good; also when the database cannot say at the moment.
+    /// Whether the key is still valid; also true while the database cannot be reached.
     pub(super) async fn is_live(self, app: &App) -> bool {
         !matches!(app.store.live_key(self.key, real_now()).await, Ok(None))
     }
@@ -106,12 +106,15 @@ impl FromRequestParts<App> for Caller {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Some(text) = bearer(parts) else {
             return Err(Problem::unauthenticated(
-                "send `Authorization: Bearer bk_…`; `bakeoff keys create` makes a key on the host",
+                "send `Authorization: Bearer bk_…`; `bakeoff keys create` creates a key on the host",
             ));
         };
-        // One answer for every kind of wrong key: it must not tell which ids exist.
-        let refused =
-            || Problem::unauthenticated("the key is malformed, unknown, revoked or expired");
+        // One answer for every kind of invalid key, so that it does not reveal which ids exist.
+        let refused = || {
+            Problem::unauthenticated(
+                "the key is malformed, unknown or expired; `bakeoff keys create` creates one on the host",
+            )
+        };
         let (id, secret) = parse_key(text).ok_or_else(refused)?;
         let stored = app
             .store

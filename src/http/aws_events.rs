@@ -1,10 +1,10 @@
-//! What EventBridge pushes: "SageMaker Training Job State Change". A hint to look now, never the
-//! truth: nothing is settled by it, and a lost, repeated or late one changes nothing but when we
-//! look.
+//! Receives EventBridge's "SageMaker Training Job State Change". An event is a hint to poll now,
+//! never the truth: it settles nothing, and a lost, repeated or late one changes only when we poll.
 //!
-//! It comes through an API destination, with a key, or through an SNS topic, with a signature
-//! ([`crate::aws::sns`]). The key is one of the installation, not of a project: events are of the whole
-//! account. It is derived, so nothing secret is stored, and opens nothing but this door.
+//! Events arrive through an API destination, with a key, or through an SNS topic, with a signature
+//! ([`crate::aws::sns`]). The key belongs to the installation, not to a project, because events
+//! concern the whole account. It is derived, so no secret is stored, and it authorises nothing but
+//! this endpoint.
 
 use std::collections::BTreeMap;
 
@@ -40,17 +40,17 @@ fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// The event inside a message of SNS's; none when it is about the subscription.
+/// Extracts the event from an SNS message; `None` if the message is about the subscription.
 async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
     let Some(sns) = &app.sns else {
         return Err(Problem::unauthenticated(
-            "this service takes no messages of SNS: start it with --sns-topic ARN",
+            "this service does not accept SNS messages: start it with --sns-topic ARN",
         ));
     };
     match sns.open(body).await {
         Ok(Opened::Notification(message)) => Ok(Some(message.into_bytes())),
         Ok(Opened::Subscribed) => {
-            tracing::info!("the SNS topic's subscription is confirmed");
+            tracing::info!("SNS subscription confirmed");
             Ok(None)
         }
         Ok(Opened::Nothing) => Ok(None),
@@ -60,7 +60,7 @@ async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
     }
 }
 
-/// An event, as far as it is read. AWS adds fields; what is not known is left alone.
+/// An event, reduced to the fields that are used. AWS adds fields; unknown ones are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct AwsEvent {
     source: String,
@@ -72,7 +72,7 @@ pub(super) struct AwsEvent {
     detail: serde_json::Value,
 }
 
-/// Describe's reply as EventBridge has it: times are strings of milliseconds.
+/// Describe's reply in EventBridge's form: times are strings of milliseconds.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Detail {
@@ -124,14 +124,14 @@ fn moment(value: Option<&serde_json::Value>) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_millis(millis)
 }
 
-/// A state change that EventBridge pushed
+/// Receive a job's state change from EventBridge
 ///
 /// For an EventBridge API destination (with its key), or an HTTPS subscription of the SNS topic
-/// that the service was started with (signed by SNS). Whatever cannot be of use is taken and
-/// dropped, so that it is not sent again.
+/// that the service was started with (signed by SNS). Events that are not about our jobs are
+/// accepted and dropped, so that they are not redelivered.
 #[utoipa::path(post, path = "/v1/aws-events", operation_id = "pushAwsEvent", tag = "webhooks", security(()),
     request_body = AwsEvent,
-    responses((status = 202, description = "Taken as a hint"), Problems))]
+    responses((status = 202, description = "Accepted; the job is looked at soon"), Problems))]
 pub(super) async fn push(
     State(app): State<App>,
     headers: HeaderMap,
@@ -162,8 +162,8 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     let Some(known) = app.store.running_attempts(Some(&names)).await?.pop() else {
         return Ok(());
     };
-    // A job that somebody made under our name tells us nothing. (A truncated event may have no
-    // environment at all.)
+    // Ignore jobs that somebody else created under our name. (A truncated event may lack the
+    // environment.)
     let marker = detail.environment.get(MARKER);
     if marker.is_some_and(|marker| *marker != known.attempt.to_string()) {
         return Ok(());
@@ -197,7 +197,7 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     app.store
         .notice_event((is_new && !is_old).then_some(&change), started, looks, now)
         .await?;
-    // With the settings in the event, no Describe is needed to compare them.
+    // The event includes the settings, so no Describe is needed to compare them.
     if marker.is_some() && detail.resource_config.is_some() && !known.is_compared {
         app.store
             .compare_settings(known.attempt, &actual(detail), now)

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::price::{self, Price, PriceStatus, Rate};
+use bakeoff_domain::money::price::{self, Price, PriceStatus};
 use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use rust_decimal::Decimal;
@@ -14,9 +14,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Admin, Caller};
 use super::extract::{Params, Strict};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
-use crate::api::Refreshed;
+use crate::api::catalog::{InstanceTypeView, PriceView, RateView};
+use crate::api::page::Page;
+use crate::api::prices::Refreshed;
 use crate::app::App;
 use crate::ids;
 use crate::refresh::{RefreshError, refresh};
@@ -25,19 +27,19 @@ use crate::refresh::{RefreshError, refresh};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TypeParams {
-    /// `p5` of `ml.p5.48xlarge`.
+    /// Family, for example `p5` for `ml.p5.48xlarge`.
     family: Option<String>,
-    /// Only types with at least so many accelerators.
+    /// Only types with at least this many accelerators.
     accelerators_min: Option<u32>,
 }
 
 /// List instance types
 #[utoipa::path(get, path = "/v1/instance-types", operation_id = "listInstanceTypes", tag = "catalog", params(TypeParams),
-    responses((status = 200, description = "All of them", body = Page<InstanceType>), Problems))]
+    responses((status = 200, description = "All of them", body = Page<InstanceTypeView>), Problems))]
 pub(super) async fn instance_types(
     _caller: Caller,
     Params(params): Params<TypeParams>,
-) -> Result<Json<Page<InstanceType>>, Problem> {
+) -> Result<Json<Page<InstanceTypeView>>, Problem> {
     let wanted = |kind: &&InstanceType| {
         params
             .family
@@ -48,7 +50,12 @@ pub(super) async fn instance_types(
                 .is_none_or(|least| kind.accelerator_count >= least)
     };
     Ok(Json(Page {
-        items: catalog::all().iter().filter(wanted).cloned().collect(),
+        items: catalog::all()
+            .iter()
+            .filter(wanted)
+            .cloned()
+            .map(InstanceTypeView::from)
+            .collect(),
         next_page_token: None,
     }))
 }
@@ -56,14 +63,14 @@ pub(super) async fn instance_types(
 /// Get an instance type
 #[utoipa::path(get, path = "/v1/instance-types/{instance_type}", operation_id = "getInstanceType", tag = "catalog",
     params(("instance_type" = String, Path, description = "ml.p5.48xlarge")),
-    responses((status = 200, description = "Its hardware", body = InstanceType), Problems))]
+    responses((status = 200, description = "Its hardware", body = InstanceTypeView), Problems))]
 pub(super) async fn instance_type(
     _caller: Caller,
     Path(name): Path<String>,
-) -> Result<Json<InstanceType>, Problem> {
+) -> Result<Json<InstanceTypeView>, Problem> {
     catalog::find(&name)
         .cloned()
-        .map(Json)
+        .map(|kind| Json(kind.into()))
         .ok_or_else(|| unknown(&name))
 }
 
@@ -83,29 +90,29 @@ fn unknown(name: &str) -> Problem {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PriceParams {
-    /// Repeat for several.
+    /// Instance type; repeat for several.
     #[serde(default)]
     instance_type: Vec<String>,
     region: Option<String>,
-    /// Only the price in force at this moment, of each type and region.
+    /// Only the price in force at this time, for each type and region.
     as_of: Option<DateTime<Utc>>,
 }
 
 /// List prices
 #[utoipa::path(get, path = "/v1/prices", operation_id = "listPrices", tag = "catalog", params(PriceParams),
-    responses((status = 200, description = "With their history, oldest first", body = Page<Price>), Problems))]
+    responses((status = 200, description = "With their history, oldest first", body = Page<PriceView>), Problems))]
 pub(super) async fn prices(
     State(app): State<App>,
     caller: Caller,
     Params(params): Params<PriceParams>,
-) -> Result<Json<Page<Price>>, Problem> {
+) -> Result<Json<Page<PriceView>>, Problem> {
     let types = (!params.instance_type.is_empty()).then_some(params.instance_type.as_slice());
     let mut items = app
         .store
         .prices_of(caller.project, params.region.as_deref(), types)
         .await?;
     if let Some(at) = params.as_of {
-        // They come by type and region.
+        // Prices are sorted by type and region.
         let of_one =
             |a: &Price, b: &Price| (&a.instance_type, &a.region) == (&b.instance_type, &b.region);
         let chosen = items.chunk_by(of_one).filter_map(|prices| {
@@ -115,7 +122,7 @@ pub(super) async fn prices(
         items = chosen.collect();
     }
     Ok(Json(Page {
-        items,
+        items: items.into_iter().map(PriceView::from).collect(),
         next_page_token: None,
     }))
 }
@@ -129,20 +136,20 @@ pub(super) struct RateParams {
 
 /// List rates
 ///
-/// What is not of an instance type: storage, and reading CloudWatch's metrics.
+/// Rates that do not belong to an instance type: storage, and CloudWatch metric requests.
 #[utoipa::path(get, path = "/v1/rates", operation_id = "listRates", tag = "catalog", params(RateParams),
-    responses((status = 200, description = "With their history, oldest first", body = Page<Rate>), Problems))]
+    responses((status = 200, description = "With their history, oldest first", body = Page<RateView>), Problems))]
 pub(super) async fn rates(
     State(app): State<App>,
     caller: Caller,
     Params(params): Params<RateParams>,
-) -> Result<Json<Page<Rate>>, Problem> {
+) -> Result<Json<Page<RateView>>, Problem> {
     let items = app
         .store
         .rates(caller.project, params.region.as_deref())
         .await?;
     Ok(Json(Page {
-        items,
+        items: items.into_iter().map(RateView::from).collect(),
         next_page_token: None,
     }))
 }
@@ -151,17 +158,17 @@ pub(super) async fn rates(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RefreshParams {
-    /// The installation's when absent.
+    /// Region; the installation's when absent.
     region: Option<String>,
 }
 
 /// Refresh prices
 ///
-/// Reads AWS's price list for the training component and writes what is new, with the day that AWS
-/// names. Experiments that depend on a new price are worked out anew and say so. Twice changes
-/// nothing. Needs the role admin.
+/// Reads AWS's price list for training and stores new prices with AWS's effective dates.
+/// Experiments that depend on a new price are repriced, and an event records it. Idempotent.
+/// Requires the admin role.
 #[utoipa::path(post, path = "/v1/prices/refresh", operation_id = "refreshPrices", tag = "catalog", params(RefreshParams),
-    responses((status = 200, description = "What was new", body = Refreshed), Problems))]
+    responses((status = 200, description = "New prices", body = Refreshed), Problems))]
 pub(super) async fn refresh_prices(
     State(app): State<App>,
     Admin(caller): Admin,
@@ -171,24 +178,30 @@ pub(super) async fn refresh_prices(
     if !is_region(&region) {
         return Err(page::parameter(
             "region",
-            "it is not a region, for example us-east-1",
+            "must be a region such as us-east-1",
         ));
     }
-    let refreshed = refresh(&app, caller.project, &region).await.map_err(|error| match error {
-        RefreshError::Store(error) => error.into(),
-        RefreshError::Aws(AwsError::Denied(said)) => Problem::upstream(
-            "aws_denied",
-            format!("AWS does not let the service read its price list ({said}); allow pricing:GetProducts"),
-        ),
-        RefreshError::Aws(error) => Problem::unavailable(&format!("AWS's price list did not answer: {error}")),
-        error @ RefreshError::Empty(_) => Problem::upstream("price_list_empty", error.to_string()),
-    })?;
+    let refreshed = refresh(&app, caller.project, &region)
+        .await
+        .map_err(|error| match error {
+            RefreshError::Store(error) => error.into(),
+            RefreshError::Aws(AwsError::Denied(said)) => Problem::upstream(
+                "aws_denied",
+                format!("AWS denied access to its price list ({said}); allow pricing:GetProducts"),
+            ),
+            RefreshError::Aws(error) => {
+                Problem::unavailable(&format!("AWS's price list is unavailable: {error}"))
+            }
+            error @ RefreshError::Empty(_) => {
+                Problem::upstream("price_list_empty", error.to_string())
+            }
+        })?;
     Ok(Json(refreshed))
 }
 
-/// A negotiated rate is at least so much of AWS's own.
+/// A negotiated rate must be at least this share of AWS's own.
 const FLOOR_PERCENT: i64 = 30;
-/// A rate may begin so far in the past without a word: clocks differ.
+/// An effective date may lie this far in the past without a reason, because clocks differ.
 const CLOCK_SLACK: TimeDelta = TimeDelta::minutes(5);
 /// SageMaker began in November 2017.
 const FIRST_YEAR: i32 = 2017;
@@ -205,25 +218,25 @@ fn is_region(text: &str) -> bool {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewPrice {
     region: String,
-    /// On demand, per instance.
+    /// On-demand rate in USD per hour, per instance.
     usd_per_hour: Usd,
-    /// From when it holds; now when absent. From 2017 to three years ahead.
+    /// Effective from this time; now when absent. From 2017 to three years ahead.
     effective_from: Option<DateTime<Utc>>,
-    /// Why it holds for the past, 1 to 500 characters: needed when `effective_from` lies there,
-    /// since it changes what has been settled. Kept in the price's note.
+    /// Reason for a rate in the past, 1 to 500 characters: required when `effective_from` is in the
+    /// past, since it changes what has been settled. Kept in the price's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Where it comes from: a contract, a quote, a bill.
+    /// Where the rate comes from: a contract, a quote, a bill.
     source: String,
     #[serde(default)]
     note: String,
 }
 
-/// What a rate is judged by.
+/// The criteria a rate is checked against.
 struct Standard {
     now: DateTime<Utc>,
     effective_from: DateTime<Utc>,
-    /// Of AWS's own prices from that day on.
+    /// The highest of AWS's own prices from that day on.
     highest: Option<Usd>,
 }
 
@@ -243,17 +256,17 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     if new.usd_per_hour.0 <= Decimal::ZERO || new.usd_per_hour.0 > Decimal::from(100_000u32) {
         push(
             "/usd_per_hour",
-            "it is not a rate between 0 and 100000 USD an hour",
-            "give the rate of one instance",
+            "must be above 0 and at most 100000 USD per hour",
+            "give the hourly rate of one instance",
         );
     } else if let Some(floor) = floor.filter(|floor| new.usd_per_hour < *floor) {
         push(
             "/usd_per_hour",
             &format!(
-                "it is less than {FLOOR_PERCENT} % of the highest price that AWS lists for it, and budgets are counted in it"
+                "must be at least {FLOOR_PERCENT} % of the highest price that AWS lists for the type, because budgets are enforced with it"
             ),
             &format!(
-                "give the rate of a whole instance an hour, at least {}",
+                "give the hourly rate of a whole instance, at least {}",
                 floor.0.normalize()
             ),
         );
@@ -261,15 +274,19 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     if !(1..=200).contains(&new.source.chars().count()) {
         push(
             "/source",
-            "it is empty or longer than 200 characters",
+            "must have 1 to 200 characters",
             "say where the rate comes from",
         );
     }
     if new.note.chars().count() > 1000 {
-        push("/note", "it is longer than 1000 characters", "shorten it");
+        push("/note", "must have at most 1000 characters", "shorten it");
     }
     if !is_region(&new.region) {
-        push("/region", "it is not a region", "for example us-east-1");
+        push(
+            "/region",
+            "not a valid region",
+            "use a region such as us-east-1",
+        );
     }
     let is_reason = |reason: &String| (1..=500).contains(&reason.chars().count());
     let is_past = standard.effective_from < standard.now - CLOCK_SLACK;
@@ -278,20 +295,20 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     {
         push(
             "/effective_from",
-            "it lies before 2017 or more than three years ahead",
-            "give the day of the contract",
+            "must be between 2017 and three years from now",
+            "give the contract's date",
         );
     } else if is_past && new.reason.is_none() {
         push(
             "/reason",
-            "the rate would hold for the past, and change what is settled",
-            "say why, in `reason`",
+            "the rate would apply to the past and change what is already settled",
+            "give a `reason`",
         );
     } else if !new.reason.as_ref().is_none_or(is_reason) {
         push(
             "/reason",
-            "it is empty or longer than 500 characters",
-            "say in a sentence why the rate holds for the past",
+            "must have 1 to 500 characters",
+            "explain in a sentence why the rate applies to the past",
         );
     }
     errors
@@ -299,18 +316,18 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
 
 /// Set a negotiated rate
 ///
-/// It goes before the catalog's price from its day on, for this project only. Earlier prices are
-/// kept. Budgets are counted in it: it needs the role admin, and may not be less than 30 % of the
-/// highest price that AWS lists from that day on.
+/// Overrides the catalog price for this project from its effective date on. Earlier prices are
+/// kept. Requires the admin role, because budgets are enforced with it, and must be at least 30 %
+/// of the highest price that AWS lists from that date on.
 #[utoipa::path(put, path = "/v1/prices/{instance_type}", operation_id = "putPrice", tag = "catalog", request_body = NewPrice,
     params(("instance_type" = String, Path, description = "ml.p5e.48xlarge")),
-    responses((status = 200, description = "The new price", body = Price), Problems))]
+    responses((status = 200, description = "The new price", body = PriceView), Problems))]
 pub(super) async fn put_price(
     State(app): State<App>,
     Admin(caller): Admin,
     Path(name): Path<String>,
     Strict(new): Strict<NewPrice>,
-) -> Result<Json<Price>, Problem> {
+) -> Result<Json<PriceView>, Problem> {
     if catalog::find(&name).is_none() {
         return Err(unknown(&name));
     }
@@ -355,5 +372,5 @@ pub(super) async fn put_price(
         confirmed_at: Some(now),
     };
     app.store.insert_price(caller.project, &price, now).await?;
-    Ok(Json(price))
+    Ok(Json(price.into()))
 }

@@ -1,10 +1,11 @@
-//! CI: stored experiment templates, and the signed webhook that starts one. The signature is
-//! HMAC-SHA256 over the raw body; a delivery id counts once, so a redelivery starts nothing.
+//! CI: stored experiment templates, and the signed webhook that starts an experiment from one. The
+//! signature is HMAC-SHA256 over the raw body; a delivery id counts once, so a redelivery starts
+//! nothing.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use bakeoff_domain::ids::{ExperimentId, TemplateId};
+use bakeoff_domain::ids::TemplateId;
 use bakeoff_domain::spec::ExperimentSpec;
 use hmac::Mac;
 use serde::{Deserialize, Serialize};
@@ -15,46 +16,30 @@ use super::extract::{Raw, Strict, parse};
 use super::heavy::aside;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
+use crate::api::specs::{CiStarted, CreatedTemplate};
 use crate::app::App;
 use crate::auth::secrets::mac;
 use crate::store::StoreError;
 use crate::store::requests::{Once, Template};
 use crate::{ids, intake};
 
-/// A template to be stored.
+/// A template to store.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewTemplate {
     name: String,
     spec: ExperimentSpec,
 }
 
-/// A stored template with its secret, which is shown this once.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct CreatedTemplate {
-    id: TemplateId,
-    name: String,
-    /// Key of the HMAC, as text. It is derived from the installation's key and stored nowhere.
-    secret: String,
-}
-
-/// What CI sends.
+/// The body of a CI webhook.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct CiTrigger {
-    /// Unique for each delivery, 1 to 255 characters. In the body, and so under the signature:
-    /// nobody can replay it under another one.
+    /// Unique for each delivery, 1 to 255 characters. It is part of the signed body, so nobody can
+    /// replay the body under another id.
     delivery_id: String,
     /// Becomes the workload's code version.
     commit: String,
     #[serde(default)]
     branch: Option<String>,
-}
-
-/// What a delivery has started.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct CiStarted {
-    experiment_id: ExperimentId,
-    /// True when this delivery was seen before: nothing new was started.
-    duplicate: bool,
 }
 
 fn secret(app: &App, id: TemplateId) -> String {
@@ -65,9 +50,9 @@ fn secret(app: &App, id: TemplateId) -> String {
     hex::encode(derived.finalize().into_bytes())
 }
 
-/// Store a template that CI may start
+/// Create a CI template
 ///
-/// The spec is checked now, so that CI does not meet its mistakes at night.
+/// The spec is validated now, not when CI runs.
 #[utoipa::path(post, path = "/v1/ci-templates", operation_id = "createCiTemplate", tag = "webhooks", request_body = NewTemplate,
     responses((status = 201, description = "Stored; the secret is shown this once", body = CreatedTemplate), Problems))]
 pub(super) async fn create_template(
@@ -79,7 +64,7 @@ pub(super) async fn create_template(
         return Err(Problem::invalid(vec![error]));
     }
     let loaded = intake::load(&app, caller.project, new.spec).await?;
-    // Stored with what it refers to filled in: a trigger sets the workload's code version.
+    // Stored with its references filled in; a trigger sets the workload's code version.
     let spec = match aside(move || loaded.prepare()).await? {
         Ok(prepared) => prepared.spec,
         Err(findings) => {
@@ -110,13 +95,13 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
         .get(name)
         .and_then(|value| value.to_str().ok())
         .filter(|value| !value.is_empty());
-    value.ok_or_else(|| Problem::unauthenticated(&format!("the header {name} is missing")))
+    value.ok_or_else(|| Problem::unauthenticated(&format!("missing header {name}")))
 }
 
-/// Verifies before it reads: an unsigned body is not even parsed.
+/// Verifies the signature first: an unsigned body is not even parsed.
 async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Template, Problem> {
     let refused =
-        || Problem::unauthenticated("no such template, or the signature does not match the body");
+        || Problem::unauthenticated("unknown template, or the signature does not match the body");
     let id: TemplateId = header(headers, "x-bakeoff-template")?
         .parse()
         .map_err(|_| refused())?;
@@ -125,8 +110,8 @@ async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Templat
         .strip_prefix("sha256=")
         .and_then(|digits| hex::decode(digits).ok())
         .ok_or_else(refused)?;
-    // The secret can be derived for any id, so a stranger learns nothing from the order of these
-    // checks.
+    // The secret can be derived for any id, so the order of these checks reveals nothing to a
+    // stranger.
     mac(secret(app, id).as_bytes(), body)
         .verify_slice(&given)
         .map_err(|_| refused())?;
@@ -135,9 +120,9 @@ async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Templat
 
 /// Start an experiment from CI
 ///
-/// Headers: `X-Bakeoff-Template` (its id) and `X-Bakeoff-Signature-256` (`sha256=` and the
-/// HMAC-SHA256 of the raw body under the template's secret). The body's `delivery_id` counts once:
-/// a repetition starts nothing.
+/// Headers: `X-Bakeoff-Template` (the template's id) and `X-Bakeoff-Signature-256` (`sha256=`
+/// followed by the HMAC-SHA256 of the raw body with the template's secret). The body's
+/// `delivery_id` counts once: a redelivery starts nothing.
 #[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
     params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
     request_body = CiTrigger,
@@ -153,7 +138,7 @@ pub(super) async fn trigger(
     if !(1..=255).contains(&delivery.len()) {
         errors.push(FieldError {
             pointer: "/delivery_id".to_owned(),
-            detail: "it is empty or longer than 255 characters".to_owned(),
+            detail: "must have 1 to 255 characters".to_owned(),
             fix: "use the CI run's own id".to_owned(),
             rule: "delivery-id".to_owned(),
         });

@@ -1,4 +1,5 @@
-//! Comparison tables: of one experiment, or of any experiments and runs of a project side by side.
+//! Comparison tables: for one experiment, or for any experiments, trials and runs of a project side
+//! by side.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -15,11 +16,11 @@ use super::extract::{Id, Params};
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
 use super::{heavy, page};
-use crate::api::{Comparison, ComparisonTable, Convergence};
+use crate::api::comparison::{Comparison, ComparisonTable, Convergence};
 use crate::app::App;
 use crate::read::{self, Selection};
 
-/// Experiments, single trials and runs in one table.
+/// Maximum number of experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;
 
 /// Columns of a row, in the order of its fields.
@@ -94,16 +95,15 @@ const COLUMNS: &[(&str, Kind)] = &[
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct FormatParams {
-    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    /// Overrides the Accept header: for browsers and `pandas.read_csv`.
     #[param(inline)]
     format: Option<Format>,
 }
 
 /// Compare the trials of an experiment
 ///
-/// Speed, cost and price source of every trial; rows that may not be ranked are in the table too.
-/// JSON has the expectations beside the rows; CSV, NDJSON and Parquet have the rows, with the same
-/// columns.
+/// Speed, cost and price source of every trial, including trials that may not be ranked. JSON adds
+/// the expectations to the rows; CSV, NDJSON and Parquet contain the rows, with the same columns.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/comparison", operation_id = "getComparison", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), FormatParams),
     responses((status = 200, description = "The table",
@@ -128,16 +128,16 @@ pub(super) async fn of_experiment(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SideBySideParams {
-    /// Repeat for several.
+    /// Experiment; repeat for several.
     #[serde(default)]
     experiment_id: Vec<ExperimentId>,
-    /// Single trials. Repeat for several.
+    /// Single trial; repeat for several.
     #[serde(default)]
     trial_id: Vec<TrialId>,
-    /// Repeat for several.
+    /// External run; repeat for several.
     #[serde(default)]
     run_id: Vec<RunId>,
-    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    /// Overrides the Accept header: for browsers and `pandas.read_csv`.
     #[param(inline)]
     format: Option<Format>,
 }
@@ -146,20 +146,20 @@ pub(super) struct SideBySideParams {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CurveParams {
-    /// Repeat for several.
+    /// Experiment; repeat for several.
     #[serde(default)]
     experiment_id: Vec<ExperimentId>,
-    /// Single trials. Repeat for several.
+    /// Single trial; repeat for several.
     #[serde(default)]
     trial_id: Vec<TrialId>,
-    /// Repeat for several.
+    /// External run; repeat for several.
     #[serde(default)]
     run_id: Vec<RunId>,
-    /// `train_loss` when absent.
+    /// Metric; `train_loss` when absent.
     metric: Option<String>,
-    /// Also say where each first stayed at this value or below.
+    /// Also report where each curve first stayed at or below this value.
     target: Option<f64>,
-    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    /// Overrides the Accept header: for browsers and `pandas.read_csv`.
     #[param(inline)]
     format: Option<Format>,
 }
@@ -178,8 +178,8 @@ const CURVE_COLUMNS: &[(&str, Kind)] = &[
 
 /// Compare convergence
 ///
-/// A loss of trials and runs against steps, tokens, hours and dollars: which gets furthest for its
-/// money, not only for its time.
+/// The loss of trials and runs against steps, tokens, hours and dollars: shows which gets furthest
+/// for its money, not only for its time.
 #[utoipa::path(get, path = "/v1/convergence", operation_id = "compareConvergence", tag = "experiments", params(CurveParams),
     responses((status = 200, description = "The curves, five minutes a point",
         content((Convergence = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -216,14 +216,13 @@ fn check_count(asked: usize) -> Result<(), Problem> {
         return Ok(());
     }
     let detail =
-        format!("name 1 to {SIDE_BY_SIDE_MAX} of them, with experiment_id, trial_id and run_id");
+        format!("give 1 to {SIDE_BY_SIDE_MAX} ids in all, with experiment_id, trial_id and run_id");
     Err(page::parameter("experiment_id", detail))
 }
 
 /// Compare experiments, trials and runs
 ///
-/// All their rows in one table. Nothing is ranked here: rows of different workloads are not
-/// comparable.
+/// All their rows in one table, without a ranking: rows of different workloads are not comparable.
 #[utoipa::path(get, path = "/v1/comparison", operation_id = "compareSideBySide", tag = "experiments", params(SideBySideParams),
     responses((status = 200, description = "The table",
         content((ComparisonTable = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -295,7 +294,7 @@ async fn selected(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ComparisonRow;
+    use crate::api::comparison::ComparisonRow;
 
     /// The table's columns are the fields of a row, in their order.
     #[test]

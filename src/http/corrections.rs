@@ -1,38 +1,30 @@
-//! Corrections of an attempt's bill by hand: where SageMaker told nothing, an estimate is booked
-//! until somebody knows better.
+//! Manual corrections of an attempt's bill: where SageMaker reported nothing, an estimate is booked
+//! until the billed seconds are known.
 
 use axum::Json;
 use axum::extract::State;
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::money::Usd;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::Admin;
 use super::extract::{Id, Strict};
 use super::problem::{FieldError, Problem, Problems};
+use crate::api::money::CorrectionView;
 use crate::app::App;
 use crate::store::money::corrections::{BilledByHand, Corrected};
 
-/// No job is billed for longer than its 28 days, the stop and the transfers; beyond, somebody has
-/// given milliseconds.
+/// No job is billed for longer than its 28 days, the stop and the transfers; a larger value was
+/// probably given in milliseconds.
 const SECONDS_MAX: u64 = 30 * 86_400;
 
-/// What AWS's bill says of an attempt.
+/// An attempt as it appears on AWS's bill.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewCorrection {
-    /// Seconds that one instance was billed, BillableTimeInSeconds.
+    /// Seconds billed for one instance, BillableTimeInSeconds.
     billable_seconds: u64,
-    /// Where it is known from: kept in the event that tells of it.
+    /// Source of the figure; kept in the event that records the correction.
     reason: String,
-}
-
-/// What a correction did.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct CorrectionView {
-    attempt_id: AttemptId,
-    /// What the attempt costs more than was booked; negative when less.
-    adjusted_usd: Usd,
 }
 
 fn errors(new: &NewCorrection) -> Vec<FieldError> {
@@ -46,15 +38,15 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
     if new.billable_seconds > SECONDS_MAX {
         errors.push(error(
             "/billable_seconds",
-            "no job is billed for so long: SageMaker's longest is 28 days",
-            "give the seconds of one instance",
+            "no job is billed for that long: SageMaker's limit is 28 days",
+            "give the billable seconds of one instance",
         ));
     }
     if !(1..=500).contains(&new.reason.chars().count()) {
         errors.push(error(
             "/reason",
-            "it is empty or longer than 500 characters",
-            "say where the figure is from",
+            "must have 1 to 500 characters",
+            "say where the figure comes from",
         ));
     }
     errors
@@ -62,12 +54,12 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
 
 /// Correct an attempt's bill
 ///
-/// Bills a settled attempt for the seconds that AWS's bill has, in the place of what was booked: an
-/// estimate, where the job had vanished or SageMaker gave no figure. The difference is a row of the
-/// ledger, and an event says why.
+/// Replaces the billable seconds booked for a settled attempt with those on AWS's bill, for example
+/// if they were estimated because the job had vanished. The difference becomes a ledger entry, and
+/// an event records the reason.
 #[utoipa::path(post, path = "/v1/attempts/{attempt_id}/corrections", operation_id = "correctAttempt", tag = "trials",
     params(("attempt_id" = AttemptId, Path)), request_body = NewCorrection,
-    responses((status = 200, description = "What it changed", body = CorrectionView), Problems))]
+    responses((status = 200, description = "The adjustment", body = CorrectionView), Problems))]
 pub(super) async fn correct(
     State(app): State<App>,
     Admin(caller): Admin,
@@ -94,11 +86,11 @@ pub(super) async fn correct(
         ))),
         Corrected::Followed => Err(Problem::conflict(
             "followed",
-            "the job was found to run on after its attempt was over, and has been billed to its end as SageMaker told",
+            "the job outlived its attempt, and has already been billed to its end as SageMaker reported it",
         )),
         Corrected::NotSettled => Err(Problem::conflict(
             "not_settled",
-            "the attempt runs still, or never had instances: there is nothing to correct",
+            "nothing to correct: the attempt is still running, or never had instances",
         )),
     }
 }

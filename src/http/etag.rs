@@ -1,6 +1,5 @@
-//! ETag and 304: a GET answers with a tag of its body, and with nothing when the client has that
-//! body already. The work of reading is done either way; what is saved is the transfer, and the
-//! client's parsing.
+//! ETag and 304: a GET answers with a tag of its body, and without a body when the client already
+//! has it. The data is read either way; this saves the transfer and the client's parsing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -10,11 +9,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Larger bodies go out as they are.
+/// Larger bodies are sent without a tag.
 const BODY_MAX: u64 = 4 << 20;
-/// When a table was read is no part of what it says.
+/// The time a table was read is not part of its content.
 const READ_AT: &[u8] = b"\"as_of\":\"";
-/// It comes last.
+/// The field comes last, within this many bytes of the end.
 const READ_AT_WITHIN: usize = 64;
 
 pub(super) async fn conditional(request: Request, next: Next) -> Response {
@@ -42,7 +41,7 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&tag) {
         parts.headers.insert(header::ETAG, value);
     }
-    // A private figure: a shared cache must not keep it, and the client asks each time.
+    // The figures are private: shared caches must not keep them, and clients revalidate each time.
     parts
         .headers
         .entry(header::CACHE_CONTROL)
@@ -57,7 +56,7 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
     Response::from_parts(parts, Body::from(bytes))
 }
 
-/// Weak: it says that the content is the same, not every byte.
+/// A weak tag: the content is the same, but not necessarily every byte.
 fn tag(body: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     let (head, tail) = body.split_at(body.len().saturating_sub(READ_AT_WITHIN));

@@ -18,19 +18,21 @@ use utoipa::IntoParams;
 use super::auth::Caller;
 use super::experiments;
 use super::extract::{Id, Params};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{Problem, Problems};
-use crate::api::EventView;
+use crate::api::events::EventView;
+use crate::api::page::Page;
 use crate::app::App;
 use crate::clock::real_sleep;
 use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace, Subscription};
+use crate::store::events::Event;
 use crate::store::{Store, StoreError};
 
 const BATCH: i64 = 200;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A stream ends after so long.
+/// Maximum duration of a stream.
 const STREAM_FOR: Duration = Duration::from_mins(15);
-/// Its key may have been revoked: it is looked up before events are read, and so often when there
+/// A stream's key may be revoked: it is checked before events are read, and this often when there
 /// are none.
 const CHECK_KEY_EVERY: Duration = Duration::from_secs(45);
 
@@ -40,14 +42,14 @@ const CHECK_KEY_EVERY: Duration = Duration::from_secs(45);
 pub(super) struct EventParams {
     /// 1 to 500; 50 when absent.
     page_size: Option<u32>,
-    /// Of the page before; or the id of the last event seen.
+    /// Token from the previous page, or the id of the last event seen.
     page_token: Option<i64>,
 }
 
 /// Events of an experiment
 ///
-/// With `Accept: text/event-stream` a stream that resumes at `Last-Event-ID`, and ends after 15
-/// minutes; else a page, oldest first.
+/// With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends after 15
+/// minutes; otherwise a page, oldest first.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
@@ -89,7 +91,7 @@ pub(super) async fn of_trial(
     answer(app, caller, of, &params, &headers).await
 }
 
-/// What events are about: an experiment, or one of its trials.
+/// The subject of events: an experiment, or one of its trials.
 #[derive(Debug, Clone, Copy)]
 struct Subject {
     experiment: ExperimentId,
@@ -102,7 +104,7 @@ impl Subject {
         store: &Store,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<EventView>, StoreError> {
+    ) -> Result<Vec<Event>, StoreError> {
         store
             .events_after(self.experiment, self.trial, after, limit)
             .await
@@ -135,10 +137,16 @@ async fn answer(
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let rows = of.events_after(&app.store, after, limit).await?;
-    Ok(Json(page::cut_by_number(rows, size, |row| row.id)).into_response())
+    Ok(Json(page::cut_by_number(
+        rows,
+        size,
+        |row| row.id,
+        EventView::from,
+    ))
+    .into_response())
 }
 
-/// What a stream needs to go on.
+/// The state of a stream.
 struct Streaming {
     app: App,
     caller: Caller,
@@ -146,12 +154,12 @@ struct Streaming {
     told: Subscription,
     /// The last event that was sent.
     after: i64,
-    batch: std::vec::IntoIter<EventView>,
+    batch: std::vec::IntoIter<Event>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Reads what is there, then waits to be told that there is more; always by id, so nothing is
-/// missed or told twice. It ends after a while, and with its key; the client resumes at
+/// Reads the stored events, then waits to be woken for more; always by id, so no event is missed or
+/// sent twice. The stream ends after a time limit or when its key is revoked; the client resumes at
 /// `Last-Event-ID`.
 fn stream(
     app: App,
@@ -179,14 +187,14 @@ fn stream(
                 let sse = SseEvent::default()
                     .id(event.id.to_string())
                     .event(event.kind.clone());
-                let sse = sse.json_data(event).unwrap_or_default();
+                let sse = sse.json_data(EventView::from(event)).unwrap_or_default();
                 return Some((Ok(sse), on));
             }
             if !on.caller.is_live(&on.app).await {
                 return None;
             }
             on.told.mark_unchanged();
-            // A database that is away for a moment is asked again when it is told of something.
+            // If the database is briefly away, it is read again at the next wake.
             let more = of.events_after(&on.app.store, on.after, BATCH).await;
             let more = more.unwrap_or_default();
             if more.is_empty() {

@@ -1,4 +1,4 @@
-//! Experiments: create, list, get, cancel; trials, recommendation, ledger. Their comparison is in
+//! Experiments: create, list, get, cancel; trials, recommendation, ledger. The comparison is in
 //! [`super::comparison`].
 
 use axum::Json;
@@ -16,15 +16,17 @@ use utoipa::IntoParams;
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Raw, parse};
 use super::heavy::{self, aside};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
-use crate::api::{
-    CreatedExperiment, ExperimentView, LedgerEntryView, RecommendationView, TrialView,
-};
+use crate::api::decisions::RecommendationView;
+use crate::api::experiments::{CreatedExperiment, ExperimentView};
+use crate::api::money::LedgerEntryView;
+use crate::api::page::Page;
+use crate::api::trials::TrialView;
 use crate::app::App;
 use crate::clock::real_sleep;
 use crate::store::experiments::{Experiment, ExperimentFilter};
-use crate::store::lifecycle::Wish;
+use crate::store::lifecycle::ExperimentCommand;
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
 use crate::{intake, read};
@@ -42,8 +44,9 @@ pub(super) async fn find(
 
 /// Start an experiment
 ///
-/// Checks, plans and starts it. Findings that make no sense of the request come back as 422, all of
-/// them at once; findings that refuse one candidate go with its trials, and the others run.
+/// Checks, plans and starts it. Findings that invalidate the whole request are returned as a 422,
+/// all at once; findings that refuse one candidate are recorded with its trials, and the others
+/// run.
 #[utoipa::path(post, path = "/v1/experiments", operation_id = "createExperiment", tag = "experiments",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body counts once, for good")),
     request_body = ExperimentSpec,
@@ -82,7 +85,7 @@ pub(super) async fn create(
     });
     match (prepared.start(&app, caller.project, &once).await, key) {
         (Ok(()), _) => Ok(created(reply)),
-        // An equal request was faster by a moment: its answer is ours.
+        // A concurrent equal request was first: return its answer.
         (Err(StoreError::Conflict { constraint }), Some(key))
             if constraint == "idempotency_keys_pkey" =>
         {
@@ -107,7 +110,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     key.map(Some).ok_or_else(|| {
         page::parameter(
             "Idempotency-Key",
-            "it must have 1 to 255 visible ASCII characters",
+            "must have 1 to 255 visible ASCII characters",
         )
     })
 }
@@ -143,10 +146,10 @@ fn replay(reply: StoredReply, fingerprint: &[u8]) -> Result<Response, Problem> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Repeat for several.
+    /// State; repeat for several.
     #[serde(default)]
     state: Vec<ExperimentState>,
-    /// Part of the name, in any case.
+    /// Part of the name, case-insensitive.
     name_contains: Option<String>,
     created_after: Option<DateTime<Utc>>,
     created_before: Option<DateTime<Utc>>,
@@ -168,7 +171,7 @@ pub(super) async fn list(
     let newest_first = match params.sort.as_deref() {
         None | Some("-created_at") => true,
         Some("created_at") => false,
-        Some(_) => return Err(page::parameter("sort", "it is created_at or -created_at")),
+        Some(_) => return Err(page::parameter("sort", "must be created_at or -created_at")),
     };
     let states: Vec<String> = params
         .state
@@ -203,7 +206,7 @@ pub(super) async fn list(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitParams {
-    /// Answer only when the experiment has ended, or after so many seconds (at most 60).
+    /// Wait until the experiment has ended, or for this many seconds (at most 60).
     wait_seconds: Option<u64>,
 }
 
@@ -221,10 +224,10 @@ pub(super) async fn get(
     if wait > WAIT_SECONDS_MAX {
         return Err(page::parameter(
             "wait_seconds",
-            format!("at most {WAIT_SECONDS_MAX}"),
+            format!("must be at most {WAIT_SECONDS_MAX}"),
         ));
     }
-    // Subscribed before the first look: an event in between is not missed.
+    // Subscribe before the first read, so that no event in between is missed.
     let mut events = app.events.subscribe(id);
     let mut found = find(&app, caller, id).await?;
     let timeout = real_sleep(std::time::Duration::from_secs(wait));
@@ -240,29 +243,28 @@ pub(super) async fn get(
 
 /// Cancel an experiment
 ///
-/// Running jobs are stopped (SageMaker gives them 120 seconds); what they cost is settled.
-/// Cancelling twice is the same as once.
+/// Stops running jobs (SageMaker gives them 120 seconds) and settles their cost. Idempotent.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/cancel", operation_id = "cancelExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
-    responses((status = 202, description = "Being cancelled, or over already", body = ExperimentView), Problems))]
+    responses((status = 202, description = "Cancelling, or already over", body = ExperimentView), Problems))]
 pub(super) async fn cancel(
     State(app): State<App>,
     Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Response, Problem> {
-    let view = wish(&app, caller, id, Wish::Cancel).await?;
+    let view = command(&app, caller, id, ExperimentCommand::Cancel).await?;
     Ok((StatusCode::ACCEPTED, view).into_response())
 }
 
-async fn wish(
+async fn command(
     app: &App,
     caller: Caller,
     id: ExperimentId,
-    wish: Wish,
+    command: ExperimentCommand,
 ) -> Result<Json<ExperimentView>, Problem> {
     find(app, caller, id).await?;
     app.store
-        .wish(caller.project, id, wish, app.clock.now())
+        .command(caller.project, id, command, app.clock.now())
         .await?;
     app.wake.notify_one();
     Ok(Json(read::experiment_view(find(app, caller, id).await?)))
@@ -270,31 +272,31 @@ async fn wish(
 
 /// Pause an experiment
 ///
-/// Nothing new is started; what runs goes on, and is billed. Pausing twice is the same as once.
+/// Starts nothing new; running jobs continue and are billed. Idempotent.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/pause", operation_id = "pauseExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
-    responses((status = 200, description = "Paused, or over already", body = ExperimentView), Problems))]
+    responses((status = 200, description = "Paused, or already over", body = ExperimentView), Problems))]
 pub(super) async fn pause(
     State(app): State<App>,
     Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
-    wish(&app, caller, id, Wish::Pause).await
+    command(&app, caller, id, ExperimentCommand::Pause).await
 }
 
 /// Resume an experiment
 ///
-/// Lifts a pause, whoever set it, and queues its parked trials again: do it when what their reasons
-/// ask for is done.
+/// Lifts a pause, whoever set it, and queues parked trials again. Resolve the reasons given for the
+/// pause or parking first.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/resume", operation_id = "resumeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
-    responses((status = 200, description = "Going on, or over already", body = ExperimentView), Problems))]
+    responses((status = 200, description = "Resumed, or already over", body = ExperimentView), Problems))]
 pub(super) async fn resume(
     State(app): State<App>,
     Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
-    wish(&app, caller, id, Wish::Resume).await
+    command(&app, caller, id, ExperimentCommand::Resume).await
 }
 
 /// Trials of an experiment
@@ -317,7 +319,8 @@ pub(super) async fn trials(
 
 /// Which instance to buy, and why
 ///
-/// Provisional while trials run. What is not comparable is not ranked, and says what to change.
+/// Provisional while trials run. Trials that are not comparable are listed unranked, with the
+/// changes that would make them comparable.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/recommendation", operation_id = "getRecommendation", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "The recommendation", body = RecommendationView), Problems))]
@@ -334,8 +337,8 @@ pub(super) async fn recommendation(
         experiment_id: id,
         name,
         state,
-        recommendation,
-        repricings,
+        recommendation: recommendation.into(),
+        repricings: repricings.into_iter().map(Into::into).collect(),
     }))
 }
 
@@ -345,14 +348,14 @@ pub(super) async fn recommendation(
 pub(super) struct LedgerParams {
     /// 1 to 500; 50 when absent.
     page_size: Option<u32>,
-    /// Of the page before; or the id of the last entry seen.
+    /// Token from the previous page, or the id of the last entry seen.
     page_token: Option<i64>,
 }
 
 /// The ledger of an experiment
 ///
-/// Every reservation, release and settlement, oldest first. What runs is settled at its end; the
-/// comparison shows what it has cost so far.
+/// Every reservation, release and settlement, oldest first. A running job is settled when it ends;
+/// the comparison shows its cost so far.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/ledger", operation_id = "getLedger", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), LedgerParams),
     responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]
@@ -369,5 +372,10 @@ pub(super) async fn ledger(
         .store
         .ledger(id, params.page_token.unwrap_or(0), limit)
         .await?;
-    Ok(Json(page::cut_by_number(rows, size, |row| row.id)))
+    Ok(Json(page::cut_by_number(
+        rows,
+        size,
+        |row| row.id,
+        Into::into,
+    )))
 }

@@ -15,10 +15,10 @@ use super::heavy::{BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem};
 use crate::document;
 
-/// The largest body of a request.
+/// Maximum size of a request's body.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// A body's bytes, bounded.
+/// The bytes of a body, up to the limit.
 pub(super) struct Raw(pub(super) Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Raw {
@@ -29,7 +29,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     }
 }
 
-/// All of a body, up to a limit.
+/// Reads a whole body, up to a limit.
 pub(super) async fn whole(request: Request, limit: usize) -> Result<Bytes, Problem> {
     let body = to_bytes(request.into_body(), limit).await;
     body.map_err(|error| {
@@ -44,7 +44,7 @@ pub(super) async fn whole(request: Request, limit: usize) -> Result<Bytes, Probl
     })
 }
 
-/// A JSON body without a field that nobody reads.
+/// A JSON body without unknown fields.
 pub(super) struct Strict<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromRequest<S> for Strict<T> {
@@ -63,17 +63,17 @@ impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromReques
 
 /// Reads JSON of any shape.
 pub(super) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
-    // Postgres keeps no NUL, neither in text nor in JSON.
+    // Postgres does not store NUL, neither in text nor in JSON.
     if bytes.windows(6).any(|window| window == b"\\u0000") {
         return Err(Problem::malformed(
-            "a string contains the character NUL (\\u0000)",
+            "a string contains the NUL character (\\u0000)",
         ));
     }
     serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))
 }
 
-/// Reads JSON; unknown fields are returned beside the value, so that they can be reported together
-/// with the linter's findings.
+/// Reads JSON; returns unknown fields beside the value, so that they can be reported together with
+/// the linter's findings.
 pub(super) async fn parse<T>(bytes: Bytes) -> Result<(T, Vec<FieldError>), Problem>
 where
     T: DeserializeOwned + ToSchema + Send + 'static,
@@ -100,7 +100,7 @@ fn parse_here<T: DeserializeOwned + ToSchema>(
     }
 }
 
-/// Query parameters; the type denies unknown fields, so that a typo never widens a list silently.
+/// Query parameters; the type denies unknown fields, so that a typo never silently widens a list.
 pub(super) struct Params<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -110,7 +110,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
         let query = parts.uri.query().unwrap_or_default();
         if query.contains("%00") {
             return Err(Problem::bad_parameter(
-                "a parameter contains the character NUL",
+                "a parameter contains the NUL character",
                 Vec::new(),
             ));
         }
@@ -120,7 +120,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// A typed id in the path. One that is malformed names nothing, so it is not found.
+/// A typed id in the path. A malformed id is answered as not found.
 pub(super) struct Id<T>(pub(super) T);
 
 impl<S, T> FromRequestParts<S> for Id<T>

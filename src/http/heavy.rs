@@ -1,5 +1,5 @@
-//! Work that takes longer than a moment: lint, plan, big bodies, tables. It runs beside the workers
-//! that answer requests, on all cores but one at once, so that a health check is always answered.
+//! Runs heavy work — lint, plan, large bodies, tables — off the async workers that answer requests,
+//! on at most all cores but one, so that a health check is always answered.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 
 use super::problem::Problem;
 
-/// Requests that wait for a core.
+/// Maximum number of requests waiting for a core.
 const WAITING_MAX: usize = 64;
-/// How long one waits.
+/// How long a request waits for a core.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A body below this is read where it is.
+/// Smaller bodies are parsed in place.
 pub(super) const BODY_ASIDE_FROM: usize = 16 * 1024;
 
 static CORES: LazyLock<Cores> = LazyLock::new(|| {
@@ -27,19 +27,19 @@ static CORES: LazyLock<Cores> = LazyLock::new(|| {
     }
 });
 
-/// Does it aside, or says that there is too much to do.
+/// Runs the work off the async workers, or answers that the service is busy.
 pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     CORES.run(work).await
 }
 
-/// A reply whose size depends on what is stored.
+/// A JSON reply whose size depends on the stored data.
 pub(super) async fn json<T: Serialize + Send + 'static>(value: T) -> Result<Response, Problem> {
     let body = aside(move || serde_json::to_vec(&value))
         .await?
         .map_err(|error| {
-            tracing::error!(%error, "a reply could not be written");
+            tracing::error!(%error, "serializing a reply failed");
             Problem::internal()
         })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
@@ -47,7 +47,7 @@ pub(super) async fn json<T: Serialize + Send + 'static>(value: T) -> Result<Resp
 
 struct Cores {
     free: Semaphore,
-    /// In the queue.
+    /// Places in the queue.
     places: Semaphore,
     patience: Duration,
 }
@@ -57,21 +57,20 @@ impl Cores {
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let busy =
-            || Problem::unavailable("the service has too much to compute; try again in a moment");
+        let busy = || Problem::unavailable("the service is busy computing; try again in a moment");
         let place = self.places.try_acquire().map_err(|_| busy())?;
         let core = tokio::time::timeout(self.patience, self.free.acquire()).await;
         let core = core.map_err(|_| busy())?.map_err(|_| busy())?;
         drop(place);
         let request = tracing::Span::current();
-        // The core is taken until the work is done, also when the client has gone meanwhile.
+        // The core stays taken until the work is done, even if the client disconnects meanwhile.
         let done = tokio::task::spawn_blocking(move || {
             let _core = core;
             request.in_scope(work)
         });
         match done.await {
             Ok(done) => Ok(done),
-            // As if it had been done here: the layer that catches panics answers.
+            // Resume the panic here, so that the layer that catches panics answers.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => Err(Problem::unavailable("the service is stopping")),
         }
@@ -104,7 +103,7 @@ mod tests {
         has_begun.await.unwrap();
         let refused = cores.run(|| 1).await.unwrap_err();
         assert_eq!((refused.status, refused.retryable), (503, true));
-        // A client that goes does not free the core: the work goes on.
+        // A disconnecting client does not free the core: the work continues.
         first.abort();
         assert!(first.await.is_err() && cores.run(|| 1).await.is_err());
         release.send(()).unwrap();

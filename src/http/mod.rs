@@ -1,6 +1,6 @@
-//! HTTP: the route table, which is the OpenAPI document. A handler parses, calls the store or the
-//! read model, and shows; it never changes AWS and decides nothing. Statuses are named in
-//! `problem`.
+//! HTTP: the route table, which is also the OpenAPI document. A handler parses, calls the store or
+//! the read model, and renders the result; it never changes AWS and makes no decisions. Statuses
+//! are named in `problem`.
 
 mod access;
 mod auth;
@@ -29,7 +29,6 @@ mod table;
 mod trials;
 mod usage;
 
-pub use page::Page;
 pub use problem::{FieldError, Problem};
 pub use server::{Limits, serve};
 
@@ -138,14 +137,14 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     routes().to_openapi()
 }
 
-/// The whole service.
+/// The router of the whole service.
 pub fn router(app: App) -> Router {
     let (router, document) = routes().split_for_parts();
     router
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .route("/", get(|| async { Redirect::temporary("/docs") }))
         .fallback(|| async {
-            Problem::not_found("there is nothing at this path; /docs lists what there is")
+            Problem::not_found("nothing is served at this path; /docs lists the API")
         })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))

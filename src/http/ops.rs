@@ -1,41 +1,14 @@
-//! Health: `/livez` does no I/O, `/readyz` asks the database and whether every task does its work.
+//! Health: `/livez` does no I/O, `/readyz` checks the database and whether every task is working.
 
 use axum::Json;
 use axum::extract::State;
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::extract::Params;
 use super::problem::{Problem, Problems};
+use crate::api::operations::{Health, TaskHealth};
 use crate::app::App;
-
-/// The process is there.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct Health {
-    status: String,
-    version: String,
-    /// With `verbose=true`: how each background task fares.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    tasks: Vec<TaskHealth>,
-}
-
-/// How a background task of this process fares (real time).
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct TaskHealth {
-    task: String,
-    /// Ticks that have ended.
-    runs: u64,
-    /// Its last tick failed, or got no answer; the log says why.
-    failing: bool,
-    last_started_at: Option<DateTime<Utc>>,
-    last_ended_at: Option<DateTime<Utc>>,
-    last_success_at: Option<DateTime<Utc>>,
-    /// How long the oldest work in nobody's hands has been due, in seconds of the domain clock; absent
-    /// for tasks without a queue. Work that failed is due again after its hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lag_seconds: Option<f64>,
-}
 
 impl TaskHealth {
     fn in_words(&self) -> String {
@@ -51,7 +24,7 @@ impl TaskHealth {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReadyParams {
-    /// Say how each background task fares.
+    /// Include the status of each background task.
     #[serde(default)]
     verbose: bool,
 }
@@ -71,7 +44,7 @@ pub(super) async fn livez() -> Json<Health> {
     healthy(Vec::new())
 }
 
-/// Whether the service can do its work
+/// Whether the service is ready
 #[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()), params(ReadyParams),
     responses((status = 200, description = "Ready", body = Health), Problems))]
 pub(super) async fn readyz(
@@ -94,13 +67,14 @@ pub(super) async fn readyz(
     }
     if app.fence.is_shut_out(app.clock.now()) {
         return Err(Problem::unavailable(
-            "another database holds this installation's fence: this one is a copy",
+            "another database holds this installation's fence: this one is a copy. To run it beside the other, use `bakeoff migrate --new-installation`; if the original is gone for good, `bakeoff migrate --forget-fence`",
         ));
     }
     Ok(healthy(tasks))
 }
 
-/// The status of each task that has run. Its error is in the log: nobody needs a key to ask.
+/// The status of each task that has run. Errors appear only in the log, because this endpoint needs
+/// no key.
 async fn task_health(app: &App) -> Result<Vec<TaskHealth>, Problem> {
     let now = app.clock.now();
     let oldest = app.store.oldest_due().await?;
@@ -119,7 +93,7 @@ async fn task_health(app: &App) -> Result<Vec<TaskHealth>, Problem> {
     Ok(health.collect())
 }
 
-/// The same for Prometheus.
+/// Publishes the same as Prometheus metrics.
 pub(super) async fn measure_tasks(app: &App) -> Result<(), Problem> {
     for health in task_health(app).await? {
         let labels = [("task", health.task)];

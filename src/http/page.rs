@@ -1,26 +1,17 @@
-//! Keyset pages: `{items, next_page_token}`. A token names the last id and the filter it belongs
-//! to, so that it cannot be used with another one.
+//! Keyset pages: `{items, next_page_token}`. A token contains the last id and the filter it belongs
+//! to, so that it cannot be used with another filter.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::problem::{FieldError, Problem};
+use crate::api::page::Page;
 
 pub(super) const PAGE_SIZE_DEFAULT: u32 = 50;
 pub(super) const PAGE_SIZE_MAX: u32 = 500;
-
-/// One page of a list.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Page<T: ToSchema> {
-    pub items: Vec<T>,
-    /// Absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_page_token: Option<String>,
-}
 
 pub(super) fn size(asked: Option<u32>) -> Result<usize, Problem> {
     let size = asked.unwrap_or(PAGE_SIZE_DEFAULT);
@@ -29,7 +20,7 @@ pub(super) fn size(asked: Option<u32>) -> Result<usize, Problem> {
     }
     Err(parameter(
         "page_size",
-        format!("{size} is not from 1 to {PAGE_SIZE_MAX}"),
+        format!("must be 1 to {PAGE_SIZE_MAX}, not {size}"),
     ))
 }
 
@@ -65,12 +56,12 @@ pub(super) fn read_token(text: Option<&str>, filter: &str) -> Result<Option<Uuid
         (Some(id), Some(own)) if own == tag(filter) => Ok(Some(id)),
         _ => Err(parameter(
             "page_token",
-            "it is malformed, or belongs to a list with other filters",
+            "malformed, or from a list with other filters",
         )),
     }
 }
 
-/// Cuts one item more than a page to a page with its token.
+/// Turns one row more than a page into a page with its token.
 pub(super) fn cut<T: ToSchema, R>(
     mut rows: Vec<R>,
     size: usize,
@@ -90,11 +81,12 @@ pub(super) fn cut<T: ToSchema, R>(
     }
 }
 
-/// The same for rows that are numbered: the token is the last number.
-pub(super) fn cut_by_number<T: ToSchema>(
-    mut rows: Vec<T>,
+/// The same for numbered rows: the token is the last number.
+pub(super) fn cut_by_number<T: ToSchema, R>(
+    mut rows: Vec<R>,
     size: usize,
-    number: impl Fn(&T) -> i64,
+    number: impl Fn(&R) -> i64,
+    show: impl Fn(R) -> T,
 ) -> Page<T> {
     let has_more = rows.len() > size;
     rows.truncate(size);
@@ -103,7 +95,7 @@ pub(super) fn cut_by_number<T: ToSchema>(
         .filter(|_| has_more)
         .map(|last| number(last).to_string());
     Page {
-        items: rows,
+        items: rows.into_iter().map(show).collect(),
         next_page_token,
     }
 }

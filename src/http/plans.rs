@@ -1,33 +1,35 @@
-//! Before a dollar is spent: plans of experiments, and the linter for documents of every kind.
-//! Nothing is written.
+//! Before spending anything: plans of experiments, and the linter for documents of every kind.
+//! Writes nothing.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use bakeoff_domain::catalog;
-use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::finding::Severity;
 use bakeoff_domain::money::price;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint::{Kind, rules};
-use bakeoff_planner::preview::Preview;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::extract::{Params, Raw, json, parse};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{Problem, Problems};
+use crate::api::findings::{LintView, RuleView};
+use crate::api::page::Page;
+use crate::api::plans::PreviewView;
 use crate::app::App;
 use crate::{document, intake};
 
 /// Plan an experiment
 ///
-/// What would happen, with nothing written: findings, fit, advice, the exact CreateTrainingJob
-/// body, predicted speed, hours and dollars with 90 % intervals, the worst case, and who cannot
-/// win. What the linter finds is in the answer, not an error.
+/// Shows what would happen, without writing anything: findings, fit, advice, the exact
+/// CreateTrainingJob body, predicted speed, hours and dollars with 90 % intervals, the worst case,
+/// and candidates that cannot win. The linter's findings are part of the answer, not an error.
 #[utoipa::path(post, path = "/v1/plans", operation_id = "createPlan", tag = "plans", request_body = ExperimentSpec,
-    responses((status = 200, description = "The plan", body = Preview), Problems))]
+    responses((status = 200, description = "The plan", body = PreviewView), Problems))]
 pub(super) async fn plan(
     State(app): State<App>,
     caller: Caller,
@@ -38,37 +40,24 @@ pub(super) async fn plan(
         return Err(Problem::invalid(unknown));
     }
     let loaded = intake::load(&app, caller.project, spec).await?;
-    heavy::json(aside(move || loaded.preview()).await?).await
+    heavy::json(aside(move || PreviewView::from(loaded.preview())).await?).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LintParams {
-    /// What the document is; found out from its members when absent.
+    /// Kind of the document; inferred from its fields when absent.
     kind: Option<Kind>,
-    /// Answer with the document mended, as far as patches go.
+    /// Return the document with all available patches applied.
     #[serde(default)]
     fix: bool,
 }
 
-/// What the linter has to say of a document.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct LintView {
-    kind: Kind,
-    /// Nothing in it stops a job.
-    passed: bool,
-    findings: Vec<Finding>,
-    /// The document with every patch applied, when asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
-    mended: Option<serde_json::Value>,
-}
-
 /// Lint a document
 ///
-/// An experiment, a workload, an instance profile, an external run, a raw CreateTrainingJob body,
-/// or the arguments of the SageMaker SDK's estimators.
+/// Accepts an experiment, a workload, an instance profile, an external run, a raw CreateTrainingJob
+/// body, or the arguments of the SageMaker SDK's estimators.
 #[utoipa::path(post, path = "/v1/lint", operation_id = "lint", tag = "plans", params(LintParams),
     request_body(content = serde_json::Value, description = "The document"),
     responses((status = 200, description = "Its findings", body = LintView), Problems))]
@@ -101,8 +90,10 @@ pub(super) async fn lint(
             passed: findings
                 .iter()
                 .all(|finding| finding.severity < Severity::Refused),
-            mended: params.fix.then(|| document::mend(&json, kind, &prices)),
-            findings,
+            fixed: params
+                .fix
+                .then(|| document::apply_fixes(&json, kind, &prices)),
+            findings: findings.into_iter().map(Into::into).collect(),
         })
     });
     let view = view.await?.ok_or_else(|| {
@@ -110,7 +101,7 @@ pub(super) async fn lint(
         page::parameter(
             "kind",
             format!(
-                "nothing says what this document is; name it: {}",
+                "cannot tell what kind of document this is; name it: {}",
                 kinds.join(", ")
             ),
         )
@@ -120,10 +111,10 @@ pub(super) async fn lint(
 
 /// List lint rules
 #[utoipa::path(get, path = "/v1/lint/rules", operation_id = "listLintRules", tag = "plans",
-    responses((status = 200, description = "All of them", body = Page<rules::Rule>), Problems))]
-pub(super) async fn rules(_caller: Caller) -> Json<Page<rules::Rule>> {
+    responses((status = 200, description = "All of them", body = Page<RuleView>), Problems))]
+pub(super) async fn rules(_caller: Caller) -> Json<Page<RuleView>> {
     Json(Page {
-        items: rules::all().to_vec(),
+        items: rules::all().iter().cloned().map(RuleView::from).collect(),
         next_page_token: None,
     })
 }

@@ -1,5 +1,5 @@
-//! problem+json (RFC 9457): the only place that names a 4xx or 5xx status. A 5xx says nothing to
-//! the client and everything to the log.
+//! problem+json (RFC 9457): the only place that names a 4xx or 5xx status. A 5xx reveals no details
+//! to the client; they are in the log.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,34 +9,34 @@ use utoipa::{IntoResponses, ToSchema};
 
 use crate::store::StoreError;
 
-/// One thing that is wrong with a request.
+/// One error in a request.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
     /// JSON pointer into the body, or the name of a query parameter.
     pub pointer: String,
     pub detail: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
-    /// The rule that was broken.
+    /// The rule that was violated.
     pub rule: String,
 }
 
 /// An error, as `application/problem+json`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Stable URI of the kind of problem.
+    /// Stable URI of the problem type.
     #[serde(rename = "type")]
     pub kind: String,
     pub title: String,
     pub status: u16,
     pub detail: String,
-    /// The path that was asked for.
+    /// The path that was requested.
     pub instance: String,
-    /// The same as the end of `type`.
+    /// Short code: the last part of `type`.
     pub code: String,
     pub request_id: String,
-    /// Everything that is wrong, all at once.
+    /// All errors in the request, reported at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
     /// Whether the same request may succeed later.
@@ -71,7 +71,7 @@ impl Problem {
         Self::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "This key may not do that",
+            "Not permitted for this key's role",
             detail,
         )
     }
@@ -81,7 +81,7 @@ impl Problem {
     }
 
     pub fn method_not_allowed() -> Self {
-        let detail = "this path exists, but not with this method; /docs lists what it takes";
+        let detail = "this path does not support this method; /docs lists those it does";
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method_not_allowed",
@@ -94,7 +94,7 @@ impl Problem {
         let problem = Self::new(
             StatusCode::BAD_REQUEST,
             "bad_parameter",
-            "A parameter is not understood",
+            "Invalid parameter",
             detail,
         );
         Self { errors, ..problem }
@@ -110,7 +110,7 @@ impl Problem {
     }
 
     pub fn too_large(limit: usize) -> Self {
-        let detail = format!("a body may have {limit} bytes");
+        let detail = format!("a body may have at most {limit} bytes");
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
@@ -121,7 +121,7 @@ impl Problem {
 
     /// The client stopped sending.
     pub fn stalled() -> Self {
-        let detail = "the rest of the body did not come in time";
+        let detail = "the rest of the body did not arrive in time";
         let problem = Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
@@ -136,7 +136,7 @@ impl Problem {
 
     pub fn too_many_streams(most: u32) -> Self {
         let detail = format!(
-            "{most} event streams are open with this key; close one, or wait with wait_seconds"
+            "this key already has {most} event streams open; close one, or poll with wait_seconds"
         );
         Self::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -151,36 +151,30 @@ impl Problem {
             errors.truncate(FINDINGS_MAX - 1);
             errors.push(FieldError {
                 pointer: String::new(),
-                detail: format!("more is wrong than these {} things", FINDINGS_MAX - 1),
-                fix: "mend these first".to_owned(),
+                detail: format!("more than {} errors", FINDINGS_MAX - 1),
+                fix: "fix these first".to_owned(),
                 rule: "more-findings".to_owned(),
             });
         }
         let detail = match errors.as_slice() {
             [one] => format!("{}: {}", one.pointer, one.detail),
-            many => format!("{} things are wrong; `errors` lists them all", many.len()),
+            many => format!("{} errors; see `errors`", many.len()),
         };
         let problem = Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "invalid",
-            "The request makes no sense",
+            "Validation failed",
             detail,
         );
         Self { errors, ..problem }
     }
 
     pub fn conflict(code: &str, detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::CONFLICT,
-            code,
-            "It conflicts with what is there",
-            detail,
-        )
+        Self::new(StatusCode::CONFLICT, code, "Conflict", detail)
     }
 
     pub fn key_reused() -> Self {
-        let detail =
-            "this Idempotency-Key came with another body before; use a new key for a new request";
+        let detail = "this Idempotency-Key was already used with another body; use a new key for a new request";
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "idempotency_key_reused",
@@ -193,7 +187,7 @@ impl Problem {
         let problem = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
-            "Not available right now",
+            "Temporarily unavailable",
             detail,
         );
         Self {
@@ -202,18 +196,18 @@ impl Problem {
         }
     }
 
-    /// AWS said no, and asking again will not help.
+    /// AWS refused, and a retry will not help.
     pub fn upstream(code: &str, detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
             code,
-            "AWS did not give what was asked for",
+            "AWS refused the request",
             detail,
         )
     }
 
     pub fn internal() -> Self {
-        let detail = "the fault is ours; the request id finds it in the log";
+        let detail = "internal error; the log has the details under this request id";
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
@@ -227,49 +221,47 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Conflict { constraint } => {
-                tracing::info!(constraint, "a request conflicts with what is there");
+                tracing::info!(constraint, "request conflicts with stored data");
                 Self::conflict("conflict", conflict(constraint))
             }
             StoreError::Refused { what } => {
-                tracing::warn!(what, "the schema refused what a request wanted to write");
+                tracing::warn!(what, "schema refused a value in a request");
                 Self::invalid(vec![FieldError {
                     pointer: String::new(),
-                    detail: "a value in it cannot be stored".to_owned(),
-                    fix: "look for a figure or a date out of bounds; the request id finds the details in the log"
+                    detail: "one of its values cannot be stored".to_owned(),
+                    fix: "look for a number or date out of range; the log has the details under this request id"
                         .to_owned(),
                     rule: "schema".to_owned(),
                 }])
             }
             StoreError::Database(source) => {
-                tracing::error!(%error, ?source, "the database failed a request");
+                tracing::error!(%error, ?source, "database error during a request");
                 Self::unavailable("the database did not answer; try again")
             }
             StoreError::Corrupt { .. }
             | StoreError::Missing { .. }
             | StoreError::Twice { .. }
             | StoreError::Migration(_) => {
-                tracing::error!(%error, "a request met a row that cannot be read, or is not there");
+                tracing::error!(%error, "unreadable or missing row during a request");
                 Self::internal()
             }
         }
     }
 }
 
-/// What exists already, in words of ours: names of constraints are nobody's business.
+/// Describes what already exists, without exposing names of constraints.
 fn conflict(constraint: &str) -> &'static str {
     match constraint {
         "prices_natural_key" | "prices_listed_key" => {
-            "there is a price of this type, region, source and day already; give another effective_from or source"
+            "a price for this type, region, source and date already exists; give another effective_from or source"
         }
-        "idempotency_keys_pkey" => {
-            "a request with this Idempotency-Key is under way; send it again"
-        }
-        "ci_deliveries_pkey" => "this delivery is under way; send it again",
-        "ci_templates_name_key" => "there is a template of this name already; give another name",
+        "idempotency_keys_pkey" => "a request with this Idempotency-Key is in progress; retry it",
+        "ci_deliveries_pkey" => "this delivery is in progress; retry it",
+        "ci_templates_name_key" => "a template of this name already exists; choose another name",
         "workloads_version_key" | "instance_profiles_version_key" => {
-            "somebody else has just stored a version of this name; send it again"
+            "another request has just stored a version of this name; retry"
         }
-        _ => "it exists already, or somebody else has just written it; read it again",
+        _ => "it already exists, or another request has just written it; read it again",
     }
 }
 
@@ -285,8 +277,8 @@ impl From<&Finding> for FieldError {
 }
 
 impl IntoResponse for Problem {
-    /// The middleware fills in `instance` and `request_id`: it takes the problem out of the
-    /// response's extensions.
+    /// The middleware fills in `instance` and `request_id`, taking the problem from the response's
+    /// extensions.
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.to_json()).into_response();
@@ -312,28 +304,34 @@ impl Problem {
     }
 }
 
-/// The problems that any operation may answer with, for the API's documentation.
+/// The problems any operation may return, for the API's documentation.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(super) enum Problems {
     /// A parameter is unknown or malformed, or the body is not JSON.
     #[response(status = 400, content_type = "application/problem+json")]
     BadRequest(Problem),
-    /// No API key, or one that is not valid.
+    /// Missing or invalid API key.
     #[response(status = 401, content_type = "application/problem+json")]
     Unauthenticated(Problem),
-    /// The key's role may not do that.
+    /// The key's role does not permit this operation.
     #[response(status = 403, content_type = "application/problem+json")]
     Forbidden(Problem),
-    /// There is none in this project.
+    /// Not found in this project.
     #[response(status = 404, content_type = "application/problem+json")]
     NotFound(Problem),
-    /// The request makes no sense; every reason is listed.
+    /// It conflicts with what exists already, or with another request.
+    #[response(status = 409, content_type = "application/problem+json")]
+    Conflict(Problem),
+    /// Validation failed; `errors` lists every reason.
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// AWS said no.
+    /// AWS denied access, or returned nothing usable.
     #[response(status = 502, content_type = "application/problem+json")]
     Upstream(Problem),
+    /// An unexpected error: the log has the details under the request id.
+    #[response(status = 500, content_type = "application/problem+json")]
+    Internal(Problem),
     /// Try again later.
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),

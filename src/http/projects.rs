@@ -1,4 +1,4 @@
-//! The caller's project: its budget and what has been taken of it.
+//! The caller's project: its budget, and how much of it is used.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,37 +11,24 @@ use utoipa::ToSchema;
 use super::auth::{Admin, Caller};
 use super::extract::Strict;
 use super::problem::{FieldError, Problem, Problems};
+use crate::api::projects::ProjectView;
 use crate::app::App;
 
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
 const CONCURRENT_TRIALS_MAX: u32 = 10_000;
 
-/// A project.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct ProjectView {
-    id: ProjectId,
-    name: String,
-    /// Hard cap over all experiments; none when empty.
-    budget_usd: Option<Usd>,
-    /// Held for attempts that are not settled yet.
-    reserved_usd: Usd,
-    /// Spent, as settled.
-    settled_usd: Usd,
-    /// Trials that may run at once; no limit when empty.
-    concurrent_trials_max: Option<u32>,
-}
-
 /// A project's limits.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewLimits {
-    /// Trials that may run at once, 1 to 10000; no limit when null. What runs already goes on.
+    /// Maximum number of concurrent trials, 1 to 10000; no limit when null. Trials already running
+    /// continue.
     concurrent_trials_max: Option<u32>,
 }
 
 /// A project's budget.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewBudget {
-    /// Hard cap over all experiments; none when null.
+    /// Hard cap over all experiments; no cap when null.
     budget_usd: Option<Usd>,
 }
 
@@ -69,7 +56,7 @@ pub(super) async fn current(
 
 /// Set the project's budget
 ///
-/// What is reserved already stays reserved; nothing new is started beyond the cap.
+/// Existing reservations remain; nothing new starts beyond the cap.
 #[utoipa::path(put, path = "/v1/projects/current/budget", operation_id = "putProjectBudget", tag = "projects",
     request_body = NewBudget,
     responses((status = 200, description = "The project", body = ProjectView), Problems))]
@@ -82,8 +69,8 @@ pub(super) async fn put_budget(
     if new.budget_usd.is_some_and(|usd| !is_sound(usd)) {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/budget_usd".to_owned(),
-            detail: "it is not a positive amount in US dollars".to_owned(),
-            fix: format!("give at most {BUDGET_USD_MAX}, or null for no cap"),
+            detail: "not a valid amount in US dollars".to_owned(),
+            fix: format!("give a positive amount up to {BUDGET_USD_MAX}, or null for no cap"),
             rule: "budget".to_owned(),
         }]));
     }
@@ -95,7 +82,7 @@ pub(super) async fn put_budget(
 
 /// Set the project's limits
 ///
-/// Trials beyond them wait for their turn; other projects' do not wait for them.
+/// Trials over the limit wait in the queue without delaying other projects.
 #[utoipa::path(put, path = "/v1/projects/current/limits", operation_id = "putProjectLimits", tag = "projects",
     request_body = NewLimits,
     responses((status = 200, description = "The project", body = ProjectView), Problems))]
@@ -110,7 +97,7 @@ pub(super) async fn put_limits(
     {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/concurrent_trials_max".to_owned(),
-            detail: "it is not a number of trials that may run at once".to_owned(),
+            detail: "not a valid limit on concurrent trials".to_owned(),
             fix: format!(
                 "give 1 to {CONCURRENT_TRIALS_MAX}, or null for no limit; to stop everything, pause the experiments"
             ),

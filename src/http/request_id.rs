@@ -1,5 +1,5 @@
-//! `X-Request-Id`: taken from the caller when it is sane, else made; on every response, in every
-//! problem, in the log.
+//! `X-Request-Id`: taken from the caller if it is valid, otherwise generated; included in every
+//! response, every problem, and the log.
 
 use std::any::Any;
 
@@ -48,7 +48,7 @@ pub(super) async fn attach(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// A panic is a bug: the log has it, the client gets a plain 500.
+/// A panic is a bug: its details go to the log, and the client gets a plain 500.
 #[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 pub(super) fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
     let text = cause

@@ -1,4 +1,4 @@
-//! External runs: make one, send its metrics (see [`super::samples`]), end it, see it beside the
+//! External runs: create one, send its metrics (see [`super::samples`]), end it, compare it with
 //! trials.
 
 use axum::Json;
@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::RunId;
+use bakeoff_domain::lifecycle::state::RunState;
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_planner::lint;
 use chrono::{DateTime, Utc};
@@ -14,28 +15,16 @@ use utoipa::ToSchema;
 
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::PageParams;
-use crate::api::ComparisonRow;
+use crate::api::comparison::ComparisonRow;
+use crate::api::page::Page;
+use crate::api::runs::RunView;
 use crate::app::App;
 use crate::ids;
 use crate::read::{self, Selection};
-use crate::store::runs::{Run, RunState};
-
-/// An external run.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct RunView {
-    id: RunId,
-    state: RunState,
-    spec: RunSpec,
-    created_at: DateTime<Utc>,
-    started_at: Option<DateTime<Utc>>,
-    ended_at: Option<DateTime<Utc>>,
-    /// What it has done and cost so far, with what is left, as in the comparison.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    figures: Option<ComparisonRow>,
-}
+use crate::store::runs::Run;
 
 fn view(run: Run, figures: Option<ComparisonRow>) -> RunView {
     RunView {
@@ -70,8 +59,8 @@ async fn shown(app: &App, caller: Caller, id: RunId) -> Result<RunView, Problem>
 
 /// Record an external run
 ///
-/// Training that SageMaker never saw: on another cloud, or a machine of your own. Its metrics are
-/// pushed; its cost is its time at the rate that you give.
+/// Training outside SageMaker: on another cloud, or on a machine of your own. Its metrics are
+/// pushed; its cost is its duration at the rate you give.
 #[utoipa::path(post, path = "/v1/runs", operation_id = "createRun", tag = "runs", request_body = RunSpec,
     responses((status = 201, description = "Recorded", body = RunView,
         headers(("Location" = String, description = "Path of the run"))), Problems))]
@@ -142,13 +131,13 @@ pub(super) async fn get(
 pub(super) struct RunEnd {
     /// `completed` or `failed`.
     state: RunState,
-    /// When it ended; now when absent.
+    /// Time the run ended; now when absent.
     ended_at: Option<DateTime<Utc>>,
 }
 
 /// End an external run
 ///
-/// Ending it twice is the same as once; the first end counts.
+/// Idempotent: only the first end counts.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/end", operation_id = "endRun", tag = "runs", params(("run_id" = RunId, Path)),
     request_body = RunEnd,
     responses((status = 200, description = "Ended", body = RunView), Problems))]
@@ -169,8 +158,9 @@ pub(super) async fn end(
     if !is_sound {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/ended_at".to_owned(),
-            detail: "a run ends after it began, not in the future, and not as `running`".to_owned(),
-            fix: "give state completed or failed, and leave ended_at out for now".to_owned(),
+            detail: "a run must end after its start, not in the future, and not as `running`"
+                .to_owned(),
+            fix: "give state completed or failed; omit ended_at to use the current time".to_owned(),
             rule: "run-end".to_owned(),
         }]));
     }

@@ -1,4 +1,4 @@
-//! Metrics of trials and runs: sent in by scripts and importers, read back as series.
+//! Metrics of trials and runs: sent by scripts and importers, read back as series.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -9,9 +9,9 @@ use bakeoff_domain::ids::{RunId, TrialId};
 use bakeoff_domain::measure::metric::{self, Source, Subject};
 use bakeoff_domain::measure::rollup::{Columns, thin};
 use bakeoff_domain::measure::samples::{self, Batch, LineError, Reading};
-use bakeoff_domain::measure::steady::{BUCKET_SECONDS, Bucket, Steady, steady};
+use bakeoff_domain::measure::steady::{BUCKET_SECONDS, Bucket, steady};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Editor, Pusher};
@@ -19,37 +19,38 @@ use super::extract::{Id, Params, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format, Table};
+use crate::api::series::{MetricSeries, PointColumns, Pushed, SkippedLine};
 use crate::app::App;
 use crate::auth::push_token;
 use crate::read::figures::preferred;
 use crate::store::series::{Appended, Named, Samples, Series};
 
-/// The largest body of a push.
+/// Maximum size of a push's body.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A run began in this century.
+/// A run must have started in this century.
 const STARTED_YEARS: std::ops::Range<i32> = 2000..2100;
-/// Clocks of training machines may be ahead of ours by so much.
+/// How far the clock of a training machine may be ahead of ours.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(10);
-/// What a series is thinned to unless more is asked for.
+/// Default number of points that a series is thinned to.
 const POINTS_DEFAULT: usize = 2000;
 const POINTS_MAX: usize = 10_000;
-/// A series of so many buckets is shown by them; a shorter one by its points.
+/// A series with this many buckets is shown as buckets; a shorter one as points.
 const BUCKETS_ENOUGH: usize = 200;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PushParams {
-    /// Take the good lines and report the others, instead of refusing everything: for logs that
-    /// were cut off.
+    /// Accept the valid lines and report the others, instead of refusing everything: for truncated
+    /// logs.
     #[serde(default)]
     skip_bad_lines: bool,
-    /// `imported`: a log of a training framework. What the script sends itself is `pushed`, which
-    /// is believed first.
+    /// `imported` is a log of a training framework. `pushed` is sent by the script itself, and
+    /// takes precedence.
     #[serde(default)]
     #[param(inline)]
     source: PushSource,
-    /// When a run began whose log has no times (`trainer_state.json`).
+    /// Start of the run, for logs without times (`trainer_state.json`).
     started_at: Option<DateTime<Utc>>,
 }
 
@@ -61,37 +62,20 @@ enum PushSource {
     Imported,
 }
 
-/// What was taken.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct Pushed {
-    /// Points that are stored now and were not before.
-    stored: u64,
-    /// Points that were stored already; they keep their first value.
-    duplicates: u64,
-    /// Lines that were left out, when that was asked for.
-    skipped: Vec<SkippedLine>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct SkippedLine {
-    line: usize,
-    detail: String,
-}
-
 /// Send metrics of a trial
 ///
 /// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the
 /// same, CSV with a header line, or Hugging Face's trainer_state.json. Sending a point twice is
-/// harmless: it is known by its metric, time and step. NaN and the infinities are kept, and are in
-/// no mean.
+/// harmless: points are identified by metric, time and step. NaN and infinities are stored, but
+/// excluded from means.
 ///
-/// A training job of ours needs no key: with `BAKEOFF_URL`, `BAKEOFF_TRIAL_ID` and
-/// `BAKEOFF_PUSH_TOKEN` from its environment as the bearer token it may send the metrics of its own
-/// trial, until an hour after the trial's end (`serve --public-url`).
+/// A training job started by Bakeoff needs no key: it uses `BAKEOFF_PUSH_TOKEN` from its
+/// environment as the bearer token, with `BAKEOFF_URL` and `BAKEOFF_TRIAL_ID`, and may send the
+/// metrics of its own trial until an hour after the trial's end (`serve --public-url`).
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/metrics", operation_id = "pushTrialMetrics", tag = "metrics",
     params(("trial_id" = TrialId, Path), PushParams),
     request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
-    responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
+    responses((status = 200, description = "Stored", body = Pushed), Problems))]
 pub(super) async fn push_trial(
     State(app): State<App>,
     pusher: Pusher,
@@ -105,7 +89,7 @@ pub(super) async fn push_trial(
         Pusher::Token(token) => {
             if !push_token::is_of(&token, &app.settings.secret_key, id) {
                 return Err(Problem::unauthenticated(
-                    "the push token is not this trial's",
+                    "the push token is not valid for this trial",
                 ));
             }
             let Some(ended_at) = app.store.end_of_trial(id).await? else {
@@ -113,12 +97,12 @@ pub(super) async fn push_trial(
             };
             if params.source != PushSource::Pushed {
                 return Err(Problem::forbidden(
-                    "a push token sends what the script itself measures: leave `source` out",
+                    "a push token may only send the script's own measurements: omit `source`",
                 ));
             }
             if !push_token::is_open(ended_at, app.clock.now()) {
                 return Err(Problem::forbidden(
-                    "the trial has been over for more than an hour: its push token is no longer taken",
+                    "the trial ended more than an hour ago: its push token has expired",
                 ));
             }
         }
@@ -128,11 +112,11 @@ pub(super) async fn push_trial(
 
 /// Send metrics of an external run
 ///
-/// As for a trial.
+/// Same formats and rules as for a trial.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/metrics", operation_id = "pushRunMetrics", tag = "metrics",
     params(("run_id" = RunId, Path), PushParams),
     request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
-    responses((status = 200, description = "Stored, durably", body = Pushed), Problems))]
+    responses((status = 200, description = "Stored", body = Pushed), Problems))]
 pub(super) async fn push_run(
     State(app): State<App>,
     Editor(caller): Editor,
@@ -170,7 +154,7 @@ async fn push(
     {
         return Err(super::page::parameter(
             "started_at",
-            "it does not lie between 2000 and 2100",
+            "must be between 2000 and 2100",
         ));
     }
     let is_table = is_csv(request.headers());
@@ -255,16 +239,16 @@ fn refused(errors: Vec<LineError>) -> Problem {
 #[into_params(parameter_in = Query)]
 pub(super) struct SeriesParams {
     /// A standard name (`tokens_per_second`, `train_loss`, `gpu_utilization_percent`), or the name
-    /// as it was reported.
+    /// as reported.
     metric: String,
-    /// `auto` (at most `points`, with every extreme kept), `raw` (every point), or `buckets` (five
-    /// minutes each).
+    /// `auto` (at most `points` points, with every extreme kept), `raw` (every point), or `buckets`
+    /// (five minutes each).
     #[serde(default)]
     #[param(inline)]
     resolution: Resolution,
-    /// At most so many with `auto`: 10 to 10000; 2000 when absent.
+    /// Maximum number of points with `auto`, 10 to 10000; 2000 when absent.
     points: Option<usize>,
-    /// Instead of the Accept header: for browsers and `pandas.read_parquet`.
+    /// Overrides the Accept header: for browsers and `pandas.read_parquet`.
     #[param(inline)]
     format: Option<Format>,
 }
@@ -276,37 +260,6 @@ pub(super) enum Resolution {
     Auto,
     Raw,
     Buckets,
-}
-
-/// A measured series.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct MetricSeries {
-    /// Its standard name, or its own.
-    metric: String,
-    /// As it was reported.
-    name: String,
-    unit: Option<String>,
-    source: Source,
-    /// Points stored, those that are no numbers included.
-    stored_points: i64,
-    non_finite_points: i64,
-    /// With `auto` and `raw`: points, oldest first, by column.
-    points: Option<PointColumns>,
-    /// With `buckets`, and with `auto` when there are many: five-minute buckets, oldest first.
-    buckets: Vec<Bucket>,
-    bucket_seconds: i64,
-    /// The steady figure, when there is evidence enough.
-    steady: Option<Steady>,
-}
-
-/// Points by column. What is no number (NaN, the infinities) is null.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct PointColumns {
-    /// Seconds since 1970.
-    at_seconds: Vec<f64>,
-    /// Null where the source knows no steps.
-    step: Vec<Option<i32>>,
-    value: Vec<Option<f64>>,
 }
 
 /// One metric of a trial
@@ -328,7 +281,7 @@ pub(super) async fn of_trial(
 /// One metric of an external run
 #[utoipa::path(get, path = "/v1/runs/{run_id}/metrics", operation_id = "getRunMetric", tag = "metrics",
     params(("run_id" = RunId, Path), SeriesParams),
-    responses((status = 200, description = "As for a trial",
+    responses((status = 200, description = "The series, as for a trial",
         content((MetricSeries = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
                 (Vec<u8> = "application/vnd.apache.parquet"))), Problems))]
 pub(super) async fn of_run(
@@ -367,12 +320,12 @@ async fn find(
     let all = preferred(app.store.series_of(&[subject.uuid()], None).await?);
     let names: Vec<&str> = all.iter().map(|one| one.metric.as_str()).collect();
     let known = if names.is_empty() {
-        "nothing has been measured yet".to_owned()
+        "none yet".to_owned()
     } else {
         names.join(", ")
     };
     Err(Problem::not_found(format!(
-        "there is no metric `{metric}` here; there is: {known}"
+        "there is no metric `{metric}` here; available: {known}"
     )))
 }
 
@@ -396,7 +349,7 @@ fn table_of(columns: Columns) -> Table {
     ]
 }
 
-/// JSON has no number for what is not finite.
+/// JSON has no number for non-finite values.
 fn point_columns(columns: &Columns) -> PointColumns {
     PointColumns {
         at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
@@ -424,7 +377,7 @@ async fn read(
     if !(10..=POINTS_MAX).contains(&most) {
         return Err(super::page::parameter(
             "points",
-            format!("it is not from 10 to {POINTS_MAX}"),
+            format!("must be 10 to {POINTS_MAX}"),
         ));
     }
     let series = find(app, caller, subject, &params.metric).await?;
@@ -443,8 +396,8 @@ async fn read(
     let by_buckets = match params.resolution {
         Resolution::Buckets => true,
         Resolution::Raw => false,
-        // Reading a long series that still grows would take as long as it is; a compacted one is
-        // quick.
+        // Reading a long series that still grows takes time in proportion to its length; a
+        // compacted one is quick.
         Resolution::Auto => {
             !series.is_compacted
                 && buckets.len() >= BUCKETS_ENOUGH
@@ -471,12 +424,12 @@ async fn read(
         non_finite_points: series.non_finite,
         points: points.as_ref().map(point_columns),
         buckets: if by_buckets {
-            merged(buckets, most)
+            merged(buckets, most).into_iter().map(Into::into).collect()
         } else {
             Vec::new()
         },
         bucket_seconds: BUCKET_SECONDS,
-        steady,
+        steady: steady.map(Into::into),
     })
     .await
 }
@@ -489,7 +442,7 @@ fn seconds(at: DateTime<Utc>) -> f64 {
     at.timestamp_micros() as f64 / 1e6
 }
 
-/// Neighbours put together until there are at most so many; extremes stay.
+/// Merges neighbouring buckets until at most `most` are left; extremes are kept.
 fn merged(buckets: Vec<Bucket>, most: usize) -> Vec<Bucket> {
     let width = buckets.len().div_ceil(most.max(1)).max(1);
     let mut merged: Vec<Bucket> = Vec::with_capacity(buckets.len().div_ceil(width));

@@ -1,6 +1,6 @@
-//! The server's loop over connections, with a limit on everything that a client can be slow at: so
-//! many connections, so long for the head of a request, for the next piece of its body, for taking
-//! the answer, and between two requests. A connection for which there is no place waits in the
+//! The server's accept loop, with a limit on everything a client can be slow at: the number of
+//! connections, and the time for the head of a request, for the next piece of its body, for
+//! accepting the response, and between two requests. A connection over the limit waits in the
 //! kernel's queue until another one ends.
 
 use std::future::Future;
@@ -33,31 +33,33 @@ use super::problem::Problem;
 use crate::clock::real_sleep;
 use crate::store::Unfinished;
 
-/// The largest head of a request, and what is kept of its body at once.
+/// Maximum size of a request's head, and of the part of its body buffered at once.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// After an error that is not of one connection: no file is left, for example.
+/// Pause after an accept error that does not concern one connection, such as no free file
+/// descriptor.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Until an answer begins; a long poll may wait beyond it.
+/// Time until a response must begin; a long poll extends it by its own wait.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const WAIT_SECONDS_MAX: u64 = 60;
 const CONNECTIONS_MAX: usize = 8192;
 
-/// What a client may take.
+/// Limits for clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// At once; further ones wait.
+    /// Maximum number of open connections; further ones wait.
     pub connections: usize,
-    /// From the first byte of a request's head, or from the connection, to its last.
+    /// Time for a whole request head, from its first byte, or from the connection for the first
+    /// one.
     pub head: Duration,
-    /// For the next piece of a body, and for taking the next piece of an answer.
+    /// Time for the next piece of a body, and for accepting the next piece of a response.
     pub stall: Duration,
-    /// Between two requests.
+    /// Time between two requests.
     pub idle: Duration,
 }
 
 impl Limits {
-    /// Half of the files that the process may have open are for connections; as many as the system
-    /// allows are asked for.
+    /// Raises the limit of open files to the system's maximum, and uses half of them for
+    /// connections.
     pub fn of_process() -> Self {
         let mut files = getrlimit(Resource::Nofile);
         let raised = Rlimit {
@@ -80,7 +82,7 @@ impl Limits {
     }
 }
 
-/// Answers until it is to stop; then until the requests in hand are answered.
+/// Serves until `stop`; then finishes the requests in progress.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let open = TaskTracker::new();
@@ -111,7 +113,7 @@ async fn next(
             Ok((stream, _)) => return (stream, place),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "no connection can be accepted");
+                tracing::error!(%error, "accepting a connection failed; retrying");
                 real_sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
@@ -164,7 +166,7 @@ async fn connection(stream: TcpStream, router: Router, limits: Limits, stop: Can
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
@@ -174,16 +176,16 @@ fn deadline(after: Duration) -> Deadline {
     Box::pin(real_sleep(after))
 }
 
-/// A connection whose client may be slow only for so long. hyper's own limit for a head runs from
-/// the request before, so it is the one for idle connections.
+/// A connection that limits how slow its client may be. hyper's own limit for a head runs from the
+/// previous request, so it serves as the limit for idle connections.
 struct Socket {
     stream: TcpStream,
-    /// A request is being read or answered.
+    /// Whether a request is being read or answered.
     is_busy: Arc<AtomicBool>,
     limits: Limits,
-    /// For the rest of a head, once it has begun.
+    /// Deadline for the rest of a head, once it has begun.
     head: Option<Deadline>,
-    /// For the client to take something of the answer.
+    /// Deadline for the client to accept part of the response.
     writing: Option<Deadline>,
 }
 
@@ -265,7 +267,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Until an answer has been handed over whole.
+/// Marks the connection as busy until a response has been sent completely.
 struct Busy(Arc<AtomicBool>);
 
 impl Drop for Busy {
@@ -299,8 +301,8 @@ impl hyper::body::Body for Answer {
     }
 }
 
-/// An answer begins within a minute, and what a long poll asked for; how long a stream then goes on
-/// is its own business.
+/// Ensures that a response begins within a minute plus the wait of a long poll; how long a stream
+/// then lasts is up to the stream.
 pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
     let asked = request
         .uri()
@@ -314,8 +316,8 @@ pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
         .min(WAIT_SECONDS_MAX);
     let within = ANSWER_WITHIN + Duration::from_secs(wait);
     let mut answer = std::pin::pin!(next.run(request));
-    // Dropped before the answer is: a statement under way is given up with it, when the client goes
-    // away or the time is over.
+    // Dropped before the answer is: when the client disconnects or the time is over, the running
+    // statement is given up with it.
     let unfinished = Unfinished::default();
     tokio::select! {
         answer = &mut answer => {
@@ -323,8 +325,8 @@ pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
             answer
         }
         () = real_sleep(within) => {
-            tracing::warn!(within_seconds = within.as_secs(), "a request took too long and was given up");
-            Problem::unavailable("the answer took too long; ask for less, or try again").into_response()
+            tracing::warn!(within_seconds = within.as_secs(), "request timed out");
+            Problem::unavailable("the request took too long; ask for less, or try again").into_response()
         }
     }
 }

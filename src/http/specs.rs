@@ -9,28 +9,19 @@ use bakeoff_domain::finding::{Severity, capped};
 use bakeoff_domain::ids::{ProfileId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
 use bakeoff_planner::lint::{self, Document};
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
 use super::heavy::{self, aside};
-use super::page::{self, Page};
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
+use crate::api::page::Page;
+use crate::api::specs::{ProfileView, WorkloadView};
 use crate::app::App;
 use crate::ids;
 use crate::store::specs::{self, StoredProfile, StoredWorkload};
-
-/// One version of a workload.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct WorkloadView {
-    id: WorkloadId,
-    /// Counts from 1 for each name. The same content again is the same version.
-    version: i32,
-    created_at: DateTime<Utc>,
-    spec: WorkloadSpec,
-}
 
 fn workload_view(stored: StoredWorkload) -> WorkloadView {
     WorkloadView {
@@ -39,18 +30,6 @@ fn workload_view(stored: StoredWorkload) -> WorkloadView {
         created_at: stored.created_at,
         spec: stored.spec,
     }
-}
-
-/// One version of an instance profile.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct ProfileView {
-    id: ProfileId,
-    name: String,
-    /// Counts from 1 for each name.
-    version: i32,
-    instance_type: String,
-    created_at: DateTime<Utc>,
-    spec: ProfileSpec,
 }
 
 fn profile_view(stored: StoredProfile) -> ProfileView {
@@ -64,7 +43,7 @@ fn profile_view(stored: StoredProfile) -> ProfileView {
     }
 }
 
-/// A profile to be stored.
+/// An instance profile to store.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewProfile {
     name: String,
@@ -91,8 +70,8 @@ pub(super) fn name_error(name: &str) -> Option<FieldError> {
     })
 }
 
-/// What makes no sense in any experiment is not stored. A refusal may hold for one instance, and
-/// not for two.
+/// Rejects documents that are invalid in any experiment. A refusal may apply to one instance but
+/// not to two, so it does not count.
 async fn reject_unsound(document: Document) -> Result<(), Problem> {
     let findings = aside(move || lint::document(&document, &[])).await?;
     let errors: Vec<FieldError> = capped(findings)

@@ -1,4 +1,4 @@
-//! Spending: the ledger added up by day, experiment or trial.
+//! Spending: the ledger summed by day, experiment or trial.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
-use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -17,18 +17,19 @@ use super::extract::Params;
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
 use super::{heavy, page};
+use crate::api::money::{Spending, SpendingRow};
 use crate::app::App;
 use crate::store::money::spending::{By, Saved, Span, Spent};
 
 const DAYS_DEFAULT: i64 = 30;
 const DAYS_MAX: i64 = 400;
-/// Groups times components of one answer.
+/// Maximum of groups times components in one answer.
 const ROWS_MAX: i64 = 50_000;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GroupBy {
-    /// Of UTC: a job that ran over midnight counts on both.
+    /// Day in UTC: a job that ran over midnight counts on both days.
     #[default]
     Day,
     Experiment,
@@ -44,39 +45,19 @@ pub(super) struct SpendingParams {
     #[serde(default)]
     #[param(inline)]
     group_by: GroupBy,
-    /// Of this experiment only.
+    /// Only this experiment.
     experiment_id: Option<ExperimentId>,
-    /// What was used from here on; 30 days before `until` when absent.
+    /// Include usage from this time on; 30 days before `until` when absent.
     from: Option<DateTime<Utc>>,
-    /// Until here, exclusive; now when absent.
+    /// Include usage before this time; now when absent.
     until: Option<DateTime<Utc>>,
-    /// Instead of the Accept header: for browsers and `pandas.read_csv`.
+    /// Overrides the Accept header: for browsers and `pandas.read_csv`.
     #[param(inline)]
     format: Option<Format>,
 }
 
-/// Day, experiment, trial: those that are grouped by.
+/// Day, experiment, trial: set for the ones grouped by.
 type Group = (Option<DateTime<Utc>>, Option<Uuid>, Option<Uuid>);
-
-/// What was spent in one group, settled.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-pub(super) struct SpendingRow {
-    day: Option<NaiveDate>,
-    experiment_id: Option<ExperimentId>,
-    trial_id: Option<TrialId>,
-    training_usd: Usd,
-    warm_pool_usd: Usd,
-    storage_usd: Usd,
-    /// Jobs that ran astray.
-    stray_usd: Usd,
-    /// Reading metrics.
-    cloudwatch_usd: Usd,
-    total_usd: Usd,
-    /// True while a part of it is an estimate.
-    estimated: bool,
-    /// What managed spot did not bill; by day, on that of the attempt's end.
-    spot_saved_usd: Usd,
-}
 
 const COLUMNS: &[(&str, Kind)] = &[
     ("day", Kind::Text),
@@ -85,27 +66,17 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("training_usd", Kind::Real),
     ("warm_pool_usd", Kind::Real),
     ("storage_usd", Kind::Real),
-    ("stray_usd", Kind::Real),
+    ("orphaned_jobs_usd", Kind::Real),
     ("cloudwatch_usd", Kind::Real),
     ("total_usd", Kind::Real),
     ("estimated", Kind::Flag),
     ("spot_saved_usd", Kind::Real),
 ];
 
-/// What was spent.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct Spending {
-    currency: String,
-    from: DateTime<Utc>,
-    until: DateTime<Utc>,
-    rows: Vec<SpendingRow>,
-    total: SpendingRow,
-}
-
-/// What was spent
+/// Spending of the project
 ///
-/// The settled ledger of the project, added up. What runs is settled at its end; the comparison
-/// shows what it has cost so far.
+/// Settled costs, grouped. Running jobs are settled when they end; the comparison shows their cost
+/// so far.
 #[utoipa::path(get, path = "/v1/spending", operation_id = "getSpending", tag = "projects", params(SpendingParams),
     responses((status = 200, description = "The table",
         content((Spending = "application/json"), (String = "text/csv"), (String = "application/x-ndjson"),
@@ -127,7 +98,7 @@ pub(super) async fn spending(
     if i64::try_from(spent.len()).unwrap_or(i64::MAX) > ROWS_MAX {
         return Err(page::parameter(
             "group_by",
-            "there are too many groups; name an experiment_id, or a shorter span",
+            "too many groups; give an experiment_id or a shorter period",
         ));
     }
     let saved = app.store.saved_by_spot(&span, by).await?;
@@ -151,12 +122,12 @@ fn span(params: &SpendingParams, project: ProjectId, now: DateTime<Utc>) -> Resu
     let until = params.until.unwrap_or(now);
     let usual = until.checked_sub_signed(TimeDelta::days(DAYS_DEFAULT));
     let Some(from) = params.from.or(usual) else {
-        return Err(page::parameter("until", "it is too long ago"));
+        return Err(page::parameter("until", "too far in the past"));
     };
     if !(TimeDelta::zero()..=TimeDelta::days(DAYS_MAX)).contains(&(until - from)) {
         return Err(page::parameter(
             "from",
-            format!("it is not within the {DAYS_MAX} days before `until`"),
+            format!("must be within the {DAYS_MAX} days before `until`"),
         ));
     }
     Ok(Span {
@@ -167,7 +138,7 @@ fn span(params: &SpendingParams, project: ProjectId, now: DateTime<Utc>) -> Resu
     })
 }
 
-/// Rows by group, in their order, and what they come to.
+/// Rows by group, in order, and their total.
 struct Summed {
     rows: Vec<SpendingRow>,
     total: SpendingRow,
@@ -213,7 +184,7 @@ impl SpendingRow {
             "training" => self.training_usd += usd,
             "warm_pool" => self.warm_pool_usd += usd,
             "storage" => self.storage_usd += usd,
-            "stray" => self.stray_usd += usd,
+            "orphaned_job" => self.orphaned_jobs_usd += usd,
             _ => self.cloudwatch_usd += usd,
         }
     }

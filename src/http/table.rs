@@ -1,5 +1,5 @@
-//! Tables in four formats, with the same columns in all: JSON, CSV, NDJSON, Parquet. What is in a
-//! table is not decided here.
+//! Tables in four formats, with the same columns in all: JSON, CSV, NDJSON, Parquet. The content of
+//! a table is decided elsewhere.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use utoipa::ToSchema;
 use super::heavy::aside;
 use super::problem::Problem;
 
-/// Values that are handed to an encoder at once.
+/// Number of values passed to an encoder at once.
 const WRITE_BATCH: usize = 16_384;
 
-/// How a table is written.
+/// The format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Format {
@@ -34,7 +34,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What `?format=` or else the Accept header asks for; JSON when neither does.
+    /// The format requested with `?format=`, or else with the Accept header; JSON by default.
     pub(super) fn chosen(asked: Option<Self>, headers: &HeaderMap) -> Self {
         let accepted = headers
             .get(header::ACCEPT)
@@ -69,7 +69,7 @@ pub(super) enum Column {
     Time(Vec<Option<DateTime<Utc>>>),
 }
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -90,7 +90,7 @@ impl Column {
         }
     }
 
-    /// Of values as they are in JSON.
+    /// Converts JSON values.
     pub(super) fn of(kind: Kind, values: impl Iterator<Item = Value>) -> Self {
         match kind {
             Kind::Text => Self::Text(
@@ -105,7 +105,7 @@ impl Column {
         }
     }
 
-    /// As text; empty for an empty cell, `NaN` and `inf` as every reader of CSV knows them.
+    /// A cell as text: empty for an empty cell, `NaN` and `inf` as every CSV reader knows them.
     fn text(&self, row: usize) -> String {
         match self {
             Self::Text(cells) => cells.get(row).cloned().flatten().unwrap_or_default(),
@@ -177,10 +177,10 @@ fn rfc3339(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
 
-/// A table by name and column.
+/// A table: named columns.
 pub(super) type Table = Vec<(&'static str, Column)>;
 
-/// Rows of one type as a table; `kinds` names its columns in the order of its fields.
+/// Renders rows of one type as a table; `kinds` names its columns in the order of its fields.
 pub(super) async fn rows<T: Serialize + Send + 'static>(
     format: Format,
     kinds: &'static [(&'static str, Kind)],
@@ -200,7 +200,7 @@ pub(super) async fn rows<T: Serialize + Send + 'static>(
     .await
 }
 
-/// A table as a response; it is put together and written aside.
+/// Renders a table as a response; it is built and written off the async workers.
 pub(super) async fn respond(
     format: Format,
     table: impl FnOnce() -> Table + Send + 'static,
@@ -208,7 +208,7 @@ pub(super) async fn respond(
     let body = aside(move || encode(format, &table()))
         .await?
         .map_err(|what| {
-            tracing::error!(what, "a table could not be written");
+            tracing::error!(what, "writing a table failed");
             Problem::internal()
         })?;
     let kind = match format {
@@ -230,7 +230,7 @@ fn encode(format: Format, table: &Table) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Names of a row's fields, in their order.
+/// Names of a row's fields, in order.
 #[cfg(test)]
 pub(super) fn fields<T: Serialize>(row: &T) -> Vec<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -273,8 +273,8 @@ fn csv(table: &[(&str, Column)]) -> Result<Vec<u8>, csv::Error> {
         .map_err(|error| csv::Error::from(error.into_error()))
 }
 
-/// One row group, every column optional, Snappy. Whole numbers and times are written as
-/// differences, and only text with a dictionary: of a measured series no value comes twice.
+/// One row group, every column optional, Snappy. Integers and times are delta-encoded, and only
+/// text uses a dictionary: values of a measured series rarely repeat.
 fn parquet(table: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
     let fields: Vec<String> = table
         .iter()

@@ -1,4 +1,4 @@
-//! Trials: one candidate of an experiment, and its attempts. Its measured series are in
+//! Trials: one candidate of an experiment, and its attempts. Measured series are in
 //! [`super::samples`].
 
 use axum::Json;
@@ -7,9 +7,9 @@ use bakeoff_domain::ids::TrialId;
 
 use super::auth::Caller;
 use super::extract::Id;
-use super::page::Page;
 use super::problem::{Problem, Problems};
-use crate::api::{AttemptView, TrialView};
+use crate::api::page::Page;
+use crate::api::trials::{AttemptView, TrialView};
 use crate::app::App;
 use crate::read;
 use crate::store::trials::Trial;

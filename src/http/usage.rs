@@ -1,20 +1,21 @@
-//! What watching costs: our own calls to AWS, by operation and per job-hour; and `/metrics` for
+//! The cost of watching: our own calls to AWS, by operation and per job-hour; and `/metrics` for
 //! Prometheus.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::money::{Usd, cost};
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use bakeoff_domain::money::cost;
+use chrono::{DurationRound, TimeDelta};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::extract::Params;
 use super::ops;
 use super::problem::{Problem, Problems};
+use crate::api::operations::{AwsUsage, OperationUsage};
 use crate::app::App;
 
 const HOURS_MAX: u32 = 24 * 31;
@@ -23,45 +24,13 @@ const HOURS_MAX: u32 = 24 * 31;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UsageParams {
-    /// Full hours back from now, 1 to 744; 24 when absent.
+    /// Number of full hours back from now, 1 to 744; 24 when absent.
     hours: Option<u32>,
 }
 
-/// Our calls of one AWS operation.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct OperationUsage {
-    operation: String,
-    calls: i64,
-    /// Answered with a throttle.
-    throttled: i64,
-    /// Ended without a certain answer.
-    failed: i64,
-    /// Calls for each hour that a job was watched; empty while none was.
-    calls_per_job_hour: Option<f64>,
-    /// Calls per second that this replica paces itself at: learnt from throttles, or known.
-    paced_at_calls_per_second: Option<f64>,
-}
-
-/// What watching cost.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct AwsUsage {
-    since: DateTime<Utc>,
-    until: DateTime<Utc>,
-    /// Hours that jobs were watched, over all projects.
-    job_hours: f64,
-    operations: Vec<OperationUsage>,
-    /// Calls to SageMaker and CloudWatch; S3 is listed, and not in this figure.
-    calls_per_job_hour: Option<f64>,
-    /// What CloudWatch bills: metrics requested.
-    metrics_requested: i64,
-    /// Measured, at $0.01 for 1,000 metrics requested.
-    metrics_usd: Usd,
-    metrics_usd_per_job_hour: Option<f64>,
-}
-
-/// Our own calls to AWS
+/// AWS API usage
 ///
-/// Counted by every replica, added up each minute.
+/// Counted by every replica and summed each minute.
 #[utoipa::path(get, path = "/v1/aws-usage", operation_id = "getAwsUsage", tag = "operations", params(UsageParams),
     responses((status = 200, description = "By operation and per job-hour", body = AwsUsage), Problems))]
 pub(super) async fn aws_usage(
@@ -72,7 +41,7 @@ pub(super) async fn aws_usage(
     let hours = params.hours.unwrap_or(24);
     if !(1..=HOURS_MAX).contains(&hours) {
         return Err(Problem::bad_parameter(
-            format!("hours is {hours}; give 1 to {HOURS_MAX}"),
+            format!("hours must be 1 to {HOURS_MAX}, not {hours}"),
             Vec::new(),
         ));
     }
@@ -121,8 +90,7 @@ pub(super) async fn aws_usage(
 
 /// Metrics for Prometheus
 ///
-/// Needs a key, as everything does: `authorization: {credentials: bk_…}` in the scrape
-/// configuration.
+/// Requires a key: set `authorization: {credentials: bk_…}` in the scrape configuration.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((status = 200, description = "Text exposition format", body = String, content_type = "text/plain"), Problems))]
 pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Response, Problem> {

@@ -1,5 +1,5 @@
-//! Curves of a metric: against steps, hours and dollars, of trials and runs together. Rollups only:
-//! three queries, however many.
+//! Convergence curves of a metric against steps, hours and dollars, for trials and external runs
+//! together. Reads rollups only, in three queries regardless of the number of curves.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
 use super::{Evidence, Selection, load};
-use crate::api::{Convergence, CurvePoint, TargetView};
+use crate::api::comparison::{Convergence, CurvePoint, TargetView};
 use crate::read::figures::preferred;
 use crate::store::runs::Run;
 use crate::store::trials::{Attempt, Trial};
 use crate::store::{Store, StoreError};
 
-/// What a curve is of.
+/// The trial or run that a curve describes.
 struct Subject {
     id: Uuid,
     candidate: String,
@@ -29,7 +29,7 @@ struct Subject {
     tokens_per_step: Option<f64>,
 }
 
-/// The curves of one metric, and where each reached a target.
+/// The curves of one metric, and where each of them reached a target.
 pub async fn curves(
     store: &Store,
     selection: &Selection,
@@ -140,8 +140,8 @@ async fn subjects(
     Ok(subjects)
 }
 
-/// An attempt's time with instances, and what an hour of it costs: of spot what it was billed, once
-/// that is known.
+/// An attempt's time with instances, and its cost per hour. For spot, the cost is what was billed,
+/// once known.
 fn stretch(trial: &Trial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Stretch> {
     let from = attempt.started_at?;
     let until = attempt.ended_at.unwrap_or(now).max(from);

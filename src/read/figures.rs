@@ -1,5 +1,5 @@
-//! Figures of trials and runs: of each metric the series that is believed, its steady mean and its
-//! latest value. Two queries, however many subjects; points are never read.
+//! Figures of trials and external runs: for each metric the preferred series, its steady mean and
+//! its latest value. Two queries, however many subjects; points are never read.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::store::series::Series;
 use crate::store::{Store, StoreError};
 
-/// What tables show of a metric over time: everything else is last values.
+/// Metrics that tables show as steady means; all others are shown as latest values.
 const STEADY: [&str; 5] = [
     metric::TOKENS_PER_SECOND,
     metric::SAMPLES_PER_SECOND,
@@ -22,18 +22,18 @@ const STEADY: [&str; 5] = [
 ];
 const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
 
-/// Figures of some subjects.
+/// Figures of several subjects.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// The believed series of each subject: a handful.
+    /// The preferred series of each subject, only a handful.
     series: BTreeMap<Uuid, Vec<Series>>,
     steady: BTreeMap<i32, Option<Steady>>,
-    /// Rollups of unsettled series, which may still run.
+    /// Rollups of unsettled series, whose subjects may still be running.
     buckets: BTreeMap<i32, Vec<Bucket>>,
 }
 
-/// Of the series of one metric of a subject, the one that is believed: of the best source that has
-/// points. They come ordered by subject and metric, and stay so.
+/// Selects one series per subject and metric: the one from the best source that has points. The
+/// input is ordered by subject and metric, and the order is kept.
 pub fn preferred(series: Vec<Series>) -> Vec<Series> {
     let mut best: Vec<Series> = Vec::with_capacity(series.len());
     for one in series.into_iter().filter(|one| one.points > 0) {
@@ -126,7 +126,8 @@ impl Figures {
         self.of(subject).filter_map(|one| one.last_at).max()
     }
 
-    /// Steps done: as the points of the newest series carry them, else as a metric of its own.
+    /// Steps completed: from the points of the newest series that carries steps, otherwise from the
+    /// step metric.
     pub fn step(&self, subject: Uuid) -> Option<i64> {
         let carried = self
             .of(subject)
@@ -136,7 +137,7 @@ impl Figures {
         carried.or_else(|| whole(self.last(subject, metric::STEP)?))
     }
 
-    /// Steps over time, for an estimate; only of what may still run.
+    /// Steps over time, for an estimate; only for subjects that may still be running.
     pub fn progress(&self, subject: Uuid) -> Vec<Progress> {
         let carrying = self
             .of(subject)

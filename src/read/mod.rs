@@ -17,9 +17,9 @@ use bakeoff_domain::ranking::recommend::{Outcome, Recommendation, Tokens, recomm
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::api::{
-    AttemptView, Comparison, ComparisonRow, ComparisonTable, ExperimentView, TrialView,
-};
+use crate::api::comparison::{Comparison, ComparisonRow, ComparisonTable};
+use crate::api::experiments::ExperimentView;
+use crate::api::trials::{AttemptView, TrialView};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
 use crate::store::money::ledger::TrialCost;
@@ -27,14 +27,14 @@ use crate::store::runs::Run;
 use crate::store::trials::{Attempt, ShownTrial, Trial};
 use crate::store::{Store, StoreError};
 
-/// All that the tables and the ranking of some trials rest on.
+/// The data behind the tables and the ranking of a set of trials.
 #[derive(Default)]
 struct Evidence {
     trials: Vec<Trial>,
     attempts: BTreeMap<TrialId, Vec<Attempt>>,
     costs: BTreeMap<TrialId, TrialCost>,
     figures: Figures,
-    /// Of their instance types, everywhere, with their history.
+    /// Prices of the trials' instance types in all regions, with their history.
     prices: Vec<Price>,
 }
 
@@ -52,7 +52,8 @@ async fn load(
         .collect();
     types.sort_unstable();
     types.dedup();
-    // Costs after attempts: what is settled in between is then counted once, see `rows::so_far`.
+    // Load costs after attempts, so that whatever is settled in between is counted once; see
+    // `rows::so_far`.
     let (costs, figures, prices) = tokio::try_join!(
         store.trial_costs(experiments),
         Figures::load(store, &subjects),
@@ -76,8 +77,8 @@ fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
 }
 
 impl Evidence {
-    /// What an hour of the trial's instance costs at a moment: what was planned with may not be
-    /// what is paid by now.
+    /// Price per hour of the trial's instance at a given time, which may differ from the planned
+    /// price.
     fn price(&self, trial: &Trial, at: DateTime<Utc>) -> Option<Price> {
         let planned = trial.plan.price.as_ref()?;
         price::in_force(&self.prices, &planned.instance_type, &planned.region, at)
@@ -123,12 +124,12 @@ pub async fn comparison(
     })
 }
 
-/// What stands side by side.
+/// Experiments, trials and runs to compare.
 #[derive(Debug, Default)]
 pub struct Selection {
-    /// In the order of their rows.
+    /// In row order.
     pub experiments: Vec<Experiment>,
-    /// Of an experiment that was not asked for itself: these trials only.
+    /// Trials of experiments that were not requested as a whole: only these are shown.
     pub only: Vec<TrialId>,
     pub whole: Vec<ExperimentId>,
     pub runs: Vec<Run>,
@@ -147,7 +148,7 @@ impl Selection {
     }
 }
 
-/// Trials of any experiments, and runs, side by side: as many queries as for one experiment.
+/// Compares trials of any experiments with external runs, in as many queries as for one experiment.
 pub async fn comparison_of(
     store: &Store,
     selection: &Selection,
@@ -189,7 +190,7 @@ pub async fn comparison_of(
     })
 }
 
-/// The ranking: the one that the experiment was concluded with, else as it would be now;
+/// The ranking: the stored one of a concluded experiment, otherwise the current one, which is
 /// provisional while trials run.
 pub async fn recommendation(
     store: &Store,
@@ -204,17 +205,33 @@ pub async fn recommendation(
     decide(store, experiment, now).await
 }
 
-/// The ranking at the prices of now.
-pub async fn decide(
+/// The ranking at current prices, unless a plan is unreadable: a ranking without that trial must
+/// not replace a stored one.
+pub async fn decide_again(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Option<Recommendation>, StoreError> {
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
+    let is_readable = evidence.trials.iter().all(|trial| trial.is_readable);
+    Ok(is_readable.then(|| ranking(&evidence, experiment, now)))
+}
+
+/// The ranking at current prices.
+async fn decide(
     store: &Store,
     experiment: &Experiment,
     now: DateTime<Utc>,
 ) -> Result<Recommendation, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
+    Ok(ranking(&evidence, experiment, now))
+}
+
+fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Recommendation {
     let outcomes: Vec<Outcome> = evidence
         .trials
         .iter()
-        .map(|trial| outcome(&evidence, trial, now))
+        .map(|trial| outcome(evidence, trial, now))
         .collect();
     let tokens =
         experiment
@@ -225,14 +242,14 @@ pub async fn decide(
                 trial: workload.trial_tokens,
                 total: workload.total_tokens,
             });
-    Ok(recommend(&outcomes, &experiment.spec.objective, tokens))
+    recommend(&outcomes, &experiment.spec.objective, tokens)
 }
 
 fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
-    // From submission to SageMaker's own end: waiting for our budget, or for us to look, is not the
-    // instance's time.
+    // From submission to SageMaker's own end: waiting for our budget, or for our next poll, is not
+    // instance time.
     let wall: i64 = attempts
         .iter()
         .map(|one| {
@@ -267,7 +284,7 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
     }
 }
 
-/// An experiment as the API shows it.
+/// The API's view of an experiment.
 pub fn experiment_view(experiment: Experiment) -> ExperimentView {
     ExperimentView {
         id: experiment.id,
@@ -278,7 +295,7 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         reserved_usd: experiment.reserved_usd,
         settled_usd: experiment.settled_usd,
         paused_reason: experiment.paused_reason,
-        findings: experiment.findings,
+        findings: experiment.findings.into_iter().map(Into::into).collect(),
         spec: experiment.spec,
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
@@ -305,7 +322,7 @@ pub async fn trial_views(
     Ok(trials.into_iter().map(view).collect())
 }
 
-/// A trial as the API shows it.
+/// The API's view of a trial.
 pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
     let attempts = std::mem::take(&mut trial.attempts);
     TrialView {
@@ -317,7 +334,7 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
         experiment_id: trial.experiment_id,
         state: trial.state,
         reason: trial.reason,
-        plan: trial.plan,
+        plan: trial.plan.map(Into::into),
         created_at: trial.created_at,
         ended_at: trial.ended_at,
     }
@@ -343,7 +360,10 @@ fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> Att
         .zip(seconds(attempt.billable_seconds))
         .filter(|_| trial.is_spot);
     AttemptView {
-        interruptions: spot::interruptions(&attempt.transitions),
+        interruptions: spot::interruptions(&attempt.transitions)
+            .into_iter()
+            .map(Into::into)
+            .collect(),
         savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
         checkpoint_at: attempt.checkpoint_at,
         at_risk_usd: at_risk,
@@ -359,7 +379,7 @@ fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> Att
         training_seconds: attempt.training_seconds,
         billable_seconds: attempt.billable_seconds,
         billing_estimated: attempt.billing_estimated,
-        transitions: attempt.transitions,
+        transitions: attempt.transitions.into_iter().map(Into::into).collect(),
         planned_at: attempt.planned_at,
         started_at: attempt.started_at,
         ended_at: attempt.ended_at,

@@ -1,11 +1,11 @@
-//! Rows of the comparison: what one trial or one external run did and cost, from its figures, its
-//! attempts and its plan. Pure: what they rest on has been read already.
+//! Comparison rows: what one trial or one external run did and cost, from its figures, its attempts
+//! and its plan. Pure: all input has been read already.
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::lifecycle::spot;
-use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptState, RunState, TrialState};
 use bakeoff_domain::measure::eta::{self, NoEta};
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::bill::{self, Agreed, Usage};
@@ -20,13 +20,13 @@ use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
 use super::{Evidence, total};
-use crate::api::{ComparisonRow, ExpectationView, RowKind};
+use crate::api::comparison::{ComparisonRow, ExpectationView, RowKind};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
-use crate::store::runs::{Run, RunState};
+use crate::store::runs::Run;
 use crate::store::trials::{Attempt, Trial};
 
-/// Each expectation beside what the rows that it is about have measured.
+/// Compares each expectation with the measured values of the matching rows.
 pub(super) fn expectations(
     expected: &[Expectation],
     rows: &[ComparisonRow],
@@ -60,7 +60,7 @@ pub(super) fn expectations(
     views
 }
 
-/// What a row's speed, shape and price say together, whatever it is of.
+/// Inputs for derived columns, the same for trials and runs.
 struct Shape<'a> {
     model: Option<&'a ModelShape>,
     global_batch: Option<u64>,
@@ -68,19 +68,19 @@ struct Shape<'a> {
     peak_tflops: Option<f64>,
     epoch_tokens: Option<u64>,
     planned_steps: Option<i64>,
-    /// Of all instances together.
+    /// Price of all instances together.
     usd_per_hour: Option<Usd>,
-    /// Billed over productive time; none when that is not known yet.
+    /// Billed time divided by productive time; none while unknown.
     billed_share: Option<f64>,
 }
 
 impl<'a> Shape<'a> {
-    /// Without what it costs.
+    /// The shape of a plan, without its cost.
     fn of_plan(plan: &TrialPlan, workload: Option<&'a WorkloadSpec>) -> Self {
         let instance = catalog::find(&plan.instance_type);
         Self {
             model: workload.map(|workload| &workload.model),
-            global_batch: Some(plan.global_batch),
+            global_batch: Some(plan.global_batch).filter(|batch| *batch > 0),
             accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
             peak_tflops: instance.and_then(InstanceType::peak_tflops),
             epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
@@ -91,7 +91,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// The columns that follow from figures and shape; the others are empty.
+/// The columns derived from figures and shape; the others stay empty.
 fn measured(
     figures: &Figures,
     id: Uuid,
@@ -140,7 +140,7 @@ fn measured(
     }
 }
 
-/// The columns of speed: what was measured, and what follows from it.
+/// The speed columns: measured values and what is derived from them.
 fn speed(figures: &Figures, id: Uuid, shape: &Shape<'_>) -> ComparisonRow {
     let steady = figures.steady(id, metric::TOKENS_PER_SECOND);
     let mean = steady.map(|steady| steady.mean);
@@ -174,7 +174,7 @@ fn speed(figures: &Figures, id: Uuid, shape: &Shape<'_>) -> ComparisonRow {
     }
 }
 
-/// Adds what is left of a training that has a planned end.
+/// Adds the remaining time and cost of a training run with a planned end.
 fn remaining(
     row: ComparisonRow,
     figures: &Figures,
@@ -257,7 +257,7 @@ pub(super) fn of_trial(
     }
 }
 
-/// Adds what a trial has cost, and how what was billed divides.
+/// Adds a trial's cost and how the billed time is divided.
 fn costs(
     row: ComparisonRow,
     evidence: &Evidence,
@@ -302,8 +302,8 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
         billed_share: Some(1.0),
     };
     let is_over = run.state != RunState::Running;
-    // What was reported is what is known of a run: its time is from its start to its end, or to the
-    // last point.
+    // Only reports are known about an external run: its time is from its start to its end, or to
+    // the last point.
     let begun = run.started_at.or(figures.first_at(run.id.0));
     let until = run.ended_at.or(figures.last_at(run.id.0));
     let seconds = begun
@@ -335,7 +335,7 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
 
 #[derive(Default)]
 struct Phases {
-    /// Waiting for instances: not billed.
+    /// Waiting for instances; not billed.
     starting: u64,
     pulling: u64,
     downloading: u64,
@@ -344,13 +344,13 @@ struct Phases {
 }
 
 impl Phases {
-    /// Of the image and of the data.
+    /// Loading the image and the data.
     fn loading(&self) -> u64 {
         self.pulling + self.downloading
     }
 }
 
-/// Time in SageMaker's phases, over all attempts.
+/// Time in each of SageMaker's phases, over all attempts.
 fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
     let mut phases = Phases::default();
     for transition in attempts
@@ -375,20 +375,20 @@ fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
     phases
 }
 
-/// How the billed seconds of ended attempts divide; together 1.
+/// How the billed seconds of ended attempts are divided; the shares add up to 1.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// From the beginning of billing: pulling the image, and what SageMaker names no phase for.
+    /// From the start of billing: pulling the image, and time outside SageMaker's named phases.
     setup: f64,
     downloading: f64,
     training: f64,
     uploading: f64,
-    /// Of attempts that did not complete, whatever they did.
+    /// Attempts that did not complete, in all their phases.
     wasted: f64,
 }
 
-/// Managed spot bills less than the time it runs; what it bills is taken to divide as its time
-/// does.
+/// Managed spot bills less than the running time; the billed time is assumed to divide in the same
+/// proportions.
 fn shares(attempts: &[Attempt]) -> Option<Shares> {
     let billed = |attempt: &Attempt| {
         attempt
@@ -430,7 +430,7 @@ fn shares(attempts: &[Attempt]) -> Option<Shares> {
     Some(sum)
 }
 
-/// What some of an attempt's seconds cost, at the prices in force while it ran.
+/// The cost of the given seconds of an attempt, at the prices in force while it ran.
 fn billed(
     evidence: &Evidence,
     trial: &Trial,
@@ -438,12 +438,12 @@ fn billed(
     until: DateTime<Utc>,
     seconds: u64,
 ) -> Usd {
-    let (Some(from), Some(price)) = (attempt.started_at, trial.plan.price.as_ref()) else {
+    let Some(from) = attempt.started_at else {
         return Usd::ZERO;
     };
     let usage = Usage {
         instance_type: trial.plan.instance_type.clone(),
-        region: price.region.clone(),
+        region: trial.region.clone(),
         count: trial.plan.instance_count,
         from,
         until: until.max(from),
@@ -463,7 +463,7 @@ fn billed(
         .sum()
 }
 
-/// What attempts cost that did not complete.
+/// The cost of attempts that did not complete.
 fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
     let lost = attempts
         .iter()
@@ -475,9 +475,9 @@ fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
     cost.sum()
 }
 
-/// What running attempts have certainly cost: from the beginning of billing to when they were last
-/// known to run, but for waiting. Never more than will be settled, so it never falls. What spot
-/// saves is known only at the end: it counts what it costs at least.
+/// Lower bound on the cost of running attempts: from the start of billing to when they were last
+/// known to run, without waiting time. It never exceeds what will be settled, so it never falls.
+/// Spot savings are known only at the end, so spot counts its minimum cost.
 fn so_far(
     evidence: &Evidence,
     trial: &Trial,
@@ -507,7 +507,7 @@ fn so_far(
     cost.sum()
 }
 
-/// What ended spot attempts would have cost more on demand, for as long as they ran.
+/// How much more ended spot attempts would have cost on demand, for the time they ran.
 fn spot_saved(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Option<Usd> {
     if trial.plan.purchase_option != PurchaseOption::Spot {
         return None;
@@ -532,8 +532,8 @@ fn interruptions(attempts: &[Attempt]) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Spot's billed share (billed over productive time, as in the ranking) is observed, so a spot
-/// trial has none before its end.
+/// The billed share: billed time divided by productive time, as in the ranking. For spot it is
+/// observed, so a spot trial has none before its end.
 fn billed_share(
     trial: &Trial,
     tokens_per_second: Option<f64>,

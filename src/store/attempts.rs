@@ -1,6 +1,7 @@
-//! Applying decisions to a claimed trial and its attempt, up to its end ([`crate::store::money::settling`]). Each
-//! function is one transaction, fenced by the lease token: [`Applied::Stale`] means that another
-//! scheduler has the trial now, and nothing was changed.
+//! Applies decisions to a claimed trial and its attempt, up to the attempt's end
+//! ([`crate::store::money::settling`]). Each function is one transaction, fenced by the lease
+//! token: [`Applied::Stale`] means that another scheduler now holds the trial and nothing was
+//! changed.
 
 mod looks;
 
@@ -29,26 +30,26 @@ use crate::store::{Store, StoreError, retried, warm_pools};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
     Done,
-    /// The lease has passed to somebody else: drop the work.
+    /// The lease has passed to another scheduler: drop the work.
     Stale,
-    /// The budget does not hold the reservation; nothing was changed.
+    /// The reservation does not fit into the budget; nothing was changed.
     OverBudget,
 }
 
-/// A create that has come to nothing so often in a row is an alarm: half an hour, with the backoff.
+/// Creates postponed in a row before an alarm: half an hour, with the backoff.
 const POSTPONED_ALARM: u32 = 10;
 
-/// After this long a finished job's whole metric window is read once more, and for the last time.
+/// How long after a job's end its whole metric window is read once more, for the last time.
 pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
 
-/// The lease is kept for the next step of the same tick, or given back.
+/// Whether the lease is kept for the next step of the same tick, or released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lease {
     Keep,
     Release,
 }
 
-/// When a trial is looked at again, and what it waits for.
+/// When a trial is due again, and what it waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct Due<'a> {
     at: DateTime<Utc>,
@@ -68,8 +69,8 @@ impl<'a> Due<'a> {
     }
 }
 
-/// Moves the trial on, if the lease is still ours. A cancel that came during the claim stays due at
-/// once.
+/// Moves the trial to its next state, if the lease is still ours. If a cancel arrived during the
+/// claim, the trial stays due at once.
 pub(super) async fn fenced(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -101,8 +102,8 @@ pub(super) async fn fenced(
     Ok(changed.rows_affected() == 1)
 }
 
-/// A trial's state while its attempt lives. Not the claimed one: the same claim may have planned
-/// the attempt.
+/// The trial's state while its attempt is living. Derived from the attempt, not from the state at
+/// the claim: the same claim may have planned the attempt.
 fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
     match attempt.state {
         _ if trial.stop_requested => TrialState::Stopping,
@@ -147,7 +148,7 @@ pub(super) fn event(
 }
 
 impl Store {
-    /// Gives claimed trials back without a change.
+    /// Releases the lease on a claimed trial without changing the trial's state.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn release_lease(
         &self,
@@ -171,9 +172,9 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a claimed trial back to the queue, not to be admitted before `at`. When it waits for
-    /// money, so do its experiment's other trials that need as much: they must not be tried one by
-    /// one while others could run.
+    /// Returns a claimed trial to the queue, not to be admitted before `at`. When it waits for
+    /// money, the experiment's other trials that need as much are held back too: otherwise they
+    /// would be tried one by one while others could run.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn requeue(
         &self,
@@ -184,7 +185,7 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         retried(|| async move {
             let mut tx = self.pool.begin().await?;
-            // All in one order, as a cancel takes them.
+            // Locked in the same order as by a cancel.
             let others = sqlx::query_scalar!(
                 r#"SELECT id FROM trials
                    WHERE id = $3 OR (experiment_id = $1 AND state = 'queued' AND stop_requested_at IS NULL AND due_at < $2
@@ -216,8 +217,8 @@ impl Store {
         .await
     }
 
-    /// Reserves the worst case and commits a new attempt with its name, before anything is sent to
-    /// AWS.
+    /// Reserves the worst case and commits a new attempt with its job name, before anything is sent
+    /// to AWS.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn plan_attempt(
         &self,
@@ -323,14 +324,14 @@ impl Store {
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
-        let message = format!("attempt {number} is {job_name}, {total} reserved");
+        let message = format!("attempt {number} planned as {job_name}, {total} reserved");
         events::insert(&mut tx, &event(trial, "planned", "info", &message), now).await?;
         crash::point("in_plan");
         tx.commit().await?;
         Ok(Applied::Done)
     }
 
-    /// The trial cannot be paid for and nothing of its experiment will be released: it is refused.
+    /// Refuses a trial: the budget cannot cover it, and nothing in its experiment will be released.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn refuse(
         &self,
@@ -356,7 +357,7 @@ impl Store {
         if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        // What is parked waits for a person.
+        // A parked trial waits for a person.
         let severity = if state == TrialState::Parked {
             "alarm"
         } else {
@@ -368,7 +369,8 @@ impl Store {
         Ok(Applied::Done)
     }
 
-    /// The trial's last scheduler died with it: said once, so that people see how long it took.
+    /// Records once that the trial's previous scheduler died and the trial was taken over, so that
+    /// people see how long it took.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_takeover(
         &self,
@@ -386,9 +388,9 @@ impl Store {
         Ok(())
     }
 
-    /// SageMaker runs something else than was asked for.
+    /// Records that SageMaker runs something other than what was requested.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn record_silent_drop(
+    pub async fn record_ignored_setting(
         &self,
         trial: &Claimed,
         difference: &Difference,
@@ -397,7 +399,7 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         events::insert(
             &mut tx,
-            &event(trial, "silent_drop", "warning", &difference.to_string()),
+            &event(trial, "setting_ignored", "warning", &difference.to_string()),
             now,
         )
         .await?;
@@ -405,7 +407,7 @@ impl Store {
         Ok(())
     }
 
-    /// The job exists and is ours.
+    /// Records that the job exists and is ours.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_running(
         &self,
@@ -436,7 +438,7 @@ impl Store {
             .checkpoint_interval_seconds
             .map(|seconds| now + TimeDelta::seconds(seconds.into()));
         sqlx::query!(
-            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, running_at = $3,
+            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
@@ -461,7 +463,7 @@ impl Store {
     }
 }
 
-/// A create was accepted: if its lane was in doubt, it is no longer.
+/// A create was accepted: if its quota pool was in doubt, it no longer is.
 async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreError> {
     sqlx::query!(
         r#"UPDATE quotas SET refused_at = NULL, held_until = NULL
@@ -474,18 +476,18 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
     Ok(())
 }
 
-/// What a look changed.
+/// What an observation changed.
 pub(super) struct Recorded {
-    /// The first time: how the job differs from what was asked for, to be told of once the trial is
-    /// locked.
+    /// On the first observation: how the job differs from the request. Written as events once the
+    /// trial is locked.
     pub(super) differences: Vec<NewEvent>,
-    /// Its status is another than was known.
+    /// Whether the job's status changed.
     pub(super) is_news: bool,
 }
 
-/// Writes what was seen. Only forwards: a replica of SageMaker's that lags describes what was, and
-/// a listing or an event may have told more meanwhile. An end is always news: nothing comes after
-/// it.
+/// Writes an observed job status, only ever forwards: a lagging SageMaker replica may describe an
+/// older state, and a listing or an event may have reported a newer one meanwhile. An end is always
+/// news, because nothing follows it.
 pub(super) async fn record_job(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -537,7 +539,7 @@ pub(super) async fn record_job(
     let differences = requested::differences(&request, &job.actual);
     let differences = differences
         .iter()
-        .map(|one| event(trial, "silent_drop", "warning", &one.to_string()))
+        .map(|one| event(trial, "setting_ignored", "warning", &one.to_string()))
         .collect();
     Ok(Recorded {
         differences,

@@ -1,24 +1,25 @@
-//! Our own calls to AWS, added up by hour of the domain clock; and the job-hours that they served.
+//! This installation's calls to AWS, summed per hour of the domain clock, and the job-hours they
+//! served.
 
 use chrono::{DateTime, Utc};
 
 use crate::store::{Store, StoreError};
 
-/// Calls of one operation.
+/// Calls to one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     pub operation: String,
     pub calls: i64,
-    /// Answered with a throttle.
+    /// Calls that AWS throttled.
     pub throttled: i64,
-    /// Ended without a certain answer.
+    /// Calls that ended without a definite answer.
     pub failed: i64,
-    /// Metrics requested from CloudWatch, which is what it bills.
+    /// Metrics requested from CloudWatch, the unit that it bills.
     pub metrics: i64,
 }
 
 impl Store {
-    /// Adds to the hour.
+    /// Adds tallies to an hour.
     pub async fn add_aws_calls(
         &self,
         hour_at: DateTime<Utc>,
@@ -44,7 +45,7 @@ impl Store {
         Ok(())
     }
 
-    /// Calls since a moment (a full hour), by operation.
+    /// Calls since a given time (a full hour), by operation.
     pub async fn aws_calls_since(&self, since: DateTime<Utc>) -> Result<Vec<Tally>, StoreError> {
         let rows = sqlx::query_as!(
             Tally,
@@ -58,7 +59,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// Hours that jobs were watched since a moment: from the record of the job to its end, or to
+    /// Hours of job watching since a given time: from when a job was recorded to its end, or to
     /// now.
     pub async fn job_hours_since(
         &self,
@@ -78,7 +79,7 @@ impl Store {
         .await?)
     }
 
-    /// Trials by state, of experiments that are not over.
+    /// Living trials by state.
     pub async fn living_trials_by_state(&self) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT state, count(*) AS "count!" FROM trials

@@ -1,4 +1,4 @@
-//! Checkpoints of running attempts: which are due for a look at S3, and what was found.
+//! Checkpoints of running attempts: which are due for a check in S3, and what was found.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::store::events::{self, NewEvent};
 use crate::store::{Store, StoreError};
 
-/// An attempt whose checkpoints are to be looked at.
+/// An attempt whose checkpoints are due for a check.
 #[derive(Debug, Clone)]
 pub struct CheckpointDue {
     pub attempt_id: AttemptId,
@@ -19,7 +19,7 @@ pub struct CheckpointDue {
     pub spec: CheckpointSpec,
     pub instance_count: u32,
     pub usd_per_hour: Usd,
-    /// While it trains: since when, without an interruption.
+    /// While the job trains: start of the current uninterrupted training.
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's secondary status, as last seen.
     pub secondary_status: Option<String>,
@@ -27,7 +27,7 @@ pub struct CheckpointDue {
 }
 
 impl Store {
-    /// Takes attempts whose checkpoints are due; found again after `hold`, should we die.
+    /// Claims attempts whose checkpoints are due. If we crash, they are due again after `hold`.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_checkpoints(
         &self,
@@ -63,9 +63,9 @@ impl Store {
             let spec = spec()
                 .ok_or_else(|| StoreError::corrupt("trials", row.trial_id, "checkpoint_s3_uri"));
             match spec {
-                // It keeps its hold, and keeps nobody else waiting.
+                // The row keeps its hold and does not delay the others.
                 Err(error) => {
-                    tracing::error!(%error, "checkpoints of a trial cannot be looked at");
+                    tracing::error!(%error, "checkpoint settings of a trial are unreadable; skipped");
                     None
                 }
                 Ok(spec) => Some(CheckpointDue {
@@ -86,7 +86,7 @@ impl Store {
         Ok(due.collect())
     }
 
-    /// Records the newest checkpoint; an alarm once, when the sync has stopped.
+    /// Records the newest checkpoint, and raises an alarm once when checkpoint syncing has stopped.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_checkpoint(
         &self,

@@ -1,5 +1,5 @@
-//! Closed series: their points in chunks of a thousand, at a fifth of the room. A write brings them
-//! back first.
+//! Compaction of closed series: points are packed into chunks of a thousand, which take a fifth of
+//! the space. A later write expands them again first.
 
 use bakeoff_domain::measure::rollup::Columns;
 use chrono::{DateTime, Utc};
@@ -10,8 +10,8 @@ use crate::store::{Store, StoreError};
 const CHUNK_POINTS: i64 = 1000;
 
 impl Store {
-    /// Moves points of series into chunks whose trial or run ended before a moment; returns how
-    /// many series.
+    /// Packs the points of series whose trial or run ended before the given time; returns the
+    /// number of series.
     pub async fn compact(
         &self,
         ended_before: DateTime<Utc>,
@@ -40,7 +40,7 @@ impl Store {
         Ok(ids.len())
     }
 
-    /// Drops the partitions of months before one that hold no points any more; returns how many.
+    /// Drops empty partitions of months before the given one; returns how many.
     pub async fn drop_empty_months(&self, before: DateTime<Utc>) -> Result<i32, StoreError> {
         let dropped = sqlx::query_scalar!(
             r#"SELECT drop_empty_samples_partitions($1) AS "dropped!""#,
@@ -51,7 +51,7 @@ impl Store {
         Ok(dropped)
     }
 
-    /// Forgets points (not rollups) of what ended before a moment.
+    /// Deletes points (not rollups) of trials and runs that ended before the given time.
     pub async fn forget_points(&self, ended_before: DateTime<Utc>) -> Result<u64, StoreError> {
         let gone = sqlx::query!(
             r#"DELETE FROM sample_chunks c USING series s LEFT JOIN trials t ON t.id = s.trial_id
@@ -85,7 +85,7 @@ async fn pack(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Points of a compacted series as live ones again.
+/// Turns a compacted series back into live points.
 pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
     let months = sqlx::query_scalar!(
         r#"SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC')::date AS "month!"
@@ -120,7 +120,7 @@ pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), Sto
     Ok(())
 }
 
-/// A thousand points, in order; no steps when the source knows none.
+/// Up to a thousand points, in order. No steps when the source reports none.
 #[derive(Debug)]
 pub(super) struct Chunk {
     sampled_at: Vec<DateTime<Utc>>,

@@ -1,11 +1,11 @@
-//! How far behind the background tasks are: when their oldest work became due.
+//! Lag of the background tasks: when their oldest pending work became due.
 
 use chrono::{DateTime, Utc};
 
 use crate::store::{Store, StoreError};
 
-/// When the oldest work of each task with a queue became due that is in nobody's hands (domain
-/// clock); none where nothing is queued. What failed is due again after its hold.
+/// For each task with a queue, when the oldest due work that no replica holds became due (domain
+/// clock); none where nothing is queued. Failed work is due again after its hold.
 #[derive(Debug, Clone)]
 pub struct OldestDue {
     scheduler: Option<DateTime<Utc>>,
@@ -15,11 +15,11 @@ pub struct OldestDue {
 }
 
 impl OldestDue {
-    /// Of a task by its name; none of one without a queue.
+    /// The value for a task, by name; none for a task without a queue.
     pub fn of(&self, task: &str) -> Option<Option<DateTime<Utc>>> {
         match task {
             "scheduler" => Some(self.scheduler),
-            "pools" => Some(self.pools),
+            "warm_pools" => Some(self.pools),
             "checkpoints" => Some(self.checkpoints),
             "ingester" => Some(self.ingester),
             _ => None,
@@ -28,7 +28,7 @@ impl OldestDue {
 }
 
 impl Store {
-    /// One look at the head of each queue's index.
+    /// Reads the head of each queue's index.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn oldest_due(&self) -> Result<OldestDue, StoreError> {
         Ok(sqlx::query_as!(

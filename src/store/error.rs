@@ -1,4 +1,4 @@
-//! What can go wrong in the store, by what the caller can do about it.
+//! Errors of the store, grouped by what the caller can do about them.
 
 use sqlx::postgres::PgQueryResult;
 use thiserror::Error;
@@ -6,29 +6,30 @@ use thiserror::Error;
 /// An error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    #[error("the database did not answer: {0}")]
+    #[error("database error: {0}")]
     Database(#[source] sqlx::Error),
-    /// A unique constraint, by its name.
-    #[error("a row breaks {constraint}")]
+    /// A unique constraint was violated; its name.
+    #[error("unique constraint {constraint} violated")]
     Conflict { constraint: String },
-    /// A value that the schema refuses: bad input that nobody caught before.
-    #[error("the schema refuses a value: {what}")]
+    /// The schema refused a value: bad input that earlier checks did not catch.
+    #[error("the schema refused a value: {what}")]
     Refused { what: String },
-    /// A row that this program cannot read: a fault of ours or of somebody's hand.
-    #[error("a row cannot be read: {table} {id}, column {column}")]
+    /// A row that this program cannot read: our bug, or a manual change.
+    #[error("unreadable row: {table} {id}, column {column}")]
     Corrupt {
         table: &'static str,
         id: String,
         column: &'static str,
     },
-    /// A row that has to be there is not. The transaction is undone: without its row, a change of
+    /// A required row is missing. The transaction is rolled back: without the row, a change of
     /// money or state would be lost.
-    #[error("a row is missing: {table} {id}")]
+    #[error("missing row: {table} {id}")]
     Missing { table: &'static str, id: String },
-    /// A row that is written once is there already: done again, money would be counted twice.
-    #[error("a row is there already: {table} of {id}")]
+    /// A row that must be written only once already exists: writing it again would count money
+    /// twice.
+    #[error("row already exists: {table} of {id}")]
     Twice { table: &'static str, id: String },
-    #[error("a migration failed: {0}")]
+    #[error("migration failed: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
 }
 
@@ -56,7 +57,8 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
-    /// Whether the database undid a transaction because of another: done again, it goes through.
+    /// Whether the database rolled the transaction back because of another one, so that a retry can
+    /// succeed.
     pub fn is_undone(&self) -> bool {
         let Self::Database(error) = self else {
             return false;
@@ -77,7 +79,7 @@ impl StoreError {
     }
 }
 
-/// That a statement found its one row.
+/// Checks that a statement affected exactly one row.
 pub(crate) fn found_one(
     done: &PgQueryResult,
     table: &'static str,
@@ -93,11 +95,11 @@ pub(crate) fn found_one(
     }
 }
 
-/// How often a transaction is done again that the database undid because of another.
+/// Retries of a transaction that the database rolled back because of another one.
 const RETRIES: u32 = 3;
 
-/// Does a transaction, and again when the database undid it because of another (a deadlock, a
-/// serialization failure).
+/// Runs a transaction, and retries it when the database rolls it back because of another one (a
+/// deadlock or a serialization failure).
 pub(crate) async fn retried<T, F>(mut transaction: impl FnMut() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,
@@ -106,7 +108,7 @@ where
         match transaction().await {
             Err(error) if error.is_undone() => {
                 metrics::counter!("bakeoff_transactions_retried_total").increment(1);
-                tracing::info!(%error, "a transaction was undone because of another; doing it again");
+                tracing::info!(%error, "transaction rolled back because of another one; retrying");
             }
             done => return done,
         }
@@ -114,7 +116,7 @@ where
     transaction().await
 }
 
-/// A count as a column has it. One that is no count is not taken for nothing.
+/// Converts a count from a column. An invalid count is an error, not zero.
 pub(crate) fn count<T: TryFrom<i64>>(
     value: impl Into<i64>,
     table: &'static str,
@@ -124,9 +126,9 @@ pub(crate) fn count<T: TryFrom<i64>>(
     T::try_from(value.into()).map_err(|_| StoreError::corrupt(table, id, column))
 }
 
-/// Writes a value of ours as JSON.
+/// Serialises one of our values as JSON.
 pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> Result<serde_json::Value, StoreError> {
     serde_json::to_value(value).map_err(|error| StoreError::Refused {
-        what: format!("it is no JSON: {error}"),
+        what: format!("not representable as JSON: {error}"),
     })
 }

@@ -1,11 +1,21 @@
-//! What happened, in order. Written in the transaction of the change it tells of.
+//! Events, in order. Each is written in the transaction of the change that it reports.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::api::EventView;
 use crate::store::{Store, StoreError};
+
+/// An event.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub id: i64,
+    pub trial_id: Option<TrialId>,
+    pub kind: String,
+    pub severity: String,
+    pub message: String,
+    pub recorded_at: DateTime<Utc>,
+}
 
 /// An event to be written.
 #[derive(Debug, Clone)]
@@ -13,15 +23,16 @@ pub struct NewEvent {
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
     pub trial_id: Option<TrialId>,
-    /// Dotted name, `trial.completed`.
+    /// Dotted name, such as `trial.completed`.
     pub kind: String,
     /// `info`, `warning` or `alarm`.
     pub severity: &'static str,
     pub message: String,
 }
 
-/// Events of an experiment are committed in the order of their ids (the lock is held to the end of
-/// the transaction), so that a reader who goes on after the last id it saw misses none.
+/// Inserts an event. Events of an experiment are committed in the order of their ids (the lock is
+/// held until the end of the transaction), so a reader that continues after the last id it saw
+/// misses none.
 pub(crate) async fn insert(
     tx: &mut PgConnection,
     event: &NewEvent,
@@ -49,7 +60,7 @@ pub(crate) async fn insert(
     Ok(())
 }
 
-/// The same for many, in two statements: the experiments' locks in order, then all rows.
+/// Inserts many events in two statements: the experiments' locks in order, then all rows.
 pub(crate) async fn insert_all(
     tx: &mut PgConnection,
     events: &[NewEvent],
@@ -89,14 +100,14 @@ pub(crate) async fn insert_all(
 }
 
 impl Store {
-    /// Events of an experiment (or of one of its trials) after an id, oldest first.
+    /// Events of an experiment (or of one of its trials) after the given id, oldest first.
     pub async fn events_after(
         &self,
         experiment: ExperimentId,
         trial: Option<TrialId>,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<EventView>, StoreError> {
+    ) -> Result<Vec<Event>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, trial_id, kind, severity, message, recorded_at FROM events
                WHERE experiment_id = $1 AND id > $2 AND ($3::uuid IS NULL OR trial_id = $3)
@@ -110,7 +121,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| EventView {
+            .map(|row| Event {
                 id: row.id,
                 trial_id: row.trial_id.map(TrialId),
                 kind: row.kind,

@@ -1,4 +1,4 @@
-//! Experiments: written whole with their trials in one transaction; listed by keyset; cancelled;
+//! Experiments: written together with their trials in one transaction, listed by keyset, cancelled,
 //! concluded.
 
 use bakeoff_domain::finding::Finding;
@@ -19,7 +19,7 @@ use crate::store::stored;
 use crate::store::trials::PlanColumns;
 use crate::store::{Store, StoreError, specs};
 
-/// An experiment as it is stored.
+/// A stored experiment.
 #[derive(Debug, Clone)]
 pub struct Experiment {
     pub id: ExperimentId,
@@ -37,7 +37,7 @@ pub struct Experiment {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
-/// Everything that a new experiment consists of, ids included.
+/// Everything that makes up a new experiment, ids included.
 #[derive(Debug)]
 pub struct NewExperiment<'a> {
     pub id: ExperimentId,
@@ -87,7 +87,7 @@ impl TryFrom<Row> for Experiment {
     }
 }
 
-/// Which experiments a list shows.
+/// Filter for lists of experiments.
 #[derive(Debug, Clone, Default)]
 pub struct ExperimentFilter {
     pub states: Option<Vec<String>>,
@@ -134,7 +134,7 @@ pub(crate) async fn insert(
         kind: "experiment.created".to_owned(),
         severity: "info",
         message: format!(
-            "{}: {} trials, {refused} of them refused",
+            "{}: {} trials, {refused} refused",
             new.spec.name,
             new.trials.len()
         ),
@@ -212,7 +212,7 @@ impl Store {
         Ok(self.experiments_by_id(project, &[id.0]).await?.pop())
     }
 
-    /// Those of the named ones that the project has, oldest first.
+    /// Experiments of a project by id, oldest first. Unknown ids are left out.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_by_id(
         &self,
@@ -234,8 +234,8 @@ impl Store {
         .collect()
     }
 
-    /// A page by keyset on the id (which sorts by creation): before it when newest come first, else
-    /// after it.
+    /// One page, by keyset on the id (which sorts by creation): ids before `from` when newest come
+    /// first, otherwise ids after it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments(
         &self,
@@ -245,7 +245,7 @@ impl Store {
         from: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Experiment>, StoreError> {
-        // Two statements: the index is walked in one direction or in the other.
+        // Two statements, because the index is scanned in one direction or the other.
         let rows = if newest_first {
             sqlx::query_as!(
                 Row,
@@ -294,7 +294,7 @@ impl Store {
         rows.into_iter().map(Experiment::try_from).collect()
     }
 
-    /// The recommendation that an experiment was concluded with.
+    /// The recommendation that concluded an experiment.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn recommendation(
         &self,
@@ -310,7 +310,7 @@ impl Store {
             .transpose()
     }
 
-    /// Experiments that are not over and run in another region than this service would look in.
+    /// Number of living experiments in regions other than this service's.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn living_elsewhere(&self, region: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
@@ -322,8 +322,8 @@ impl Store {
         .await?)
     }
 
-    /// Experiments whose trials are all over and whose metrics have all been read, which are not
-    /// concluded yet and depend on no price that is being applied; in order, those after one.
+    /// Experiments ready to be concluded, in order, after the given one: all trials are over, all
+    /// metrics have been read, and no price that they depend on is being applied.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_to_conclude(
         &self,
@@ -353,8 +353,9 @@ impl Store {
             .collect())
     }
 
-    /// Writes the recommendation and ends the experiment; false when somebody else did, or a change
-    /// of price that it depends on is being applied: the recommendation might rest on the old one.
+    /// Writes the recommendation and ends the experiment. False when another replica already did,
+    /// or when a relevant price change is being applied: the recommendation might rest on the old
+    /// price.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn conclude(
         &self,

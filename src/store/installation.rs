@@ -1,5 +1,5 @@
-//! The installation: its name in every job, the account that its jobs are in, and what its database
-//! knows of the fence.
+//! The installation: its name in every job, the account that owns its jobs, and the database's side
+//! of the fence.
 
 use bakeoff_domain::lifecycle::fence::FenceFacts;
 use chrono::{DateTime, Utc};
@@ -8,17 +8,16 @@ use uuid::Uuid;
 use crate::store::{Store, StoreError};
 
 impl Store {
-    /// The installation's eight hexadecimal digits, part of every job name.
+    /// The installation's id, eight hexadecimal digits, part of every job name.
     pub async fn installation(&self) -> Result<String, StoreError> {
         Ok(sqlx::query_scalar!("SELECT id FROM installation")
             .fetch_one(&self.pool)
             .await?)
     }
 
-    /// The account that the installation's jobs are in, once it has been seen; the first that is
-    /// seen stays.
+    /// The account that owns the installation's jobs, once known. The first account seen is kept.
     pub async fn pin_account(&self, seen: Option<&str>) -> Result<Option<String>, StoreError> {
-        // Jobs of before it was pinned say whose they are.
+        // Jobs from before the account was pinned show their account in their ARN.
         Ok(sqlx::query_scalar!(
             r#"UPDATE installation SET account = coalesce(account,
                    (SELECT substring(job_arn FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):') FROM attempts
@@ -30,8 +29,8 @@ impl Store {
         .await?)
     }
 
-    /// Where the fence is: the one that is known stays until it is forgotten, since a copy with
-    /// another one would be its own owner.
+    /// URI of the fence. A known URI is kept until the fence is forgotten, because a copy with
+    /// another URI would own its own fence.
     pub async fn fence_uri(&self, given: Option<&str>) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"UPDATE installation
@@ -44,9 +43,9 @@ impl Store {
         .await?)
     }
 
-    /// A person says that no other database of the installation lives: the fence may be taken over
-    /// once it has been silent, or be another. Where it is stays: without one, nothing would be
-    /// swept before something is submitted.
+    /// Records an operator's word that no other database of the installation lives: the fence may
+    /// be taken over once it has been silent, or be moved. Its URI is kept: without one, nothing
+    /// would be swept before something is submitted.
     pub async fn forget_fence(&self) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE installation SET fence_token = NULL, fence_next = NULL, fence_renewed_at = NULL, fence_has_rival = false"#
@@ -56,7 +55,7 @@ impl Store {
         Ok(())
     }
 
-    /// Another database renews the fence while this one lives.
+    /// Records that another database renews the fence while this one lives.
     pub async fn fence_has_rival(&self) -> Result<(), StoreError> {
         sqlx::query!("UPDATE installation SET fence_has_rival = true WHERE NOT fence_has_rival")
             .execute(&self.pool)
@@ -64,10 +63,10 @@ impl Store {
         Ok(())
     }
 
-    /// What the database knows of the fence, and which database it is: of which cluster, on which
-    /// server. A dump that is loaded, a database that is made from a template and a snapshot that
-    /// becomes a server of another address differ in that. A data directory that was copied and is
-    /// served at the same address (each embedded one is at 127.0.0.1) does not.
+    /// The database's fence state, and the identity of the database: its cluster and its server. A
+    /// loaded dump, a database created from a template, and a snapshot restored to a server with
+    /// another address all differ in that identity. A copied data directory served at the same
+    /// address (embedded ones are all at 127.0.0.1) does not.
     pub async fn fence(&self) -> Result<(FenceFacts, String), StoreError> {
         let row = sqlx::query!(
             r#"SELECT fence_token, fence_next, fence_renewed_at, fence_has_rival,
@@ -88,9 +87,9 @@ impl Store {
         Ok((facts, row.database))
     }
 
-    /// Says which token is about to be written; what was found is ours, though we may not have
-    /// heard that it was written. A fence that is taken over is followed by a sweep before anything
-    /// is submitted.
+    /// Announces the token about to be written. If the token found was our announced one, it is
+    /// ours, even if we never heard that the write succeeded. After a takeover of the fence, a
+    /// sweep must precede any submission.
     pub async fn fence_will_be(
         &self,
         next: Uuid,
@@ -109,7 +108,7 @@ impl Store {
         Ok(())
     }
 
-    /// The token has been written; false when somebody else is writing another.
+    /// Confirms that the token was written. False when another process is writing a different one.
     pub async fn fence_is(&self, token: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let written = sqlx::query!(
             r#"UPDATE installation SET fence_token = $1, fence_renewed_at = $2, fence_next = NULL, fence_has_rival = false
@@ -122,7 +121,7 @@ impl Store {
         Ok(written.rows_affected() == 1)
     }
 
-    /// Whether nothing may be submitted until all jobs of the installation have been listed.
+    /// Whether submissions must wait until all jobs of the installation have been listed.
     pub async fn sweep_is_due(&self) -> Result<bool, StoreError> {
         let is_due = sqlx::query_scalar!(
             r#"SELECT sweep_due_since IS NOT NULL AS "due!" FROM installation"#
@@ -130,8 +129,8 @@ impl Store {
         Ok(is_due.fetch_one(&self.pool).await?)
     }
 
-    /// All jobs of the installation have been listed since a moment, and every one is accounted
-    /// for.
+    /// Records a complete sweep: all jobs of the installation were listed since the given time, and
+    /// every one is accounted for.
     pub async fn swept(&self, began_at: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE installation SET sweep_due_since = NULL WHERE sweep_due_since <= $1",
@@ -142,16 +141,16 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a copied database an installation of its own: another name, no fence, and an end to
-    /// all that lived in it. What runs in AWS belongs to the installation that it was copied from,
-    /// and is left alone.
+    /// Turns a copied database into an installation of its own: a new name, no fence, and
+    /// everything living in it ended. Whatever runs in AWS belongs to the original installation and
+    /// is left alone.
     pub async fn make_new_installation(
         &self,
         id: &str,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let reason = "it belongs to the installation that this database was copied from";
+        let reason = "belongs to the installation that this database was copied from";
         sqlx::query!(
             r#"UPDATE attempts SET state = 'stopped', settled_at = $1, ended_at = coalesce(ended_at, $1),
                       quarantine_until = NULL, metrics_due_at = NULL, checkpoint_due_at = NULL,
@@ -195,7 +194,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         sqlx::query!(
-            "UPDATE stray_jobs SET settled_at = $1, due_at = NULL WHERE settled_at IS NULL",
+            "UPDATE orphaned_jobs SET settled_at = $1, due_at = NULL WHERE settled_at IS NULL",
             now
         )
         .execute(&mut *tx)

@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::store::error::found_one;
 use crate::store::{Store, StoreError};
 
-/// A key as authentication needs it.
+/// A key as needed for authentication.
 #[derive(Debug, Clone)]
 pub struct StoredKey {
     pub project_id: ProjectId,
@@ -26,11 +26,11 @@ pub struct Project {
     pub budget_usd: Option<Usd>,
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
-    /// Trials that may run at once.
+    /// Maximum number of concurrent trials.
     pub concurrent_trials_max: Option<u32>,
 }
 
-/// A key to be stored: never its secret.
+/// A key to be stored, never with its secret.
 #[derive(Debug)]
 pub struct NewKey<'a> {
     pub id: ApiKeyId,
@@ -41,7 +41,7 @@ pub struct NewKey<'a> {
 }
 
 impl Store {
-    /// The project of that name, made when there is none.
+    /// Finds the project of that name, or creates it.
     pub async fn ensure_project(
         &self,
         fresh: ProjectId,
@@ -135,9 +135,9 @@ impl Store {
         Ok(())
     }
 
-    /// A key that is neither revoked nor expired (in real time), as the database had it within the
-    /// last second: a revocation takes effect as fast, and a client that asks often does not ask
-    /// the database twice.
+    /// A key that is neither revoked nor expired (in real time), cached for up to one second: a
+    /// revocation takes effect within that time, and frequent requests do not query the database
+    /// each time.
     pub async fn live_key(
         &self,
         id: ApiKeyId,
@@ -187,7 +187,7 @@ impl Store {
     }
 }
 
-/// A key that was read a moment ago. Unknown ones are not remembered: an attacker's would be many.
+/// A recently read key. Unknown keys are not cached, because an attacker could send many.
 #[derive(Debug)]
 pub(super) struct KnownKey {
     key: StoredKey,

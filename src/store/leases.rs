@@ -1,10 +1,10 @@
-//! Leases on work that one replica does for all: a name, an owner, a term, an end on the database's
+//! Leases on work that one replica does for all: name, owner, term, and expiry on the database's
 //! clock.
 //!
 //! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the
 //! lease is lost, however sure its holder was. A write on behalf of a term locks the lease's row
-//! first, so a takeover waits for it or fences it. Leases on trials are taken with their claims
-//! ([`crate::store::queue`], [`crate::store::trials`]), and renewed here.
+//! first, so a takeover either waits for it or fences it. Leases on trials are taken with their
+//! claims ([`crate::store::queue`], [`crate::store::trials`]) and renewed here.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::store::session::interval;
 use crate::store::trials::Claimed;
 use crate::store::{Store, StoreError};
 
-/// Who takes leases on rows, and for how long.
+/// Owner and duration of leases on rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
     pub owner: &'a str,
     pub lease: Duration,
 }
 
-/// Who holds a lease, and for which term.
+/// The holder of a lease, and its term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Term {
     pub name: &'static str,
@@ -31,7 +31,7 @@ pub struct Term {
 }
 
 impl Store {
-    /// All jobs have been listed, and what the listing tells is written.
+    /// Records a complete listing whose results have been written.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn listed(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
@@ -45,7 +45,7 @@ impl Store {
         Ok(())
     }
 
-    /// When the last complete listing began, by the clock of whoever listed.
+    /// When the last complete listing began, by the lister's clock.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn last_listed(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!("SELECT max(listed_at) FROM leases")
@@ -53,7 +53,7 @@ impl Store {
             .await?)
     }
 
-    /// Takes a lease that is free or has run out.
+    /// Takes a lease that is free or expired.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn acquire_lease(
         &self,
@@ -81,7 +81,7 @@ impl Store {
         }))
     }
 
-    /// Prolongs a lease; false when it is lost.
+    /// Renews a lease; false when it is lost.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_lease(&self, held: &Term, ttl: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
@@ -97,8 +97,8 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Prolongs a lease while its holder may be writing on its behalf; false when it is lost, or
-    /// its row is locked just now.
+    /// Renews a lease while its holder may be writing on its behalf; false when it is lost or its
+    /// row is currently locked.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_lease_unless_locked(
         &self,
@@ -119,8 +119,8 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Prolongs the lease on a claimed trial; false when it has passed on, was given back, or is
-    /// being written just now.
+    /// Renews the lease on a claimed trial; false when it has passed on, was released, or its row
+    /// is currently being written.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn renew_claim(&self, trial: &Claimed, lease: Duration) -> Result<bool, StoreError> {
         let renewed = sqlx::query!(
@@ -136,7 +136,7 @@ impl Store {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Gives a lease back before its end, so that nobody waits for it.
+    /// Releases a lease before it expires, so that the next holder need not wait.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resign_lease(&self, held: &Term) -> Result<(), StoreError> {
         sqlx::query!(
@@ -151,7 +151,7 @@ impl Store {
     }
 }
 
-/// Locks the lease for the rest of the transaction; false when the term is over.
+/// Locks the lease for the rest of the transaction; false when its term is over.
 pub(super) async fn fence(tx: &mut PgConnection, held: &Term) -> Result<bool, StoreError> {
     let row = sqlx::query_scalar!(
         r#"SELECT 1 AS "one!" FROM leases

@@ -1,5 +1,5 @@
-//! What people ask of an experiment that runs: cancel, pause, resume. Asked twice is asked once;
-//! what is over stays over.
+//! Commands on a running experiment: cancel, pause, resume. They are idempotent, and have no effect
+//! once the experiment is over.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::{DateTime, Utc};
@@ -8,53 +8,52 @@ use sqlx::PgConnection;
 use crate::store::events::{self, NewEvent};
 use crate::store::{Store, StoreError, retried};
 
-/// What is asked.
+/// A command for an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    /// The experiment and its living trials are marked, and the trials become due at once.
+pub enum ExperimentCommand {
+    /// Marks the experiment and its living trials; the trials become due at once.
     Cancel,
-    /// Nothing new is started; what runs goes on.
+    /// Starts nothing new; running jobs continue.
     Pause,
-    /// A pause is lifted, whoever set it, and parked trials are queued again.
+    /// Lifts a pause, whatever its cause, and queues parked trials again.
     Resume,
 }
 
 impl Store {
-    /// Writes what is asked; false when the experiment is over or being cancelled, and nothing
-    /// changes.
+    /// Applies a command. False, with no change, when the experiment is over or being cancelled.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn wish(
+    pub async fn command(
         &self,
         project: ProjectId,
         id: ExperimentId,
-        wish: Wish,
+        command: ExperimentCommand,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.wish_once(project, id, wish, now)).await
+        retried(|| self.command_once(project, id, command, now)).await
     }
 
-    async fn wish_once(
+    async fn command_once(
         &self,
         project: ProjectId,
         id: ExperimentId,
-        wish: Wish,
+        command: ExperimentCommand,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !mark(&mut tx, project, id, wish, now).await? {
+        if !mark(&mut tx, project, id, command, now).await? {
             return Ok(false);
         }
-        let (kind, message) = match wish {
-            Wish::Cancel => {
+        let (kind, message) = match command {
+            ExperimentCommand::Cancel => {
                 stop_living(&mut tx, id, now).await?;
-                ("cancelling", "a cancel was asked for".to_owned())
+                ("cancelling", "cancel requested".to_owned())
             }
-            Wish::Pause => ("paused", "paused by hand".to_owned()),
-            Wish::Resume => {
+            ExperimentCommand::Pause => ("paused", "paused by hand".to_owned()),
+            ExperimentCommand::Resume => {
                 let unparked = unpark(&mut tx, id, now).await?;
                 (
                     "resumed",
-                    format!("resumed; {unparked} parked trials are queued again"),
+                    format!("resumed; {unparked} parked trials requeued"),
                 )
             }
         };
@@ -79,7 +78,7 @@ async fn mark(
     tx: &mut PgConnection,
     project: ProjectId,
     id: ExperimentId,
-    wish: Wish,
+    command: ExperimentCommand,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let marked = sqlx::query!(
@@ -91,10 +90,10 @@ async fn mark(
            WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
         id.0,
         project.0,
-        match wish {
-            Wish::Cancel => "cancel",
-            Wish::Pause => "pause",
-            Wish::Resume => "resume",
+        match command {
+            ExperimentCommand::Cancel => "cancel",
+            ExperimentCommand::Pause => "pause",
+            ExperimentCommand::Resume => "resume",
         },
         now,
     )
@@ -122,7 +121,7 @@ async fn stop_living(
     Ok(())
 }
 
-/// Queues parked trials again; returns how many.
+/// Queues parked trials again; returns the number of trials.
 async fn unpark(
     tx: &mut PgConnection,
     id: ExperimentId,
@@ -139,13 +138,13 @@ async fn unpark(
     )
     .execute(&mut *tx)
     .await?;
-    // Whoever resumes knows of new quotas before we do: they are read again before they are
-    // believed.
+    // The person who resumes may know of new quotas before we do: mark the quotas as doubted, so
+    // that they are read again.
     sqlx::query!(
         r#"UPDATE quotas q SET is_doubted = true, held_until = NULL
            FROM (SELECT DISTINCT instance_type, purchase_option FROM trials
-                 WHERE experiment_id = $1 AND state = 'queued') lane
-           WHERE q.instance_type = lane.instance_type AND q.usage = lane.purchase_option"#,
+                 WHERE experiment_id = $1 AND state = 'queued') quota_pool
+           WHERE q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.purchase_option"#,
         id.0,
     )
     .execute(tx)

@@ -1,5 +1,5 @@
-//! Trials of a workload that have run: what plans learn from. Their figures are [`crate::read::figures`]'
-//! business.
+//! Completed trials of a workload, which plans learn from. Their figures come from
+//! [`crate::read::figures`].
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::spec::ExperimentSpec;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
-/// A completed trial with the experiment that it is of.
+/// A completed trial with the spec of its experiment.
 #[derive(Debug)]
 pub struct Measured {
     pub trial_id: Uuid,
@@ -16,13 +16,13 @@ pub struct Measured {
     pub spec: ExperimentSpec,
 }
 
-/// The newest versions, experiments and trials are enough: a law is moved, not made.
+/// Limits on how far back to look: enough, because these trials only adjust the fitted model.
 const VERSIONS: i64 = 20;
 const EXPERIMENTS: i64 = 5;
 const TRIALS: i64 = 20;
 
 impl Store {
-    /// The newest completed trials of the workloads of that name, whatever their version.
+    /// The newest completed trials of all versions of the named workload.
     pub async fn measured(
         &self,
         project: ProjectId,

@@ -1,4 +1,4 @@
-//! Reading metrics from CloudWatch: which attempts are due, and writing what was read with the
+//! Metric reads from CloudWatch: which attempts are due, and writing the results together with the
 //! cursor in one transaction.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
@@ -15,7 +15,7 @@ use crate::store::series::{self, Again, Samples};
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 
-/// An attempt whose metrics are to be read.
+/// An attempt whose metrics are due.
 #[derive(Debug, Clone)]
 pub struct MetricsDue {
     pub account: Account,
@@ -27,15 +27,15 @@ pub struct MetricsDue {
     pub reserved_metrics_usd: Usd,
     pub cursor: Option<DateTime<Utc>>,
     pub started_at: Option<DateTime<Utc>>,
-    /// What SageMaker's own series are asked for by.
+    /// Identifies SageMaker's own series of the job.
     pub job_arn: Option<String>,
     /// Set when the attempt is over: this is its last read.
     pub settled_end_at: Option<DateTime<Utc>>,
-    /// The last values that SageMaker told at the end, to be written as points with the last read.
+    /// Final metrics reported by SageMaker, written as points with the last read.
     pub final_metrics: Vec<FinalMetric>,
 }
 
-/// What becomes of an attempt after a read.
+/// State of an attempt's reads after one read.
 #[derive(Debug, Clone)]
 pub struct Progress {
     pub due: MetricsDue,
@@ -44,7 +44,7 @@ pub struct Progress {
     pub next_at: Option<DateTime<Utc>>,
 }
 
-/// Metrics that are asked for of an attempt; fewer than none are taken back.
+/// Metrics requested for an attempt; a negative count takes some back.
 #[derive(Debug, Clone, Copy)]
 pub struct Requested {
     pub attempt: AttemptId,
@@ -52,8 +52,8 @@ pub struct Requested {
 }
 
 impl Store {
-    /// Takes attempts whose metrics are due; another reader finds them again only after `hold`,
-    /// should we die.
+    /// Claims attempts whose metrics are due. If we crash, other readers find them again after
+    /// `hold`.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_metrics(
         &self,
@@ -92,8 +92,8 @@ impl Store {
                     job_name: row.job_name,
                     instance_type: row.instance_type,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
-                    // A row that cannot be read keeps nobody else waiting, and its money is given
-                    // back: its hosts' metrics are read.
+                    // A row that cannot be read does not delay the others. Only its host metrics
+                    // are read, so that its reservation is released.
                     metrics: readable(Some(row.metrics), "trials", row.trial_id, "metrics"),
                     final_metrics: readable(row.final_metrics, "attempts", row.id, "final_metrics"),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
@@ -106,9 +106,9 @@ impl Store {
             .collect())
     }
 
-    /// Counts metrics that are asked for, before they are: a reply that is lost, or a crash, is
-    /// billed all the same. What was not asked for after all is taken back. False when another
-    /// reader has settled some of them meanwhile: those are not counted.
+    /// Counts metrics before they are requested, because AWS bills them even if the reply is lost
+    /// or we crash. Metrics that were not requested after all are taken back. False when another
+    /// reader has settled some of the attempts meanwhile; those are not counted.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn count_requested(&self, requested: &[Requested]) -> Result<bool, StoreError> {
         retried(|| async move {
@@ -127,7 +127,7 @@ impl Store {
         .await
     }
 
-    /// Samples, the rollups they touch, cursors and costs: all or nothing.
+    /// Writes samples, the rollups they touch, cursors and costs: all or nothing.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_metrics(
         &self,
@@ -135,7 +135,7 @@ impl Store {
         progress: &[Progress],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        // In one order, as a listing takes them.
+        // In the same lock order as a listing.
         let mut ordered: Vec<&Progress> = progress.iter().collect();
         ordered.sort_by_key(|step| step.due.account.attempt_id);
         retried(|| self.record_metrics_once(samples, &ordered, now)).await
@@ -189,7 +189,8 @@ impl Store {
     }
 }
 
-/// Books what reading an attempt's metrics cost, since when, and gives the reservation back.
+/// Books the cost of reading an attempt's metrics since the given time, and releases the
+/// reservation.
 pub(super) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
@@ -249,7 +250,7 @@ pub(super) async fn settle(
     Ok(())
 }
 
-/// A list out of a JSON column; one that cannot be read is told of, and empty.
+/// Reads a list from a JSON column; an unreadable one is logged and treated as empty.
 fn readable<T>(
     value: Option<serde_json::Value>,
     table: &'static str,
@@ -263,7 +264,7 @@ where
         return Vec::new();
     };
     stored::read(value, table, id, column).unwrap_or_else(|error| {
-        tracing::error!(%error, "metrics are read without it");
+        tracing::error!(%error, "unreadable metric settings; reading metrics without them");
         Vec::new()
     })
 }

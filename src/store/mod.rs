@@ -1,7 +1,6 @@
-//! The store: all SQL of the product. Functions load rows and write decisions; they decide nothing
-//! themselves.
+//! The store: all SQL of the product. Functions load rows and write decisions, but make none.
 //!
-//! Whatever must hold together is one transaction. No function here calls the network other than
+//! Changes that belong together are one transaction. Functions here make no network calls except to
 //! Postgres.
 
 pub mod attempts;
@@ -19,6 +18,7 @@ pub mod lifecycle;
 pub mod measured;
 pub mod metrics;
 pub mod money;
+pub mod orphans;
 mod points;
 pub mod queue;
 pub mod requests;
@@ -27,7 +27,6 @@ pub mod series;
 mod session;
 pub mod specs;
 mod stored;
-pub mod strays;
 pub mod trials;
 pub mod warm_pools;
 pub mod watch;
@@ -42,13 +41,13 @@ use sqlx::PgPool;
 use sqlx::migrate::{MigrateDatabase, Migrator};
 use sqlx::postgres::PgConnectOptions;
 
-/// The migrations, compiled in. Applying them is a step of its own (`bakeoff migrate`).
+/// The compiled-in migrations. Applying them is a separate step (`bakeoff migrate`).
 pub static MIGRATOR: Migrator = sqlx::migrate!();
 
-/// Connections of one process, unless it is told otherwise.
+/// Default maximum of database connections per process.
 pub const CONNECTIONS_MAX: u32 = 24;
 
-/// A handle on the database; cloning it is cheap.
+/// A handle on the database; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) pool: PgPool,
@@ -65,12 +64,11 @@ impl Store {
         }
     }
 
-    /// Opens a pool; connections are made when they are needed. With a lease, what a session may
-    /// hold is bounded by it: the service's own. Without, a statement may take as long as it needs:
-    /// migrations, and commands that a person waits for.
+    /// Opens a pool that connects on demand. With a lease (the service), the session time-outs are
+    /// derived from it. Without one (migrations, and commands that a person waits for), a statement
+    /// may take as long as it needs.
     ///
-    /// # Errors
-    /// When the URL is malformed.
+    /// # Errors When the URL is malformed.
     pub fn connect_lazy(
         url: &str,
         connections_max: u32,
@@ -80,7 +78,7 @@ impl Store {
         Ok(Self::new(session::pool(options, connections_max, lease)))
     }
 
-    /// The same store through a pool of its own: whoever fills one leaves the other alone.
+    /// The same store with a separate pool, so that exhausting one pool does not affect the other.
     #[must_use]
     pub fn apart(&self, connections_max: u32, lease: Duration) -> Self {
         let options = self.pool.connect_options().as_ref().clone();
@@ -90,10 +88,9 @@ impl Store {
         }
     }
 
-    /// Makes the database that a URL names, when it is not there.
+    /// Creates the database named in the URL if it does not exist.
     ///
-    /// # Errors
-    /// When the server cannot be reached, or does not allow it.
+    /// # Errors When the server cannot be reached, or does not allow it.
     pub async fn ensure_database(url: &str) -> Result<(), StoreError> {
         if !sqlx::Postgres::database_exists(url).await? {
             sqlx::Postgres::create_database(url).await?;
@@ -106,10 +103,9 @@ impl Store {
         &self.pool
     }
 
-    /// Applies migrations that are not applied yet.
+    /// Applies pending migrations.
     ///
-    /// # Errors
-    /// When one fails, or the schema is newer than this program.
+    /// # Errors When one fails, or the schema is newer than this program.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         MIGRATOR.run(&self.pool).await.map_err(StoreError::from)
     }
@@ -122,7 +118,7 @@ impl Store {
         Ok(())
     }
 
-    /// Versions of the schema: applied here, and known to this program.
+    /// Schema versions: the one applied here, and the newest known to this program.
     pub async fn schema_versions(&self) -> Result<(i64, i64), StoreError> {
         let known = MIGRATOR
             .iter()
@@ -137,7 +133,7 @@ impl Store {
         if !exists {
             return Ok((0, known));
         }
-        // Not `query!`: the table is sqlx's own and is not there when the queries are checked.
+        // Not `query!`: the table belongs to sqlx and does not exist when queries are checked.
         let applied: i64 = sqlx::query_scalar(
             "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success",
         )

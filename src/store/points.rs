@@ -1,6 +1,6 @@
-//! Points of a series, fetched and read. Live ones come by COPY in its binary format, as fast as
-//! Postgres gives them: rows would take twice as long, arrays half as long again. Reading what was
-//! fetched is a step of its own: a million points take longer than a request's turn on a worker.
+//! Fetching and decoding the points of a series. Live points come by binary COPY, as fast as
+//! Postgres sends them: rows would take twice as long, arrays half as long again. Decoding is a
+//! separate step: for a million points it takes longer than a request's turn on a worker.
 
 use bakeoff_domain::measure::rollup::Columns;
 use chrono::{DateTime, Utc};
@@ -14,16 +14,16 @@ use crate::store::{Store, StoreError};
 
 /// Signature, flags and extension length.
 const HEADER: usize = 19;
-/// Three fields, each after its length: a timestamp, an integer, a double.
+/// Three fields, each preceded by its length: a timestamp, an integer, a double.
 const ROW: usize = 2 + (4 + 8) + (4 + 4) + (4 + 8);
-/// The end: a row of -1 fields.
+/// The end marker: a row of -1 fields.
 const TRAILER: usize = 2;
-/// Bytes that are read before others have their turn on the worker.
+/// Bytes to read before yielding to other tasks on the worker.
 const TURN: usize = 64 * 1024;
-/// Postgres counts microseconds from 2000-01-01; this is that day, from 1970.
+/// Postgres counts microseconds from 2000-01-01; this is that day in Unix time.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// Every point of a series, as the database sent them.
+/// All points of a series, as received from the database.
 #[derive(Debug)]
 pub struct Fetched {
     series: i32,
@@ -38,7 +38,7 @@ enum Points {
 }
 
 impl Fetched {
-    /// The points, in order. Its time grows with their number.
+    /// Decodes the points, in order. Takes time proportional to their number.
     pub fn columns(self) -> Result<Columns, StoreError> {
         match self.points {
             Points::Live(sent) => columns(rows(&sent))
@@ -49,14 +49,14 @@ impl Fetched {
 }
 
 impl Store {
-    /// Every point of a series.
+    /// Fetches all points of a series.
     pub async fn points(&self, series: &Series) -> Result<Fetched, StoreError> {
         let live = if series.is_compacted {
             Vec::new()
         } else {
             copy(&self.pool, series).await?
         };
-        // No live ones: it has been compacted since it was looked up.
+        // No live points: the series has been compacted since it was looked up.
         let points = if rows(&live).is_empty() {
             Points::Compacted(compaction::chunks(&self.pool, series.id).await?)
         } else {
@@ -69,9 +69,9 @@ impl Store {
     }
 }
 
-/// What Postgres sends of a series: a header, rows, a trailer.
+/// Copies a series' points from Postgres: a header, rows, a trailer.
 async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
-    // COPY takes no parameters; what is put in is a number and two times, written by us.
+    // COPY takes no parameters. The inserted values are a number and two times that we format.
     let time = |at: Option<DateTime<Utc>>| {
         at.unwrap_or_default()
             .format("%Y-%m-%d %H:%M:%S%.6f+00")
@@ -94,7 +94,7 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     let mut turn_ends = TURN;
     while let Some(chunk) = stream.try_next().await? {
         sent.extend_from_slice(&chunk);
-        // Rows that are there already come without a wait, a quarter of a million at once.
+        // Buffered rows arrive without a wait, up to a quarter of a million at once.
         if sent.len() >= turn_ends {
             tokio::task::yield_now().await;
             turn_ends = sent.len() + TURN;
@@ -105,13 +105,13 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
     Ok(sent)
 }
 
-/// The rows of what was sent.
+/// The rows between header and trailer.
 fn rows(sent: &[u8]) -> &[u8] {
     sent.get(HEADER..sent.len().saturating_sub(TRAILER))
         .unwrap_or_default()
 }
 
-/// The points of such rows, in order; `None` when a row is not as Postgres describes it.
+/// Decodes rows into points, in order; `None` when a row does not match Postgres's format.
 fn columns(rows: &[u8]) -> Option<Columns> {
     let (rows, rest) = rows.as_chunks::<ROW>();
     let mut points = rows
@@ -119,8 +119,8 @@ fn columns(rows: &[u8]) -> Option<Columns> {
         .map(|row| fields(row))
         .collect::<Option<Vec<_>>>()
         .filter(|_| rest.is_empty())?;
-    // They come nearly in order, and sorting them here takes a millisecond. Asked for in order,
-    // Postgres sorts them on disk as long as it has no statistics on a new month.
+    // The points arrive nearly sorted, and sorting them here takes a millisecond. With ORDER BY,
+    // Postgres would sort on disk as long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
     Some(Columns {
         at: points.iter().map(|(at, _, _)| moment(*at)).collect(),
@@ -129,9 +129,9 @@ fn columns(rows: &[u8]) -> Option<Columns> {
     })
 }
 
-/// A connection in the middle of a COPY. Whoever stops reading, because the client has hung up or a
-/// row is odd, leaves answers on it that the next statement would take for its own: then it is
-/// closed instead of going back to the pool.
+/// A connection in the middle of a COPY. If reading stops early, because the client hung up or a
+/// row is malformed, unread answers remain, which the next statement would treat as its own. Such a
+/// connection is closed instead of returned to the pool.
 struct Reading {
     connection: PoolConnection<Postgres>,
     is_whole: bool,
@@ -149,7 +149,7 @@ fn moment(micros: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(micros.saturating_add(EPOCH_MICROS)).unwrap_or_default()
 }
 
-/// One row of three fixed fields, none of them null.
+/// Decodes one row of three fixed-size fields, none of them null.
 fn fields(row: &[u8]) -> Option<(i64, i32, f64)> {
     let (count, row) = row.split_first_chunk::<2>()?;
     let (at_length, row) = row.split_first_chunk::<4>()?;

@@ -1,11 +1,11 @@
-//! The queue: what waits and what there is room for, loaded for [`bakeoff_domain::lifecycle::queue`]; and
-//! claiming whom it admits.
+//! The queue: loads waiting trials and free capacity for [`bakeoff_domain::lifecycle::queue`], and
+//! claims the trials it admits.
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ProjectId, TrialId};
 use bakeoff_domain::lifecycle::queue::{
-    Admission, Capacity, Lane, LaneState, ProjectState, Waiting,
+    Admission, Capacity, ProjectState, QuotaPool, QuotaPoolState, Waiting,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::PurchaseOption;
@@ -19,18 +19,18 @@ use crate::store::session::interval;
 use crate::store::trials::{Claimed, ClaimedRow};
 use crate::store::{Store, StoreError};
 
-/// Of each project and lane, so many are looked at in one admission.
+/// Trials considered per project and quota pool in one admission.
 const HEADS: i64 = 64;
-/// One admission at a time, over all replicas.
+/// Only one admission runs at a time, over all replicas.
 const ADMISSION_LOCK: i64 = 0x6261_6b65_0001;
 
-fn lane(instance_type: String, option: &str) -> Lane {
+fn quota_pool(instance_type: String, option: &str) -> QuotaPool {
     let option = if option == PurchaseOption::Spot.as_str() {
         PurchaseOption::Spot
     } else {
         PurchaseOption::OnDemand
     };
-    Lane {
+    QuotaPool {
         instance_type,
         option,
     }
@@ -41,9 +41,9 @@ fn count(value: i64) -> u32 {
 }
 
 impl Store {
-    /// Loads the queue, lets `think` decide, and claims whom it admits, all under one lock: two
-    /// replicas never admit into the same room. Empty when another replica is at it, and while a
-    /// sweep has to come first.
+    /// Loads the queue, lets `think` decide, and claims the admitted trials, all under one lock:
+    /// two replicas never admit into the same free capacity. Empty while another replica is
+    /// admitting, and while a sweep must come first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn admit(
         &self,
@@ -72,7 +72,7 @@ impl Store {
         }
         let capacity = capacity(&mut tx, creates).await?;
         let admission = think(&waiting, capacity);
-        // All in one order, as a cancel takes them.
+        // Locked in the same order as by a cancel.
         let touched = admission
             .admitted
             .iter()
@@ -104,7 +104,7 @@ impl Store {
         .await?)
     }
 
-    /// Writes the account's quotas as Service Quotas told them.
+    /// Writes the account's quotas as reported by Service Quotas.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_quotas(
         &self,
@@ -132,7 +132,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether somebody has said, by resuming an experiment, that a quota has changed.
+    /// Whether a person, by resuming an experiment, has indicated that a quota may have changed.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn quotas_are_doubted(&self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
@@ -142,11 +142,11 @@ impl Store {
         .await?)
     }
 
-    /// AWS refused a create for its quota: the lane waits.
+    /// Holds a quota pool after AWS refused a create because of its quota.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn hold_lane(
+    pub async fn hold_quota_pool(
         &self,
-        lane: &Lane,
+        quota_pool: &QuotaPool,
         until: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
@@ -154,8 +154,8 @@ impl Store {
             r#"INSERT INTO quotas (instance_type, usage, refused_at, held_until) VALUES ($1, $2, $4, $3)
                ON CONFLICT (instance_type, usage) DO UPDATE
                SET refused_at = excluded.refused_at, held_until = excluded.held_until"#,
-            lane.instance_type,
-            lane.option.as_str(),
+            quota_pool.instance_type,
+            quota_pool.option.as_str(),
             until,
             now,
         )
@@ -165,16 +165,17 @@ impl Store {
     }
 }
 
-/// The heads of every project's queue in every lane, and whoever fits an idle warm pool.
+/// The heads of every project's queue in every quota pool, and all trials that match an idle warm
+/// pool.
 async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waiting>, StoreError> {
     let rows = sqlx::query!(
         r#"WITH heads AS (
                SELECT t.id FROM (SELECT DISTINCT project_id, instance_type, purchase_option FROM trials
-                                 WHERE state = 'queued' AND stop_requested_at IS NULL) lane
+                                 WHERE state = 'queued' AND stop_requested_at IS NULL) quota_pool
                CROSS JOIN LATERAL (
                    SELECT w.id FROM trials w
-                   WHERE w.state = 'queued' AND w.stop_requested_at IS NULL AND w.project_id = lane.project_id
-                     AND w.instance_type = lane.instance_type AND w.purchase_option = lane.purchase_option
+                   WHERE w.state = 'queued' AND w.stop_requested_at IS NULL AND w.project_id = quota_pool.project_id
+                     AND w.instance_type = quota_pool.instance_type AND w.purchase_option = quota_pool.purchase_option
                      AND w.due_at <= $1
                    ORDER BY w.priority DESC, w.created_at, w.ordinal LIMIT $2) t
                UNION
@@ -194,7 +195,7 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
         .map(|row| Waiting {
             trial: TrialId(row.id),
             project: ProjectId(row.project_id),
-            lane: lane(row.instance_type, &row.purchase_option),
+            quota_pool: quota_pool(row.instance_type, &row.purchase_option),
             instances: count(row.instance_count.into()),
             priority: row.priority,
             since: row.created_at,
@@ -203,7 +204,7 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
         .collect())
 }
 
-/// What is in use, by lane and by project, and what idles.
+/// Capacity in use, by quota pool and by project, and idle warm pools.
 async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
     let mut capacity = Capacity {
         creates,
@@ -215,15 +216,15 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
            FROM quotas WHERE usage <> 'warm_pool'"#
     );
     for row in quotas.fetch_all(&mut *tx).await? {
-        let state = LaneState {
+        let state = QuotaPoolState {
             quota: row.instances.map(|most| count(most.into())),
             in_use: 0,
             held_until: row.held_until,
             is_doubtful: row.is_doubtful,
         };
         capacity
-            .lanes
-            .insert(lane(row.instance_type, &row.usage), state);
+            .quota_pools
+            .insert(quota_pool(row.instance_type, &row.usage), state);
     }
     let alive = sqlx::query!(
         r#"SELECT instance_type, purchase_option, project_id, sum(instance_count) AS "instances!", count(*) AS "trials!"
@@ -232,8 +233,8 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
     );
     for row in alive.fetch_all(&mut *tx).await? {
         let state = capacity
-            .lanes
-            .entry(lane(row.instance_type, &row.purchase_option))
+            .quota_pools
+            .entry(quota_pool(row.instance_type, &row.purchase_option))
             .or_default();
         state.in_use = state.in_use.saturating_add(count(row.instances));
         capacity
@@ -248,8 +249,11 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
     for row in pools.fetch_all(&mut *tx).await? {
         let instances = count(row.instance_count.into());
         let state = capacity
-            .lanes
-            .entry(lane(row.instance_type, PurchaseOption::OnDemand.as_str()))
+            .quota_pools
+            .entry(quota_pool(
+                row.instance_type,
+                PurchaseOption::OnDemand.as_str(),
+            ))
             .or_default();
         state.in_use = state.in_use.saturating_add(instances);
         capacity

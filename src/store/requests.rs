@@ -1,5 +1,5 @@
-//! Requests that must count once: the idempotency key or the delivery id is stored in the same
-//! transaction as its effect.
+//! Requests that must take effect once: the idempotency key or the delivery id is stored in the
+//! same transaction as its effect.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -10,7 +10,7 @@ use crate::store::experiments::{self, NewExperiment};
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
-/// What was answered to a request with this key before.
+/// The stored reply to an earlier request with the same key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredReply {
     pub fingerprint: Vec<u8>,
@@ -18,10 +18,10 @@ pub struct StoredReply {
     pub body: serde_json::Value,
 }
 
-/// What makes a request one that counts once.
+/// What identifies repeats of a request, so that it takes effect once.
 #[derive(Debug, Clone)]
 pub enum Once<'a> {
-    /// Nothing: each request is a new one.
+    /// Nothing: every request is a new one.
     No,
     Key {
         key: &'a str,
@@ -46,8 +46,8 @@ pub struct Template {
 }
 
 impl Store {
-    /// Writes the experiment and what makes it count once, together. A conflict on
-    /// `idempotency_keys_pkey` or `ci_deliveries_pkey` means that an equal request was faster:
+    /// Writes the experiment together with its idempotency key or delivery id. A conflict on
+    /// `idempotency_keys_pkey` or `ci_deliveries_pkey` means that an equal request was faster and
     /// nothing was written.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn create_experiment(
@@ -108,7 +108,7 @@ impl Store {
         Ok(())
     }
 
-    /// A template by its id alone: the webhook proves by its signature that it may use it.
+    /// A template by its id alone: the webhook's signature proves the right to use it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn template(&self, id: TemplateId) -> Result<Option<Template>, StoreError> {
         let row = sqlx::query!(
@@ -129,7 +129,7 @@ impl Store {
         .transpose()
     }
 
-    /// The experiment that a delivery has started, if it was seen before.
+    /// The experiment that a delivery started, if the delivery was seen before.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn delivered(
         &self,

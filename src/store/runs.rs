@@ -1,41 +1,15 @@
-//! External runs: made, read, ended by whoever reports them.
+//! External runs: created, read, and ended by the client that reports them.
 
 use bakeoff_domain::ids::{ProjectId, RunId};
+use bakeoff_domain::lifecycle::state::RunState;
 use bakeoff_domain::spec::run::RunSpec;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
-/// State of an external run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    Running,
-    Completed,
-    Failed,
-}
-
-impl RunState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [Self::Running, Self::Completed, Self::Failed]
-            .into_iter()
-            .find(|state| state.as_str() == text)
-    }
-}
-
-/// A run as it is stored.
+/// A stored external run.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub id: RunId,
@@ -95,7 +69,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a run; false when it had ended already.
+    /// Ends a run; false when it had already ended.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_run(
         &self,
@@ -116,7 +90,7 @@ impl Store {
         Ok(ended.rows_affected() == 1)
     }
 
-    /// Some runs of a project, in the order of their ids.
+    /// Runs of a project by id, in the order of their ids.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn runs_by_id(
         &self,

@@ -1,9 +1,9 @@
 //! Series and their points: appended from any source, each point once, with rollups and latest
 //! values in the same transaction.
 //!
-//! Points that come in order take one statement. Whatever is not that simple (a point that is there
-//! already, a month without a partition, a series that has been compacted) makes the database
-//! refuse it, and it is merged with care instead.
+//! Points that arrive in order take one statement. In other cases (a point that already exists, a
+//! month without a partition, a compacted series) the database refuses that statement, and the
+//! slower merge is used instead.
 
 mod write;
 
@@ -24,22 +24,23 @@ use self::write::write;
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 
-/// Series whose ids a process remembers; beyond, it forgets them all and asks again.
+/// Maximum number of series ids cached by a process; beyond it, the cache is cleared.
 const REMEMBERED_MAX: usize = 200_000;
-/// Two names that mean one metric each try for it; the third time all have a name of their own.
+/// If two names mean the same metric, each tries to claim it; by the third round every series has a
+/// name of its own.
 const NAMING_ROUNDS: usize = 5;
 
-/// A series by its name, before its id is known.
+/// A series identified by name, before its id is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub subject: Subject,
-    /// As reported.
+    /// The name as reported.
     pub name: String,
-    /// What it is called here, when that is known better than by its name.
+    /// Our metric name, where it is known independently of the reported name.
     pub metric: Option<&'static str>,
 }
 
-/// Points of named series: `Point::name` is a place among the names, each of which is there once.
+/// Points of named series: `Point::name` is an index into `named`, whose entries are distinct.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub named: Vec<Named>,
@@ -47,7 +48,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Takes in another batch, of other series.
+    /// Appends a batch of other series.
     pub fn extend(&mut self, other: Self) {
         let shift = self.named.len();
         self.named.extend(other.named);
@@ -59,20 +60,20 @@ impl Samples {
     }
 }
 
-/// What became of a batch.
+/// The result of appending a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Appended {
     pub stored: u64,
-    /// Points that were there already, or twice in the batch.
+    /// Points that already existed, or occurred twice in the batch.
     pub duplicates: u64,
 }
 
-/// Which value a point that is there already keeps.
+/// Which value wins when a point already exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// The first: sending twice is harmless.
+    /// The first one: sending twice is harmless.
     Keep,
-    /// The newest: CloudWatch completes a minute after it has shown it.
+    /// The newest one: CloudWatch completes a minute after first showing it.
     Replace,
 }
 
@@ -96,8 +97,8 @@ pub struct Series {
     pub is_compacted: bool,
 }
 
-/// What a process remembers of its series: ids, the newest point of each that it has written,
-/// months that have a partition.
+/// Per-process cache of series: ids, the newest point written to each, and months that have a
+/// partition.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     ids: HashMap<(Subject, Source, String), i32>,
@@ -107,17 +108,17 @@ pub(super) struct Memory {
 
 pub(super) type Remembered = Arc<Mutex<Memory>>;
 
-/// The figure of a series that nothing has been written to for a while.
+/// The steady figure of a series that has had no recent writes.
 #[derive(Debug, Clone)]
 pub struct SettledSeries {
     pub id: i32,
-    /// Points that the figure was computed from.
+    /// Number of points that the figure was computed from.
     pub points: i64,
     pub steady: Option<Steady>,
 }
 
 impl Store {
-    /// Appends points of one source; each counts once, however often it is sent.
+    /// Appends points of one source. Each point counts once, however often it is sent.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn append(
         &self,
@@ -150,7 +151,8 @@ impl Store {
         })
     }
 
-    /// One statement; `None` when the database refuses what is not that simple.
+    /// Appends in one statement; `None` when the database refuses because the case is not that
+    /// simple.
     async fn append_in_order(
         &self,
         points: &[StoredPoint],
@@ -163,14 +165,15 @@ impl Store {
                 Ok(u64::try_from(points.len()).ok())
             }
             Err(StoreError::Conflict { .. } | StoreError::Refused { .. }) => Ok(None),
-            // A merge holds the series and wants its rollups, this statement the other way round:
-            // it goes the merge's way.
+            // Deadlock with a merge, which locks the series first and then its rollups, while this
+            // statement does the reverse: fall back to a merge.
             Err(error) if error.is_undone() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// When a trial ended, if it has; none when there is no such trial.
+    /// When a trial ended: the outer option is empty when the trial does not exist, the inner one
+    /// while it has not ended.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_of_trial(
         &self,
@@ -183,7 +186,7 @@ impl Store {
         )
     }
 
-    /// Whose trials or runs these are not: a stranger's, or nobody's.
+    /// Whether the trial or run belongs to the project.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn owns(&self, project: ProjectId, subject: Subject) -> Result<bool, StoreError> {
         let found = match subject {
@@ -209,8 +212,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Series of some trials and runs, by subject, metric and source; only some metrics, when
-    /// given.
+    /// Series of the given trials and runs, by subject, metric and source; limited to `metrics`,
+    /// when given.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn series_of(
         &self,
@@ -254,7 +257,7 @@ impl Store {
             .collect()
     }
 
-    /// Rollups of some series, oldest first within each.
+    /// Rollups of the given series, oldest first within each series.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn rollups(&self, series: &[i32]) -> Result<Vec<(i32, Bucket)>, StoreError> {
         let rows = sqlx::query!(
@@ -282,7 +285,8 @@ impl Store {
             .collect())
     }
 
-    /// Steady figures of series that nothing has been written to for a while, for tables to read.
+    /// Series without recent writes whose steady figures are still to be computed and stored for
+    /// tables.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn unsettled_series(
         &self,
@@ -300,7 +304,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.points)).collect())
     }
 
-    /// Writes steady figures, each unless points have come since.
+    /// Writes steady figures, each only if no points have arrived since.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle_series(&self, settled: &[SettledSeries]) -> Result<(), StoreError> {
         let steady = settled
@@ -320,7 +324,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ids of named series, in their order; those that are new are made.
+    /// Ids of named series, in the same order; new series are created.
     pub(super) async fn series_ids(
         &self,
         source: Source,
@@ -354,7 +358,7 @@ impl Store {
         Err(StoreError::corrupt("series", named.len(), "metric"))
     }
 
-    /// Remembers the ids of those that there are, and leaves the others.
+    /// Caches the ids of the series that exist, and leaves the others in `named`.
     async fn look_up(&self, source: Source, named: &mut Vec<&Named>) -> Result<(), StoreError> {
         let rows = sqlx::query!(
             r#"SELECT n.ordinal AS "ordinal!", s.id
@@ -405,8 +409,8 @@ impl Store {
                 |found| found.name.to_owned(),
             )
         });
-        // A standard name that another series of this source has is taken: the second keeps its own
-        // name.
+        // If another series of this source already has the standard name, the second series keeps
+        // its own name.
         sqlx::query!(
             r#"INSERT INTO series (trial_id, run_id, source, name, metric, unit)
                SELECT n.trial_id, n.run_id, $3, n.name, free.metric, n.unit
@@ -433,8 +437,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether all lie after what this process has written to their series, in months that it has
-    /// written to.
+    /// Whether all points come after those that this process has written to their series, in months
+    /// that it has written to.
     fn is_in_order(&self, points: &[StoredPoint]) -> bool {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut series = (0, DateTime::<Utc>::MAX_UTC);
@@ -451,8 +455,8 @@ impl Store {
         })
     }
 
-    /// After a write: what comes next in order can be told. What others write meanwhile, the
-    /// database will refuse.
+    /// After a write: remembers how far each series was written, to recognise points in order
+    /// later. Conflicts with other writers are refused by the database.
     fn remember(&self, points: &[StoredPoint]) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = None;
@@ -463,7 +467,7 @@ impl Store {
             }
         }
         for (index, point) in points.iter().enumerate() {
-            // The last of its series: they are sorted.
+            // The points are sorted, so this is the last one of its series.
             if points
                 .get(index + 1)
                 .is_none_or(|next| next.series != point.series)

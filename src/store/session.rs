@@ -1,6 +1,6 @@
-//! Database sessions that end: what a session may hold, and for how long, when its client sleeps,
-//! is cut off, or waits for an answer that never comes. A lease runs out by itself; row locks and
-//! advisory locks do so only here.
+//! Bounds on database sessions: what a session may hold, and for how long, when its client sleeps,
+//! is cut off, or waits for an answer that never comes. Leases expire by themselves; row locks and
+//! advisory locks are only freed by these bounds.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use sqlx::{Connection, PgConnection};
 
 /// How long a caller waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that was given up in the middle of a statement has so long to answer before it is
+/// How long a connection that was abandoned in the middle of a statement has to answer before it is
 /// closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// After something was given up, connections are looked at for so long when they come back.
+/// How long after abandoned work connections are checked when they return to the pool.
 const SUSPICION: Duration = Duration::from_mins(2);
 
 /// Session timeouts as fractions of the lease, so that rows are free when a lease passes on. The
@@ -31,7 +31,7 @@ fn bounds(lease: Duration) -> [(&'static str, String); 8] {
             "idle_in_transaction_session_timeout",
             at_least(lease / 2, 2),
         ),
-        // The server's end of a connection whose client is cut off.
+        // The server's side of a connection whose client is cut off.
         ("tcp_user_timeout", at_least(lease, 10)),
         ("tcp_keepalives_idle", seconds(lease / 2)),
         ("tcp_keepalives_interval", seconds(lease / 6)),
@@ -40,7 +40,7 @@ fn bounds(lease: Duration) -> [(&'static str, String); 8] {
     ]
 }
 
-/// A pool whose sessions are bounded by a lease, or by nothing.
+/// A pool whose sessions are bounded by a lease, or unbounded.
 pub(super) fn pool(
     options: PgConnectOptions,
     connections_max: u32,
@@ -58,7 +58,7 @@ pub(super) fn pool(
 }
 
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// When something was last given up, milliseconds since the first look at this; 0 for never.
+/// When work was last abandoned, in milliseconds since the first use of this clock; 0 for never.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
 fn millis() -> u64 {
@@ -67,14 +67,13 @@ fn millis() -> u64 {
         .saturating_add(1)
 }
 
-/// Says that work on the database is about to be given up in the middle. sqlx would ask the
-/// connection whether it is well and wait for the answer for ever, with one connection of the pool
-/// less each time.
+/// Announces that database work is about to be abandoned halfway. Otherwise sqlx would ping the
+/// connection and wait for the answer for ever, and the pool would lose one connection each time.
 pub fn given_up() {
     GIVEN_UP.store(millis(), Ordering::Relaxed);
 }
 
-/// Says so when it is dropped before it is finished: for a future that somebody else may drop.
+/// Calls `given_up` when dropped before it is finished: for futures that other code may drop.
 #[derive(Debug, Default)]
 pub struct Unfinished(());
 
@@ -90,7 +89,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// An error closes the connection.
+/// Whether a released connection still answers. An error closes it.
 async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let last = GIVEN_UP.load(Ordering::Relaxed);
     let suspicion = u64::try_from(SUSPICION.as_millis()).unwrap_or(u64::MAX);
@@ -103,7 +102,7 @@ async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         .map(|()| true)
 }
 
-/// A duration as Postgres takes it.
+/// Converts a duration to a Postgres interval.
 pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval {
         months: 0,

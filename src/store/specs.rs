@@ -1,5 +1,5 @@
-//! Versioned workloads and instance profiles. The same content of a workload under the same name is
-//! the same version.
+//! Versioned workloads and instance profiles. Storing identical workload content under the same
+//! name keeps the version.
 
 use bakeoff_domain::ids::{ProfileId, ProjectId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
@@ -19,7 +19,7 @@ pub struct StoredWorkload {
     pub created_at: DateTime<Utc>,
 }
 
-/// A version of an instance profile that is to be stored.
+/// A new version of an instance profile.
 #[derive(Debug, Clone, Copy)]
 pub struct NewProfile<'a> {
     pub name: &'a str,
@@ -47,7 +47,7 @@ pub(crate) async fn put_workload(
     spec: &WorkloadSpec,
     now: DateTime<Utc>,
 ) -> Result<StoredWorkload, StoreError> {
-    // Two writers of one name take their turns, so that versions are dense and never collide.
+    // Writers of the same name take turns, so that versions are dense and never collide.
     sqlx::query!(
         "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
         format!("workload/{project}/{}", spec.name)
@@ -134,7 +134,7 @@ impl Store {
         Ok(stored)
     }
 
-    /// Newest first, keyset by id.
+    /// Workloads, newest first, by keyset on the id.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn workloads(
         &self,
@@ -230,7 +230,7 @@ impl Store {
             .collect()
     }
 
-    /// Newest first, keyset by id.
+    /// Ids of profiles, newest first, by keyset on the id.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn profile_ids(
         &self,

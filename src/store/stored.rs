@@ -1,7 +1,7 @@
-//! Documents: what jsonb columns hold, each with the version of its form. SQL reads nothing in
-//! them: what it needs is a column.
+//! Documents stored in jsonb columns, each with its format version. SQL never reads inside them;
+//! whatever SQL needs is a column.
 //!
-//! A form that changes gets a new [`VERSION`](Document::VERSION), a step in
+//! A changed format needs a new [`VERSION`](Document::VERSION), a step in
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
@@ -20,18 +20,18 @@ use serde_json::Value;
 use crate::store::StoreError;
 use crate::store::error::to_json;
 
-/// Documents from before they had versions have none in them, and are of this one.
+/// Documents from before versioning carry no version; they count as this one.
 const FIRST: u32 = 1;
 const VERSION_KEY: &str = "v";
-/// Where the elements of a list are.
+/// Key that holds the elements of a list.
 const ITEMS_KEY: &str = "items";
 
-/// What a jsonb column holds.
+/// A document stored in a jsonb column.
 pub(crate) trait Document: Serialize + DeserializeOwned {
-    /// Of what is written now. The second is the first with its version in it.
+    /// The version written now. Version 2 is version 1 with the version number included.
     const VERSION: u32 = 2;
 
-    /// From the form of one version, without its number, to the next.
+    /// Upgrades a document, without its version number, from one version to the next.
     fn upgrade(_from: u32, document: Value) -> Value {
         document
     }
@@ -49,13 +49,13 @@ impl Document for Vec<Transition> {}
 impl Document for Vec<FinalMetric> {}
 impl Document for Steady {}
 
-/// What the elements of a list lie in.
+/// Wrapper around the elements of a list.
 #[derive(Deserialize)]
 struct Items<T> {
     items: T,
 }
 
-/// A document as it is written: with its version.
+/// Serialises a document with its version.
 pub(crate) fn write<T: Document>(document: &T) -> Result<Value, StoreError> {
     let mut fields = match to_json(document)? {
         Value::Object(fields) => fields,
@@ -80,8 +80,8 @@ pub(crate) fn read<T: Document>(
     document.ok_or_else(|| StoreError::corrupt(table, id, column))
 }
 
-/// The same of a column's text: one of the newest version is read without a tree in between, which
-/// costs more than the document itself.
+/// Like `read`, for a column's text. The newest version is parsed directly: building a JSON tree
+/// first costs more than the document itself.
 pub(crate) fn read_text<T: Document>(
     stored: &str,
     table: &'static str,
@@ -101,14 +101,8 @@ pub(crate) fn read_text<T: Document>(
     document.map_err(|_| StoreError::corrupt(table, id, column))
 }
 
-/// The text of a document as people see it: without its version. None of one that has to be
-/// upgraded first.
-pub(crate) fn without_version<T: Document>(stored: &str) -> Option<String> {
-    newest_text::<T>(stored).map(|rest| format!("{{{rest}"))
-}
-
-/// What follows the version in a text that Postgres has written (jsonb puts short keys first), if
-/// it is of the newest.
+/// If the text, as printed by Postgres, has the newest version: the rest after the version. jsonb
+/// prints short keys first.
 fn newest_text<T: Document>(stored: &str) -> Option<&str> {
     let (version, rest) = stored.strip_prefix("{\"v\": ")?.split_once(", ")?;
     (version.parse() == Ok(T::VERSION)).then_some(rest)
@@ -120,7 +114,7 @@ fn number(value: &Value) -> Option<u32> {
         .and_then(|version| u32::try_from(version).ok())
 }
 
-/// None of a version that is newer than this program.
+/// Upgrades a document to the newest version; `None` if it is newer than this program.
 fn newest<T: Document>(version: u32, mut stored: Value) -> Option<T> {
     if version > T::VERSION {
         return None;
@@ -155,8 +149,8 @@ mod tests {
         Some(serde_json::from_str(&text).expect("a fixture is JSON"))
     }
 
-    /// What every version says is what the newest says, and the newest is what is written: who
-    /// changes a form is told here.
+    /// Every version must read as the newest one does, and the newest must be what is written.
+    /// Fails when a format changes without a new version.
     fn holds<T: Document>(name: &'static str) {
         let newest = fixture(name, T::VERSION).expect("the newest version has a fixture");
         for version in FIRST..=T::VERSION {
@@ -174,7 +168,7 @@ mod tests {
         }
     }
 
-    /// As jsonb is printed: short keys first, a space after commas and colons.
+    /// Prints JSON as Postgres prints jsonb: short keys first, a space after commas and colons.
     fn as_postgres(value: &Value) -> String {
         match value {
             Value::Object(fields) => {
@@ -206,21 +200,6 @@ mod tests {
         holds::<Vec<Transition>>("transitions");
         holds::<Vec<FinalMetric>>("final_metrics");
         holds::<Steady>("steady");
-    }
-
-    #[test]
-    fn what_people_see_has_no_version() {
-        let stored = as_postgres(&fixture("plan", 2).expect("it has a fixture"));
-        let shown = without_version::<TrialPlan>(&stored).expect("it is of the newest version");
-        let mut expected = fixture("plan", 2).expect("it has a fixture");
-        expected
-            .as_object_mut()
-            .and_then(|fields| fields.remove(VERSION_KEY))
-            .expect("a version is stored");
-        let shown: Value = serde_json::from_str(&shown).expect("it is JSON");
-        assert_eq!(shown, expected);
-        let first = as_postgres(&fixture("plan", 1).expect("it has a fixture"));
-        assert_eq!(without_version::<TrialPlan>(&first), None);
     }
 
     #[test]

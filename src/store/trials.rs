@@ -1,7 +1,7 @@
-//! Trials: claiming what is due under a lease, and reading them for people.
+//! Trials: claiming due trials under a lease, and reading trials for display.
 //!
-//! A lease is real time on the database's clock. Its token grows with every claim; a writer whose
-//! token is not the row's any more changes nothing (see [`crate::store::attempts`]).
+//! A lease runs in real time on the database's clock. Its token grows with every claim; a writer
+//! whose token is out of date changes nothing (see [`crate::store::attempts`]).
 
 mod columns;
 mod shown;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::Transition;
 use bakeoff_domain::spec::PurchaseOption;
@@ -27,7 +27,7 @@ use crate::store::session::interval;
 use crate::store::stored;
 use crate::store::{Store, StoreError, error};
 
-/// A trial in the hands of one scheduler, with its latest attempt.
+/// A trial claimed by one scheduler, with its latest attempt.
 #[derive(Debug, Clone)]
 pub struct Claimed {
     pub id: TrialId,
@@ -44,25 +44,25 @@ pub struct Claimed {
     pub volume_gb: u32,
     pub is_price_estimated: bool,
     pub checkpoint_interval_seconds: Option<u32>,
-    /// The longest that one instance of its job is billed.
+    /// The longest that one instance of its job can be billed.
     pub billed_seconds_max: u64,
-    /// None when it cannot be read: what runs is watched, stopped and billed without it.
+    /// None when it cannot be read: a running job is still watched, stopped and billed without it.
     pub plan: Option<TrialPlan>,
     pub attempts_made: u32,
-    /// Earlier attempts that came to nothing.
+    /// Earlier attempts that failed.
     pub failures: u32,
-    /// Creates that a quota turned down.
+    /// Creates refused because of a quota.
     pub over_quota: u32,
-    /// Jobs that found no capacity, and until when that is waited for.
+    /// Jobs that found no capacity. `give_up_at` says until when to wait for it.
     pub no_capacity: u32,
     pub give_up_at: DateTime<Utc>,
-    /// Set when the last holder never gave it back: who, and the real seconds since it took or
-    /// renewed the lease.
+    /// Set when the last holder never released the trial: its name, and the real seconds since it
+    /// took or renewed the lease.
     pub abandoned: Option<(String, f64)>,
     pub attempt: Option<Attempt>,
 }
 
-/// A trial as it is claimed.
+/// A row returned by a claim.
 pub(super) struct ClaimedRow {
     pub(super) id: Uuid,
     pub(super) project_id: Uuid,
@@ -93,11 +93,14 @@ pub(super) struct ClaimedRow {
 impl ClaimedRow {
     fn claimed(self, attempt: Option<Attempt>) -> Result<Claimed, StoreError> {
         let corrupt = |column| StoreError::corrupt("trials", self.id, column);
+        let count = |value: i32, column| error::count(value, "trials", self.id, column);
         let plan = stored::read::<TrialPlan>(self.plan, "trials", self.id, "plan");
         let limit = plan.as_ref().ok().and_then(|plan| plan.request.as_ref());
         let limit = limit.map_or(u32::MAX, |request| request.max_runtime_seconds);
         let longest = self.billed_seconds_max.map(u64::try_from);
-        let interval = self.checkpoint_interval_seconds.map(count);
+        let interval = self
+            .checkpoint_interval_seconds
+            .map(|seconds| count(seconds, "checkpoint_interval_seconds"));
         Ok(Claimed {
             id: TrialId(self.id),
             project_id: ProjectId(self.project_id),
@@ -107,21 +110,21 @@ impl ClaimedRow {
             stop_requested: self.stop_requested_at.is_some(),
             candidate: self.candidate,
             instance_type: self.instance_type,
-            instance_count: error::count(self.instance_count, "trials", self.id, "instance_count")?,
+            instance_count: count(self.instance_count, "instance_count")?,
             purchase_option: PurchaseOption::parse(&self.purchase_option)
                 .ok_or_else(|| corrupt("purchase_option"))?,
             region: self.region,
-            volume_gb: error::count(self.volume_gb, "trials", self.id, "volume_gb")?,
+            volume_gb: count(self.volume_gb, "volume_gb")?,
             is_price_estimated: self.is_price_estimated,
-            checkpoint_interval_seconds: interval,
+            checkpoint_interval_seconds: interval.transpose()?,
             billed_seconds_max: longest
                 .and_then(Result::ok)
                 .unwrap_or_else(|| cost::longest_billed_seconds(limit, 0)),
             plan: plan.ok(),
-            attempts_made: count(self.attempts_made),
-            failures: count(self.failures),
-            over_quota: count(self.over_quota),
-            no_capacity: count(self.no_capacity),
+            attempts_made: count(self.attempts_made, "attempts_made")?,
+            failures: count(self.failures, "failures")?,
+            over_quota: count(self.over_quota, "over_quota")?,
+            no_capacity: count(self.no_capacity, "no_capacity")?,
             give_up_at: self
                 .give_up_at
                 .unwrap_or(self.created_at + WAIT_BEFORE_DEADLINES),
@@ -131,7 +134,7 @@ impl ClaimedRow {
     }
 }
 
-/// An attempt as it is stored.
+/// A stored attempt.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     pub id: AttemptId,
@@ -143,7 +146,8 @@ pub struct Attempt {
     pub usd_per_hour: Usd,
     pub reserved_training_usd: Usd,
     pub reserved_metrics_usd: Usd,
-    pub quarantine_until: Option<DateTime<Utc>>,
+    /// Its state with the data that belongs to it; the scheduler decides by it.
+    pub phase: AttemptPhase,
     pub absent: u32,
     pub postponed: u32,
     pub job_status: Option<String>,
@@ -157,16 +161,16 @@ pub struct Attempt {
     pub planned_at: DateTime<Utc>,
     pub started_at: Option<DateTime<Utc>>,
     pub ended_at: Option<DateTime<Utc>>,
-    /// What it asked for has been compared with what it got.
+    /// Whether the requested settings have been compared with the actual ones.
     pub is_compared: bool,
-    /// The newest checkpoint, as last seen.
+    /// When the newest checkpoint was written, as last seen.
     pub checkpoint_at: Option<DateTime<Utc>>,
-    /// While it trains: since when, without an interruption.
+    /// While the job trains: start of the current uninterrupted training.
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's LastModifiedTime, as last seen.
     pub modified_at: Option<DateTime<Utc>>,
-    /// In tables, while it is not settled: when all jobs had been listed last, as of the same
-    /// moment as its status.
+    /// In tables, for unsettled attempts: time of the last complete listing, read together with the
+    /// status.
     pub listed_at: Option<DateTime<Utc>>,
 }
 
@@ -201,10 +205,10 @@ struct AttemptRow {
     listed_at: Option<DateTime<Utc>>,
 }
 
-/// The alarm of a trial that cannot be read as a whole.
+/// Alarm for a trial that cannot be read in full.
 const UNREADABLE: &str = "trial.unreadable";
 
-/// The latest attempt of a trial, as far as it can be read.
+/// The latest attempt of a trial, as far as it is readable.
 struct Latest {
     trial: Uuid,
     attempt: Result<Attempt, StoreError>,
@@ -212,23 +216,19 @@ struct Latest {
     is_whole: bool,
 }
 
-/// How long trials from before there were deadlines wait for capacity, from their creation.
+/// How long trials from before deadlines existed wait for capacity, counted from their creation.
 const WAIT_BEFORE_DEADLINES: TimeDelta = TimeDelta::hours(72);
 
-fn count(value: i32) -> u32 {
-    u32::try_from(value).unwrap_or_default()
-}
-
-impl TryFrom<AttemptRow> for Attempt {
-    type Error = StoreError;
-
-    fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
-        let transitions = row.transitions()?;
-        Self::with_transitions(row, transitions)
-    }
-}
-
 impl AttemptRow {
+    /// For people: without its transitions where they are unreadable.
+    fn shown(self) -> Result<Attempt, StoreError> {
+        let transitions = self.transitions().unwrap_or_else(|error| {
+            tracing::error!(%error, "unreadable transitions; attempt shown without them");
+            Vec::new()
+        });
+        Attempt::with_transitions(self, transitions)
+    }
+
     fn transitions(&self) -> Result<Vec<Transition>, StoreError> {
         stored::read_text(&self.transitions, "attempts", self.id, "transitions")
     }
@@ -236,20 +236,23 @@ impl AttemptRow {
 
 impl Attempt {
     fn with_transitions(row: AttemptRow, transitions: Vec<Transition>) -> Result<Self, StoreError> {
+        let corrupt = |column| StoreError::corrupt("attempts", row.id, column);
+        let count = |value: i32, column| error::count(value, "attempts", row.id, column);
+        let state = AttemptState::parse(&row.state).ok_or_else(|| corrupt("state"))?;
         Ok(Self {
             id: AttemptId(row.id),
             trial_id: TrialId(row.trial_id),
-            number: count(row.number),
+            number: count(row.number, "number")?,
             job_name: row.job_name,
-            state: AttemptState::parse(&row.state)
-                .ok_or_else(|| StoreError::corrupt("attempts", row.id, "state"))?,
+            state,
             price_id: PriceId(row.price_id),
             usd_per_hour: Usd(row.usd_per_hour),
             reserved_training_usd: Usd(row.reserved_training_usd),
             reserved_metrics_usd: Usd(row.reserved_metrics_usd),
-            quarantine_until: row.quarantine_until,
-            absent: count(row.absent),
-            postponed: count(row.postponed),
+            phase: AttemptPhase::of(state, row.quarantine_until)
+                .ok_or_else(|| corrupt("quarantine_until"))?,
+            absent: count(row.absent, "absent")?,
+            postponed: count(row.postponed, "postponed")?,
             job_status: row.job_status,
             secondary_status: row.secondary_status,
             failure_reason: row.failure_reason,
@@ -270,7 +273,7 @@ impl Attempt {
     }
 }
 
-/// A trial as people see it.
+/// A trial for display.
 #[derive(Debug, Clone)]
 pub struct Trial {
     pub id: TrialId,
@@ -278,7 +281,10 @@ pub struct Trial {
     pub ordinal: i32,
     pub state: TrialState,
     pub reason: Option<String>,
+    pub region: String,
     pub plan: TrialPlan,
+    /// Whether the plan is the stored one, not what stands for an unreadable one.
+    pub is_readable: bool,
     pub attempts_made: u32,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
@@ -290,6 +296,11 @@ struct TrialRow {
     ordinal: i32,
     state: String,
     reason: Option<String>,
+    candidate: String,
+    instance_type: String,
+    instance_count: i32,
+    purchase_option: String,
+    region: String,
     plan: String,
     attempts_made: i32,
     created_at: DateTime<Utc>,
@@ -300,15 +311,31 @@ impl TryFrom<TrialRow> for Trial {
     type Error = StoreError;
 
     fn try_from(row: TrialRow) -> Result<Self, StoreError> {
+        let corrupt = |column| StoreError::corrupt("trials", row.id, column);
+        let (plan, is_readable) = match stored::read_text(&row.plan, "trials", row.id, "plan") {
+            Ok(plan) => (plan, true),
+            Err(error) => {
+                tracing::error!(%error, "unreadable plan; trial shown without it");
+                let plan = TrialPlan::unreadable(
+                    row.candidate,
+                    row.instance_type,
+                    error::count(row.instance_count, "trials", row.id, "instance_count")?,
+                    PurchaseOption::parse(&row.purchase_option)
+                        .ok_or_else(|| corrupt("purchase_option"))?,
+                );
+                (plan, false)
+            }
+        };
         Ok(Self {
             id: TrialId(row.id),
             experiment_id: ExperimentId(row.experiment_id),
             ordinal: row.ordinal,
-            state: TrialState::parse(&row.state)
-                .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
+            state: TrialState::parse(&row.state).ok_or_else(|| corrupt("state"))?,
             reason: row.reason,
-            plan: stored::read_text(&row.plan, "trials", row.id, "plan")?,
-            attempts_made: count(row.attempts_made),
+            region: row.region,
+            plan,
+            is_readable,
+            attempts_made: error::count(row.attempts_made, "trials", row.id, "attempts_made")?,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -316,9 +343,9 @@ impl TryFrom<TrialRow> for Trial {
 }
 
 impl Store {
-    /// Claims trials that are due on the domain clock and in nobody's hands: those that a person
-    /// wants stopped before all others, then the oldest due. What is queued is admitted instead
-    /// (see [`crate::store::queue`]), unless it is to be stopped.
+    /// Claims unleased trials that are due on the domain clock: first those that a person wants
+    /// stopped, then the oldest due. Queued trials are admitted instead (see
+    /// [`crate::store::queue`]), unless they are to be stopped.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_trials(
         &self,
@@ -359,7 +386,7 @@ impl Store {
         self.claimed(rows, now).await
     }
 
-    /// Claimed rows with their latest attempts.
+    /// Combines claimed rows with their latest attempts.
     pub(super) async fn claimed(
         &self,
         rows: Vec<ClaimedRow>,
@@ -375,7 +402,8 @@ impl Store {
             let is_whole = latest.as_ref().is_none_or(|latest| latest.is_whole);
             let attempt = latest.map(|latest| latest.attempt).transpose();
             let id = TrialId(row.id);
-            // It keeps its lease until that expires, and keeps nobody else waiting.
+            // An unreadable trial keeps its lease until that expires, and does not delay the
+            // others.
             match attempt.and_then(|attempt| row.claimed(attempt)) {
                 Ok(trial) => {
                     if trial.plan.is_none() || !is_whole {
@@ -384,7 +412,7 @@ impl Store {
                     claimed.push(trial);
                 }
                 Err(error) => {
-                    tracing::error!(%error, trial = %id, "a trial cannot be read and is left alone");
+                    tracing::error!(%error, trial = %id, "unreadable trial; skipped");
                 }
             }
         }
@@ -392,21 +420,22 @@ impl Store {
             .iter()
             .filter(|trial| unreadable.contains(&trial.id))
         {
-            // Who can be read waits for no alarm: it is raised with the next claim.
+            // Readable trials do not wait for this alarm: if it fails, it is raised with the next
+            // claim.
             if let Err(error) = self.raise_unreadable(trial, now).await {
-                tracing::warn!(%error, trial = %trial.id, "an alarm could not be raised; trying again");
+                tracing::warn!(%error, trial = %trial.id, "raising an alarm failed; retrying");
             }
         }
         Ok(claimed)
     }
 
-    /// An alarm, once, of a trial that this program cannot read as a whole.
+    /// Raises an alarm, once, for a trial that this program cannot read in full.
     async fn raise_unreadable(
         &self,
         trial: &Claimed,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        tracing::error!(trial = %trial.id, "a stored trial cannot be read as a whole");
+        tracing::error!(trial = %trial.id, "stored trial is partly unreadable");
         let mut tx = self.pool.begin().await?;
         let is_told = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM events WHERE experiment_id = $1 AND trial_id = $2 AND kind = $3) AS "told!""#,
@@ -426,8 +455,8 @@ impl Store {
             kind: UNREADABLE.to_owned(),
             severity: "alarm",
             message: format!(
-                "{}: its stored plan, or what is stored of its job, cannot be read. What runs is watched, stopped and \
-                 billed; nothing new is started. A newer Bakeoff may have written it: go back to that version",
+                "{}: its stored plan or job data cannot be read. A running job is watched, stopped and billed; \
+                 nothing new is started. A newer Bakeoff may have written it: go back to that version",
                 trial.candidate
             ),
         };
@@ -436,7 +465,7 @@ impl Store {
         Ok(())
     }
 
-    /// The latest attempt of each trial, as far as it can be read.
+    /// The latest attempt of each trial, as far as it is readable.
     async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<Latest>, StoreError> {
         let rows = sqlx::query_as!(
             AttemptRow,
@@ -456,15 +485,15 @@ impl Store {
             Latest {
                 trial: row.trial_id,
                 is_whole: transitions.is_ok(),
-                // The next look writes them anew.
+                // The next observation rewrites the transitions.
                 attempt: Attempt::with_transitions(row, transitions.unwrap_or_default()),
             }
         });
         Ok(latest.collect())
     }
 
-    /// When the scheduler has something to do: the next due moment of a trial in nobody's hands
-    /// (domain clock), and the real seconds until the next lease of another runs out.
+    /// When the scheduler next has work: the next due time of an unleased trial (domain clock), and
+    /// the real seconds until the next lease expires.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn next_due(&self) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
         let row = sqlx::query!(
@@ -481,13 +510,14 @@ impl Store {
         Ok((row.due_at, row.lease_seconds))
     }
 
-    /// All trials of some experiments, in order; their plans without the requests, which are most
-    /// of them and in no table.
+    /// All trials of the given experiments, in order. Their plans omit the requests, which make up
+    /// most of a plan and appear in no table.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
-            r#"SELECT id, experiment_id, ordinal, state, reason, (plan - 'request')::text AS "plan!", attempts_made, created_at, ended_at
+            r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
+                      (plan - 'request')::text AS "plan!", attempts_made, created_at, ended_at
                FROM trials WHERE experiment_id = ANY($1) ORDER BY experiment_id, ordinal"#,
             experiments,
         )
@@ -506,7 +536,8 @@ impl Store {
     ) -> Result<Option<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
-            r#"SELECT id, experiment_id, ordinal, state, reason, plan::text AS "plan!", attempts_made, created_at, ended_at
+            r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
+                      plan::text AS "plan!", attempts_made, created_at, ended_at
                FROM trials WHERE id = $1 AND project_id = $2"#,
             id.0,
             project.0,
@@ -517,7 +548,7 @@ impl Store {
         .transpose()
     }
 
-    /// The experiment of each of the trials that the project has.
+    /// Maps those of the given trials that belong to the project to their experiments.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_of_trials(
         &self,
@@ -538,7 +569,7 @@ impl Store {
             .collect())
     }
 
-    /// All attempts of some experiments, by trial and in order.
+    /// All attempts of the given experiments, by trial and in order.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn attempts_of(&self, experiments: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
         sqlx::query_as!(
@@ -555,7 +586,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await?
         .into_iter()
-        .map(Attempt::try_from)
+        .map(AttemptRow::shown)
         .collect()
     }
 }

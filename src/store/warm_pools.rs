@@ -1,6 +1,6 @@
-//! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker says
-//! how long. A pool is held under a lease of its own, as a trial is; [`bakeoff_domain::lifecycle::pool`]
-//! decides.
+//! Warm pools: reserved with their attempt, retained when the job ends, settled when SageMaker
+//! reports how long they were kept. Like a trial, a pool is processed under its own lease;
+//! [`bakeoff_domain::lifecycle::pool`] decides.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::pool;
@@ -27,20 +27,20 @@ use crate::store::{Store, StoreError, error, retried};
 const TABLE: &str = "warm_pools";
 const COMPONENT: &str = "warm_pool";
 
-/// A pool in the hands of one replica.
+/// A warm pool claimed by one replica.
 #[derive(Debug, Clone)]
 pub struct ClaimedPool {
     pub account: Account,
     pub job_name: String,
     pub keep_alive_seconds: u32,
     pub job_ended_at: DateTime<Utc>,
-    /// The bill of the job itself is written.
+    /// Whether the job itself has been settled.
     pub is_job_settled: bool,
-    /// A trial waits that matches it, and a budget holds what it costs meanwhile.
+    /// Whether a matching trial waits and a budget covers the pool's cost meanwhile.
     pub is_wanted: bool,
-    /// Looks in a row that showed no pool.
+    /// Consecutive observations without a pool.
     pub absent: u32,
-    /// Seconds that are booked already: of a pool that was found again after it had been settled.
+    /// Seconds already booked, for a pool that was found again after its settlement.
     booked_seconds: Option<u64>,
     instance_type: String,
     region: String,
@@ -52,7 +52,7 @@ pub struct ClaimedPool {
 }
 
 impl ClaimedPool {
-    /// What is billed of it when it was kept for so long.
+    /// The billed usage if the pool was kept for `seconds`.
     fn kept(&self, seconds: u64) -> Usage {
         Usage {
             instance_type: self.instance_type.clone(),
@@ -77,8 +77,8 @@ impl ClaimedPool {
     }
 }
 
-/// Writes the pool that an attempt may leave, with its reservation (taken from the budget by the
-/// caller).
+/// Writes the pool that an attempt may leave behind, with its reservation (the caller takes it from
+/// the budget).
 pub(super) async fn reserve(
     tx: &mut PgConnection,
     account: &Account,
@@ -87,7 +87,7 @@ pub(super) async fn reserve(
     reserved: Usd,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    // What is reserved for a pool without a row is never given back.
+    // A reservation for a pool without a row would never be released.
     let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else {
         return Err(StoreError::corrupt("trials", account.trial_id, "plan"));
     };
@@ -119,8 +119,8 @@ pub(super) async fn reserve(
     .await
 }
 
-/// The job of an attempt is over, and from when a pool may be there; `None`: it never had
-/// instances.
+/// Records that an attempt's job is over, and from when a pool may exist; `None` if the job never
+/// had instances.
 pub(super) async fn job_ended(
     tx: &mut PgConnection,
     account: &Account,
@@ -167,10 +167,10 @@ pub(super) async fn job_ended(
 }
 
 impl Store {
-    /// A pool of a job without a living attempt, that nobody looks after although it may cost more
-    /// than is booked: it is looked after from now on, to be ended and billed. Nobody may use it,
-    /// since no budget holds it. False: somebody looks after it, or all is booked, or the term is
-    /// over.
+    /// Takes over the pool of a job without a living attempt, if the pool is not tracked although
+    /// it may cost more than is booked: from now on it is tracked, to be ended and billed. No trial
+    /// may use it, because no budget covers it. False when the pool is already tracked, everything
+    /// is booked, or the term is over.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn take_over_pool(
         &self,
@@ -223,10 +223,10 @@ impl Store {
                 project_id: ProjectId(taken.project_id),
                 experiment_id: ExperimentId(taken.experiment_id),
                 trial_id: Some(TrialId(taken.trial_id)),
-                kind: "trial.stray_pool".to_owned(),
+                kind: "trial.orphaned_pool".to_owned(),
                 severity: "alarm",
                 message: format!(
-                    "{} left a warm pool that nobody looked after; it is ended, and billed to the experiment",
+                    "{} left a warm pool untracked; it is ended, and billed to the experiment",
                     taken.job_name
                 ),
             };
@@ -236,7 +236,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Claims pools that are due for a look.
+    /// Claims pools that are due to be polled.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_pools(
         &self,
@@ -305,7 +305,7 @@ impl Store {
         pools.collect()
     }
 
-    /// Looks again later; `is_absent`: this look showed no pool.
+    /// Schedules the next poll; `is_absent`: this one found no pool.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn postpone_pool(
         &self,
@@ -326,7 +326,7 @@ impl Store {
         Ok(())
     }
 
-    /// Books what the pool cost and gives its reservation back.
+    /// Books the pool's cost and releases its reservation.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn settle_pool(
         &self,
@@ -344,7 +344,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
-        // What was billed once was billed: a look that shows nothing takes nothing of it back.
+        // Billed seconds stay billed: an observation without a pool takes none of them back.
         let kept = Billing {
             seconds: kept.seconds.max(pool.booked_seconds.unwrap_or(0)),
             ..kept
@@ -384,7 +384,7 @@ impl Store {
             kind: "trial.pool_settled".to_owned(),
             severity: "info",
             message: format!(
-                "its warm pool of {} was kept for {seconds} s: {usd}",
+                "warm pool of {} kept for {seconds} s: {usd}",
                 pool.instance_type
             ),
         };
@@ -404,7 +404,7 @@ impl Store {
     }
 }
 
-/// Books what a pool that was found again cost beyond the seconds that are booked.
+/// Books what a rediscovered pool cost beyond the seconds already booked.
 async fn book_more(
     tx: &mut PgConnection,
     pool: &ClaimedPool,

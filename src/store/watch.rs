@@ -1,5 +1,5 @@
-//! What a listing or an event of AWS's changes: statuses for people to see, and trials that become
-//! due. Stray jobs are in [`crate::store::strays`].
+//! Applies what AWS listings and events report: statuses for display, and trials that become due.
+//! Orphaned jobs are in [`crate::store::orphans`].
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::watch::{Change, Known, PoolNotice, Unaccounted};
@@ -19,7 +19,7 @@ pub struct Started {
 }
 
 impl Store {
-    /// What is stored of the running attempts (of those with these names, when given).
+    /// Stored state of the running attempts (only of the given job names, if any).
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn running_attempts(
         &self,
@@ -52,9 +52,8 @@ impl Store {
             .collect())
     }
 
-    /// When the oldest job that is still of interest was planned: those that run or keep a pool,
-    /// and those whose end nobody told us, or whose pool was settled at nothing, since a moment
-    /// each.
+    /// When the oldest job still of interest was planned: jobs that run or keep a pool, and, each
+    /// since the given time, jobs whose end was never reported or whose pool was settled at zero.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn oldest_watched(
         &self,
@@ -98,7 +97,7 @@ impl Store {
         .await
     }
 
-    /// The same for an event that AWS pushed; with it, when billing began.
+    /// Like `notice`, for an event pushed by AWS, which may also report when billing began.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice_event(
         &self,
@@ -125,7 +124,7 @@ impl Store {
         .await
     }
 
-    /// All running trials become due: a look at each is what is left when AWS will not list.
+    /// Makes all running trials due: the fallback when AWS does not list jobs is to poll each one.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn look_at_all_running(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         let woken = sqlx::query!(
@@ -136,9 +135,9 @@ impl Store {
         Ok(woken.execute(&self.pool).await?.rows_affected())
     }
 
-    /// The clock was stepped back: what was due soon lies ahead by the whole step, a person's stop
-    /// included. All of it becomes due now; too early costs a look. Only a quarantine lasts as long
-    /// as ever, from now.
+    /// Handles a clock that was stepped back: work that was due soon would now wait longer by the
+    /// whole step, including stops requested by people. Everything becomes due now; being early
+    /// only costs a poll. Quarantines alone keep their full duration, from now.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn clock_stepped_back(
         &self,
@@ -157,7 +156,7 @@ impl Store {
             .execute(&self.pool)
             .await?;
         sqlx::query!(
-            "UPDATE stray_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
+            "UPDATE orphaned_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
             now
         )
         .execute(&self.pool)
@@ -190,9 +189,9 @@ impl Store {
         Ok(woken)
     }
 
-    /// Of some jobs, those that no living attempt stands for and that
-    /// are not followed yet. Of those that are over only the ones whose bill nobody knows: without
-    /// a row, or with one that says that there was no job, or an estimate.
+    /// Of the given jobs, those that no living attempt stands for and that are not tracked yet. Of
+    /// the jobs that are over, only those without a known bill: they have no row, or a row that
+    /// says there was no job, or only an estimate.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn without_living_attempt(
         &self,
@@ -205,7 +204,7 @@ impl Store {
                LEFT JOIN attempts a ON a.job_name = t.name
                WHERE (a.id IS NULL OR a.settled_at IS NOT NULL)
                  AND (NOT t.is_over OR a.id IS NULL OR a.state = 'never_created' OR a.billing_estimated)
-                 AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.job_name = t.name
+                 AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_name = t.name
                                  AND (s.attempt_id IS NOT NULL OR s.settlements > 3)
                                  AND (s.settled_at IS NULL OR t.is_over))"#,
             &names,
@@ -216,9 +215,9 @@ impl Store {
         Ok(rows)
     }
 
-    /// Of what a listing tells of warm pools: those that are ours to look after become due.
-    /// Returned are the others that a job without a living attempt left: they wait, or cost more
-    /// than is booked.
+    /// Applies what a listing reports about warm pools: pools that we track become due. Returns the
+    /// other pools left by jobs without a living attempt, which are idle or cost more than is
+    /// booked.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice_pools(
         &self,
@@ -252,15 +251,15 @@ impl Store {
     }
 }
 
-/// Lock order as everywhere: attempts, trials, then the experiments' event locks.
+/// The usual lock order: attempts, trials, then the experiments' event locks.
 async fn write_notices(
     tx: &mut PgConnection,
     changed: &[Change],
     look: &[TrialId],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    // Only forwards: a page or an event may be older than what a look has told meanwhile. All in
-    // one order, as whoever reads their metrics takes them.
+    // Only forwards: a page or an event may be older than a status observed meanwhile. Locked in
+    // the same order as by the metrics reader.
     let written = sqlx::query!(
         r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
            UPDATE attempts a

@@ -1,5 +1,5 @@
-//! Checkpoints: how much work would be lost now? The newest object below each running trial's
-//! prefix, once an interval; an alarm when the sync has stopped.
+//! Checkpoints: how much work would be lost now? Finds the newest object below each running trial's
+//! prefix, once per interval; raises an alarm if the sync has stopped.
 
 use bakeoff_domain::lifecycle::spot::at_risk;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -9,10 +9,10 @@ use crate::store::StoreError;
 use crate::store::checkpoints::CheckpointDue;
 
 const DUE_MAX: i64 = 200;
-/// Held while it is looked at.
+/// How long a claim is held while the checkpoint is checked.
 const HOLD: TimeDelta = TimeDelta::minutes(10);
 
-/// One tick; returns how many attempts were looked at.
+/// Runs one tick; returns how many attempts were checked.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let due = app
         .store
@@ -21,9 +21,9 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let count = due.len();
     for attempt in due {
         app.pulse.beat();
-        // One that cannot be written must not keep the others waiting.
+        // A failed write for one attempt must not hold up the others.
         if let Err(error) = look(app, &attempt).await {
-            tracing::warn!(%error, attempt = %attempt.attempt_id, "checkpoints could not be looked at");
+            tracing::warn!(%error, attempt = %attempt.attempt_id, "checking for checkpoints failed");
         }
     }
     Ok(count)
@@ -34,7 +34,7 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let newest = match app.aws.newest_object(&prefix, &app.pulse).await {
         Ok(newest) => newest,
         Err(error) => {
-            tracing::info!(%error, prefix, "checkpoints could not be listed; again when the hold is over");
+            tracing::info!(%error, prefix, "listing checkpoints failed; retrying when the hold ends");
             return Ok(());
         }
     };
@@ -46,7 +46,7 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
         .await
 }
 
-/// Only training writes checkpoints: while it waits for capacity nothing is at risk.
+/// Only training writes checkpoints: nothing is at risk while the job waits for capacity.
 fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<String> {
     let since = due
         .training_since
@@ -61,8 +61,8 @@ fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>)
     );
     risk.is_stalled.then(|| {
         format!(
-            "no checkpoint for {} minutes, and one every {} was announced: an interruption now would lose work of {}; look \
-             whether the script saves to {}",
+            "no checkpoint for {} minutes, although one every {} was announced: an interruption now would lose {} of \
+             work; check that the script saves to {}",
             risk.seconds / 60,
             due.spec.interval_seconds / 60,
             risk.usd,

@@ -1,6 +1,6 @@
 //! The fence: each replica checks that the object still belongs to its database, and the watcher's
-//! leader renews it. What that means is [`bakeoff_domain::lifecycle::fence`]'s business, and what may be done
-//! meanwhile [`crate::fence`]'s.
+//! leader renews it. [`bakeoff_domain::lifecycle::fence`] interprets the result, and
+//! [`crate::fence`] defines what is allowed meanwhile.
 
 use bakeoff_domain::lifecycle::fence::{
     FenceDecision, FenceFacts, RENEW_EVERY, TRUSTED, WrittenFrom, decide,
@@ -14,32 +14,32 @@ use crate::fence::Standing;
 use crate::ids;
 use crate::store::{StoreError, to_json};
 
-/// Between two looks: while it is ours, and else.
+/// Interval between checks: while the fence is ours, and otherwise.
 const LOOK_EVERY: TimeDelta = TimeDelta::seconds(30);
 const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(5);
-/// Object and database are read one after the other, and may be changed in between.
+/// Object and database are read one after the other, so either may change in between.
 const READS: u32 = 3;
 
-/// The object.
+/// The content of the object.
 #[derive(Debug, Serialize, Deserialize)]
 struct Object {
     installation: String,
     token: Uuid,
-    /// Which database it was written from; objects of earlier versions do not say.
+    /// The database that wrote it; absent in objects of earlier versions.
     database: Option<String>,
-    /// For whoever finds it.
+    /// Explains the object to anyone who finds it.
     note: String,
 }
 
-/// What this process has seen of the fence.
+/// What this process remembers of the fence.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// The database's token at the first look.
+    /// The database's token at the first check.
     first: Option<Uuid>,
     stranger: Option<(Uuid, DateTime<Utc>)>,
 }
 
-/// One tick; returns how long until the next.
+/// Runs one tick; returns how long until the next.
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
     let Some(uri) = &app.fence.uri else {
         return Ok(LOOK_EVERY);
@@ -60,9 +60,10 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
             memory.stranger = Some((token, since));
             tracing::error!(
                 fence = uri,
-                "another database holds this installation's fence: this one acts on nothing. A copy that is to live beside the other \
-                 needs `bakeoff migrate --new-installation`; a restored backup takes over by itself once the fence has been silent, \
-                 and a copy whose original is gone for good needs `bakeoff migrate --forget-fence`"
+                "another database holds this installation's fence: this one acts on nothing. To run a copy beside its \
+                 original, run `bakeoff migrate --new-installation`; a restored backup takes over by itself once the \
+                 fence has been silent; if the original of a copy is gone for good, run `bakeoff migrate \
+                 --forget-fence`"
             );
             Standing::Stranger
         }
@@ -78,7 +79,8 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
     })
 }
 
-/// Renews a fence that may be ours. Who cannot write it does not hold it, however often it is read.
+/// Renews a fence that may be ours. A process that cannot write it does not hold it, however often
+/// it reads it.
 async fn hold(
     app: &App,
     uri: &str,
@@ -98,16 +100,16 @@ async fn hold(
     })
 }
 
-/// A look at the object, and what follows from it.
+/// The result of a check, and the decision that follows.
 struct Seen {
     facts: FenceFacts,
-    /// Which database this is.
+    /// The id of this database.
     database: String,
     found: Option<Uuid>,
     decision: FenceDecision,
 }
 
-/// What the object says against what the database knows; `None` when it cannot be read.
+/// Compares the object with the database; `None` if the object cannot be read.
 async fn look(
     app: &App,
     uri: &str,
@@ -124,18 +126,18 @@ async fn look(
                     tracing::error!(
                         fence = uri,
                         installation = object.installation,
-                        "the fence is another installation's: each needs an object of its own. Until this one has one (`bakeoff migrate \
-                         --forget-fence`, then `--fence`), it acts on nothing"
+                        "the fence belongs to another installation, and each needs its own object. This one acts on \
+                         nothing until it has one (`bakeoff migrate --forget-fence`, then `--fence`)"
                     );
                     return Ok(None);
                 }
                 Err(error) => {
-                    tracing::error!(%error, fence = uri, "the fence holds something that is not ours");
+                    tracing::error!(%error, fence = uri, "the object is not a Bakeoff fence");
                     return Ok(None);
                 }
             },
             Err(error) => {
-                tracing::warn!(%error, fence = uri, "the fence could not be read; what it said last counts for two minutes");
+                tracing::warn!(%error, fence = uri, "reading the fence failed; its last state counts for two minutes");
                 return Ok(None);
             }
         };
@@ -161,11 +163,11 @@ async fn look(
     Ok(seen)
 }
 
-/// Writes the next token: first where the living database keeps it, then for all to see. False when
-/// it is not certain that it was.
+/// Writes the next token: first to the living database, then to the object. False if the write is
+/// not certain.
 async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let is_taken_over = seen.decision == FenceDecision::TakeOver;
-    // One that got no answer may yet be written: it is the same one again.
+    // A token whose write got no answer may still be written, so use the same one again.
     let unanswered = seen
         .facts
         .next
@@ -175,26 +177,25 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
         installation: app.settings.installation.clone(),
         token,
         database: Some(seen.database.clone()),
-        note:
-            "Bakeoff renews this every minute; it tells its database from a copy. Leave it alone."
-                .to_owned(),
+        note: "Bakeoff renews this every minute to tell its database from a copy. Leave it alone."
+            .to_owned(),
     };
     if is_taken_over {
         tracing::warn!(
             fence = uri,
-            "the fence's holder is gone: this database takes over, and sweeps before it submits"
+            "the fence holder is gone; this database takes over, and sweeps before it submits"
         );
     }
     app.store
         .fence_will_be(token, seen.found, is_taken_over.then_some(now))
         .await?;
-    // A process that slept in between must not overwrite what another has taken over.
+    // A process that slept in between must not overwrite another database's takeover.
     if !app.watcher.is_trusted().await {
         return Ok(false);
     }
     let body = to_json(&object)?.to_string().into_bytes();
     if let Err(error) = app.aws.put_object(uri, body).await {
-        tracing::warn!(%error, fence = uri, "the fence could not be renewed");
+        tracing::warn!(%error, fence = uri, "renewing the fence failed");
         return Ok(false);
     }
     app.store.fence_is(token, app.clock.now()).await

@@ -1,6 +1,6 @@
 //! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap →
-//! normalise → upsert with rollups and cursors in one transaction. What a metric means is the
-//! domain's business.
+//! normalise → upsert with rollups and cursors in one transaction. The domain defines what a metric
+//! means.
 
 use std::collections::BTreeMap;
 
@@ -24,22 +24,22 @@ use crate::store::attempts::METRICS_FINAL_AFTER;
 use crate::store::metrics::{MetricsDue, Progress, Requested};
 use crate::store::series::{Named, Samples};
 
-/// Attempts taken in one tick.
+/// Attempts claimed in one query.
 const DUE_MAX: i64 = 500;
-/// Another reader finds them again after this long, should we die.
+/// If this process dies, another reader picks them up after this time.
 const HOLD: TimeDelta = TimeDelta::minutes(10);
-/// A last read that has failed for so long after the job's end is given up: the figures stay as
+/// A final read that still fails this long after the job's end is given up: the figures stay as
 /// they are.
 const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
-/// Pages of one answer: 500 series of two weeks of minutes fit in 101.
+/// Maximum number of pages of one answer: 500 series of two weeks of minutes fit in 101.
 const PAGES_MAX: u32 = 128;
-/// Read again before the cursor: points may come late.
+/// How far before the cursor to read again: points may arrive late.
 const OVERLAP: TimeDelta = TimeDelta::minutes(3);
 
-/// How long CloudWatch has minutes, with a day to spare.
+/// How long CloudWatch keeps one-minute data, less a day to spare.
 const MINUTES_KEPT: TimeDelta = TimeDelta::days(14);
 
-/// One tick; returns how many attempts were read.
+/// Runs one tick; returns how many attempts were read.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut count = 0;
     loop {
@@ -53,14 +53,14 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 async fn some(app: &App) -> Result<usize, StoreError> {
     let now = app.clock.now();
-    // Each metric that is read is billed: a copy leaves that to its original.
+    // Each metric read is billed: a copy of the database leaves reads to its original.
     if !app.fence.may_stop(now) {
         return Ok(0);
     }
     let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;
     let count = due.len();
-    // Last reads have their own, longer windows, and old ones a coarser period: batched apart, so
-    // that they do not spoil everybody's.
+    // Final reads have longer windows, and old attempts a coarser period: batch them apart, so that
+    // they do not widen the reads of the others.
     let mut groups: BTreeMap<(bool, TimeDelta), Vec<MetricsDue>> = BTreeMap::new();
     for attempt in due {
         let start = window(&attempt, now).map_or(now, |window| window.0);
@@ -71,17 +71,17 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     }
     for ((_, period), group) in groups {
         for batch in batches(group) {
-            // One that cannot be written must not keep the others waiting; its hold brings it back.
+            // A failed write for one batch must not hold up the others; its hold brings it back.
             if let Err(error) = read(app, batch, period, now).await {
-                tracing::warn!(%error, "metrics of some attempts could not be written");
+                tracing::warn!(%error, "writing metrics failed for some attempts");
             }
         }
     }
     Ok(count)
 }
 
-/// What CloudWatch still has of a moment: minutes for 15 days, five minutes for 63, hours for 455
-/// (CloudWatch user guide).
+/// The finest period CloudWatch still has for a time: one minute for 15 days, five minutes for 63,
+/// one hour for 455 (CloudWatch user guide).
 fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
     match (now - start).num_days() {
         ..=14 => TimeDelta::minutes(1),
@@ -138,12 +138,12 @@ fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
     queries
 }
 
-/// The window of one attempt; `None` while its job has not started.
+/// The read window of an attempt; `None` while its job has not started.
 fn window(attempt: &MetricsDue, now: DateTime<Utc>) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     let started = attempt.started_at?;
     if let Some(end) = attempt.settled_end_at.filter(|_| is_last(attempt, now)) {
-        // The whole once more, as far as CloudWatch has its minutes: means of more must not take
-        // the place of what was read.
+        // Read everything once more, as far as CloudWatch still has minutes: coarser means must not
+        // replace what has been read.
         let read = attempt
             .cursor
             .filter(|_| now - started > MINUTES_KEPT)
@@ -205,17 +205,18 @@ async fn read(
                     if is_complete || is_hopeless(&attempt, now) {
                         progress.push(advance(app, attempt, end, now));
                     } else {
-                        // What came is kept; the cursor stays, and the claim's hold brings it back.
+                        // Keep what arrived; the cursor stays, and the claim's hold brings the
+                        // attempt back.
                         tracing::info!(
                             job = attempt.job_name,
-                            "CloudWatch did not tell all of its metrics; asking again"
+                            "CloudWatch returned incomplete metrics; retrying"
                         );
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, attempts = ready.len(), "metrics could not be read");
-                // The claim's hold brings them back, but not for ever: money must not stay reserved
+                tracing::warn!(%error, attempts = ready.len(), "reading metrics failed");
+                // The claim's hold brings them back, but not forever: money must not stay reserved
                 // for a read that is denied.
                 let given_up = ready
                     .into_iter()
@@ -227,8 +228,9 @@ async fn read(
     write(app, progress, samples, now).await
 }
 
-/// Asks for the series of some attempts: those of each, in the order of its queries. Each page is
-/// counted before it is asked for: whatever becomes of the reply, or of us, AWS bills it.
+/// Requests the series of some attempts; returns them per attempt, in the order of its queries.
+/// Each page is counted before it is requested: AWS bills it whatever happens to the reply, or to
+/// us.
 async fn ask(
     app: &App,
     attempts: &[MetricsDue],
@@ -257,7 +259,7 @@ async fn ask(
         if !app.store.count_requested(&booked(1)).await? {
             app.store.count_requested(&booked(-1)).await?;
             return Ok(Err(AwsError::Unknown(
-                "another reader was faster, and has settled some of them".to_owned(),
+                "another reader has already settled some of the attempts".to_owned(),
             )));
         }
         crash::point("before_metrics");
@@ -275,8 +277,8 @@ async fn ask(
         }
         token = page.next;
         if token.is_none() {
-            // Another account's CloudWatch knows nothing of our jobs, and says that this is all.
-            // What has points is ours by its name.
+            // Another account's CloudWatch has no data on our jobs and reports that as complete. A
+            // series with points is ours, because its job name is.
             if series.iter().any(|one| one.points.is_empty()) {
                 app.aws.doubt_account();
                 if let Err(error) = super::confirm_account(app).await? {
@@ -291,12 +293,12 @@ async fn ask(
         }
     }
     Ok(Err(AwsError::Unknown(format!(
-        "GetMetricData has more than {PAGES_MAX} pages"
+        "GetMetricData returned more than {PAGES_MAX} pages"
     ))))
 }
 
-/// A last read settles money: a transaction of its own, so that no two rows of a budget are ever
-/// locked in one.
+/// A final read settles money, in a transaction of its own, so that no transaction ever locks two
+/// budget rows.
 async fn write(
     app: &App,
     progress: Vec<Progress>,
@@ -308,9 +310,9 @@ async fn write(
         .partition(|step| step.next_at.is_none());
     for step in last {
         crash::point("before_last_metrics");
-        // The least that is known of it: money does not wait for it.
+        // Final metrics are only a fallback, so money does not wait for them.
         if let Err(error) = keep_final(app, &step.due, now).await {
-            tracing::warn!(%error, job = step.due.job_name, "the last values of a job could not be written");
+            tracing::warn!(%error, job = step.due.job_name, "writing the final metric values of a job failed");
         }
         let own = samples
             .remove(&step.due.account.attempt_id)
@@ -328,8 +330,8 @@ async fn write(
     app.store.record_metrics(&all, &running, now).await
 }
 
-/// The last values that SageMaker keeps of a job's own metrics: the least that is known of it,
-/// where nothing else was read. Again changes nothing.
+/// Stores the final metrics that SageMaker keeps of a job: a fallback where nothing else was read.
+/// Repeating it changes nothing.
 async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(), StoreError> {
     if due.final_metrics.is_empty() {
         return Ok(());
@@ -355,8 +357,8 @@ async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(
         .map(drop)
 }
 
-/// SageMaker's own series of jobs that are over, once. False: ask again later; what is denied or
-/// unknown to SageMaker is not asked for again, and keeps nothing waiting.
+/// Reads SageMaker's own series of ended jobs, once. False means try again later; series that are
+/// denied or unknown to SageMaker are not requested again, and hold nothing up.
 async fn read_iterations(
     app: &App,
     batch: &[MetricsDue],
@@ -386,11 +388,11 @@ async fn read_iterations(
                 return Ok(false);
             }
             Err(error @ AwsError::Denied(_)) => {
-                tracing::warn!(%error, "AWS denies BatchGetMetrics");
+                tracing::warn!(%error, "AWS denied BatchGetMetrics");
                 return Ok(true);
             }
             Err(error) => {
-                tracing::warn!(%error, "some of SageMaker's own metrics could not be read");
+                tracing::warn!(%error, "reading some of SageMaker's own metrics failed");
                 continue;
             }
         };
@@ -416,7 +418,7 @@ async fn read_iterations(
     Ok(true)
 }
 
-/// The cursor after a read, and when the next is due: none after the last.
+/// The cursor after a read, and the time of the next; none after the final read.
 fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>) -> Progress {
     let next_at = match due.settled_end_at {
         _ if is_last(&due, now) => None,
@@ -430,7 +432,8 @@ fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>
     }
 }
 
-/// Shares of one device, hosts averaged; the script's own metrics as they are.
+/// Normalises host metrics to shares of one device and averages hosts; the script's own metrics
+/// stay as they are.
 fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Samples {
     let instance = catalog::find(&attempt.instance_type);
     let (vcpus, gpus) = instance.map_or((1, 1), |found| {

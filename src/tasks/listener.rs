@@ -1,5 +1,5 @@
-//! Listens to the database's notifications: wakes the scheduler, tells event streams to re-read. A
-//! lost notification loses nothing, since everybody also looks on a timer.
+//! Listens to the database's notifications: wakes the scheduler, and tells event streams to read
+//! again. A lost notification loses nothing, since every waiter also polls on a timer.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub(super) async fn run(app: App, stop: CancellationToken) {
             ended = listen(&app) => ended,
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "the listener lost its connection");
+            tracing::debug!(%error, "listener connection lost");
         }
-        // Whatever was missed meanwhile is seen by a look.
+        // A poll finds anything missed meanwhile.
         app.wake.notify_one();
         app.events.wake_all();
         real_sleep(RECONNECT_AFTER).await;

@@ -1,16 +1,16 @@
 //! The background loops. A tick takes no input and a wake carries no data, so a restart takes the
 //! same path. Tasks never import `http`.
 
-pub mod accountant;
-pub mod archivist;
+pub mod call_stats;
 pub mod checkpoints;
-pub mod concluder;
+pub mod compactor;
 pub mod fence;
+pub mod finalizer;
 pub mod ingester;
 mod listener;
-pub mod pools;
 pub mod repricer;
 pub mod scheduler;
+pub mod warm_pools;
 pub mod watcher;
 
 use std::panic::AssertUnwindSafe;
@@ -30,16 +30,17 @@ use crate::clock::{Stopwatch, real_sleep};
 use crate::pulse::Pulse;
 use crate::store::StoreError;
 
-/// The longest a loop sleeps without looking, on the domain clock.
+/// The longest a loop sleeps without checking, on the domain clock.
 const IDLE_MAX: TimeDelta = TimeDelta::seconds(60);
-/// The shortest sleep between two looks: a due row that somebody else holds must not spin us.
+/// The shortest sleep between two checks: a due row that another replica holds must not cause a
+/// busy loop.
 const PAUSE_REAL: Duration = Duration::from_millis(20);
-/// Between two ticks on a timer, however fast the domain clock runs.
+/// The shortest pause between ticks on a timer, however fast the domain clock runs.
 const TICK_REAL: Duration = Duration::from_millis(300);
-/// After a tick that failed: the database may be away.
+/// Pause after a failed tick: the database may be unavailable.
 const FAILED_REAL: Duration = Duration::from_millis(500);
 
-/// Starts all loops; they end when `stop` is cancelled, after the tick in hand.
+/// Starts all loops; they end when `stop` is cancelled, after the current tick.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(scheduler_loop(own(app), tracker.clone(), stop.clone()));
     tracker.spawn(watcher_loop(own(app), stop.clone()));
@@ -52,8 +53,8 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
         .settings
         .metrics_interval
         .map_or(TimeDelta::minutes(2), |interval| interval / 4);
-    start("pools", poll / 2, |app| {
-        async move { pools::tick(&app).await }.boxed()
+    start("warm_pools", poll / 2, |app| {
+        async move { warm_pools::tick(&app).await }.boxed()
     });
     start("checkpoints", TimeDelta::minutes(2), |app| {
         async move { checkpoints::tick(&app).await }.boxed()
@@ -64,19 +65,19 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     start("repricer", TimeDelta::seconds(20), |app| {
         async move { repricer::tick(&app).await }.boxed()
     });
-    start("concluder", TimeDelta::seconds(20), |app| {
-        async move { concluder::tick(&app).await }.boxed()
+    start("finalizer", TimeDelta::seconds(20), |app| {
+        async move { finalizer::tick(&app).await }.boxed()
     });
-    start("accountant", TimeDelta::minutes(1), |app| {
-        async move { accountant::tick(&app).await }.boxed()
+    start("call_stats", TimeDelta::minutes(1), |app| {
+        async move { call_stats::tick(&app).await }.boxed()
     });
-    start("archivist", TimeDelta::minutes(5), |app| {
-        async move { archivist::tick(&app).await }.boxed()
+    start("compactor", TimeDelta::minutes(5), |app| {
+        async move { compactor::tick(&app).await }.boxed()
     });
     tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 
-/// With a pulse of its own: one task's steps are not another's.
+/// Clones the app with a separate pulse, so that one task's progress does not count for another.
 fn own(app: &App) -> App {
     App {
         pulse: Pulse::default(),
@@ -97,7 +98,7 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
         .await
         .is_some();
         tokio::select! {
-            // With every slot taken there is nothing to claim for.
+            // While every slot is taken, nothing needs to be claimed.
             () = stop.cancelled() => return,
             _ = slots.acquire() => {}
         }
@@ -109,10 +110,10 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
     }
 }
 
-/// Until a trial is due, a waiting one may be admitted, or another's lease runs out.
+/// Waits until a trial is due, a waiting one may be admitted, or another replica's lease expires.
 async fn scheduler_pause(app: &App, is_done: bool) {
     real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
-    // No answer is no reason to wait for ever.
+    // An unresponsive database must not block the wait forever.
     let next = app
         .pulse
         .patiently(app.settings.patience(), scheduler_wait(app))
@@ -124,13 +125,14 @@ async fn scheduler_pause(app: &App, is_done: bool) {
     }
 }
 
-/// How long until something is due (domain clock), and until another's lease runs out (real).
+/// How long until something is due (domain clock), and until another replica's lease expires (real
+/// time).
 async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
     let now = app.clock.now();
     let (due, lease) = app.store.next_due().await.unwrap_or_default();
     let mut wait = due.map_or(IDLE_MAX, |at| at - now);
     if let Ok(Some(at)) = app.store.next_waiting().await {
-        // A full lane or an empty bucket says when it is worth another try.
+        // A full quota pool or an exhausted rate limit determines when to try again.
         wait = wait.min(
             (at - now)
                 .max(app.settings.policy.poll / 4)
@@ -167,7 +169,7 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
             () = pause => {}
         }
     }
-    // A database that does not answer must not keep the process.
+    // A database that does not answer must not keep the process alive.
     app.pulse
         .patiently(app.settings.lease / 3, app.watcher.resign(&app.store))
         .await
@@ -194,8 +196,8 @@ async fn fence_loop(app: App, stop: CancellationToken) {
     }
 }
 
-/// That the credentials are of the account that the installation's jobs are in: the first that was
-/// ever seen.
+/// Confirms that the credentials belong to the account that owns the installation's jobs: the first
+/// one ever seen.
 async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> {
     if !app.aws.knows_account() {
         let seen = match app.aws.caller_account().await {
@@ -209,7 +211,7 @@ async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> 
     Ok(app.aws.confirm_account().await)
 }
 
-/// A tick that fails, panics, or gets no answer is logged once, here, and the loop goes on.
+/// Logs a tick that fails, panics, or gets no answer, once, here; the loop continues.
 async fn guarded<T>(
     app: &App,
     name: &'static str,
@@ -228,14 +230,14 @@ async fn guarded<T>(
             return Some(done);
         }
         Some(Ok(Err(error))) => {
-            tracing::warn!(%error, task = name, "a tick failed; trying again");
+            tracing::warn!(%error, task = name, "tick failed; retrying");
         }
-        Some(Err(_)) => tracing::error!(task = name, "a tick panicked; trying again"),
+        Some(Err(_)) => tracing::error!(task = name, "tick panicked; retrying"),
         None => {
             tracing::error!(
                 task = name,
                 seconds = patience.as_secs(),
-                "a tick got no answer and is given up; trying again"
+                "tick timed out; retrying"
             );
         }
     }
@@ -243,7 +245,7 @@ async fn guarded<T>(
     None
 }
 
-/// A loop on a timer of the domain clock.
+/// Runs a loop on a timer of the domain clock.
 async fn every(
     app: App,
     stop: CancellationToken,

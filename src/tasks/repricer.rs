@@ -1,6 +1,6 @@
-//! The repricer: prices whose day has come are applied to what depends on them. Settled attempts
-//! are corrected, ended experiments are decided anew, and each says why. What it does a second time
-//! changes nothing.
+//! The repricer: applies prices that have taken effect to everything that depends on them. Settled
+//! attempts are corrected, ended experiments are decided again, and each records the reason.
+//! Repeating it changes nothing.
 
 use std::cmp::Ordering;
 
@@ -16,14 +16,14 @@ use crate::read;
 use crate::store::StoreError;
 use crate::store::money::repricing::{Change, Dependent, Effect, Revision};
 
-/// Prices applied at once: a list of AWS's is one change.
+/// Prices applied at once: one refresh of AWS's list is one change.
 const PRICES: i64 = 1000;
 /// Experiments looked up at once.
 const BATCH: i64 = 100;
-/// An experiment that prices could not be applied to is tried again after this.
+/// Delay before retrying an experiment that could not be repriced.
 const RETRY_AFTER: TimeDelta = TimeDelta::minutes(30);
 
-/// One tick; returns how many experiments were changed.
+/// Runs one tick; returns how many experiments were changed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut count = retry(app, app.clock.now()).await?;
     loop {
@@ -51,7 +51,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     }
 }
 
-/// Tries again what could not be applied.
+/// Retries the repricings that failed.
 async fn retry(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
     let mut count = 0;
     for (dependent, changes) in app.store.repricings_to_retry(now).await? {
@@ -61,8 +61,8 @@ async fn retry(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-/// One experiment that cannot be read must not keep the others waiting, nor be forgotten: it is
-/// tried again.
+/// An experiment that cannot be read must neither hold up the others nor be forgotten: it is
+/// retried.
 async fn apply_or_put_off(
     app: &App,
     changes: &[&Change],
@@ -76,9 +76,9 @@ async fn apply_or_put_off(
             app.store.repricing_done(experiment, changes).await?;
             Ok(is_changed)
         }
-        // Of a database that is away this is not written either.
+        // If the database is unavailable, this write fails as well.
         Err(error) => {
-            tracing::error!(%error, %experiment, "an experiment could not be repriced; trying again");
+            tracing::error!(%error, %experiment, "repricing an experiment failed; retrying");
             let prices: Vec<PriceId> = changes.iter().map(|change| change.price_id).collect();
             app.store
                 .repricing_failed(experiment, &prices, now + RETRY_AFTER)
@@ -102,8 +102,10 @@ async fn apply(
     if experiment.ended_at.is_some()
         && let Some(before) = app.store.recommendation(id).await?
     {
-        let after = read::decide(&app.store, &experiment, now).await?;
-        decided = before.differs(&after).then_some((before, after));
+        let after = read::decide_again(&app.store, &experiment, now).await?;
+        decided = after
+            .filter(|after| before.differs(after))
+            .map(|after| (before, after));
     }
     let types: Vec<String> = changes
         .iter()
@@ -120,8 +122,8 @@ async fn apply(
         .await
 }
 
-/// The change in words: the prices that matter, what it does to the bill, what to the ranking; and
-/// which prices those are.
+/// Describes the change in words: the relevant prices, and the effect on the bill and on the
+/// ranking; also returns those prices.
 fn reason(
     effect: &Effect,
     changes: &[&Change],
@@ -135,7 +137,7 @@ fn reason(
         let Some(new) = prices.iter().find(|price| price.id == change.price_id) else {
             if is_billed {
                 said.push(format!(
-                    "A GB-month of storage in {} has another price.",
+                    "The price of a GB-month of storage in {} has changed.",
                     change.region
                 ));
                 due_to.push(change.price_id);
@@ -153,12 +155,12 @@ fn reason(
     match effect.usd.cmp(&Usd::ZERO) {
         Ordering::Equal => {}
         Ordering::Greater => said.push(format!(
-            "What {attempts} attempts used since is billed {} more.",
+            "Usage since then by {attempts} attempts is billed {} more.",
             effect.usd
         )),
         Ordering::Less => {
             said.push(format!(
-                "What {attempts} attempts used since is billed {} less.",
+                "Usage since then by {attempts} attempts is billed {} less.",
                 Usd::ZERO - effect.usd
             ));
         }
@@ -172,13 +174,13 @@ fn reason(
 fn ranking(revision: Revision<'_>) -> String {
     let first = |one: &Recommendation| one.ranked.first().map(|row| row.candidate.clone());
     match (first(revision.before), first(revision.after)) {
-        (Some(old), Some(new)) if old == new => format!("{new} stays first."),
-        (Some(old), Some(new)) => format!("{new} is first now, {old} was."),
-        _ => "The ranking is another.".to_owned(),
+        (Some(old), Some(new)) if old == new => format!("{new} remains first."),
+        (Some(old), Some(new)) => format!("{new} is now first; {old} was."),
+        _ => "The ranking has changed.".to_owned(),
     }
 }
 
-/// What the price was until this one began; or what was taken for it.
+/// The price in force before this one began; otherwise the one assumed for it.
 fn before(prices: &[Price], new: &Price) -> Option<Price> {
     let others: Vec<Price> = prices
         .iter()
@@ -192,10 +194,10 @@ fn before(prices: &[Price], new: &Price) -> Option<Price> {
 fn describe(new: &Price, old: Option<&Price>) -> String {
     let rate = |price: &Price| format!("${}", price.usd_per_hour.0.round_dp(4).normalize());
     let was = old.map_or_else(
-        || "no price was known before".to_owned(),
+        || "no earlier price known".to_owned(),
         |old| {
             let share = (new.usd_per_hour.as_f64() / old.usd_per_hour.as_f64() - 1.0) * 100.0;
-            format!("{} before, {share:+.1} %", rate(old))
+            format!("previously {}, {share:+.1} %", rate(old))
         },
     );
     let (kind, region, since) = (
@@ -204,7 +206,7 @@ fn describe(new: &Price, old: Option<&Price>) -> String {
         new.effective_from.format("%Y-%m-%d"),
     );
     format!(
-        "{kind} in {region} costs {} an hour since {since} ({was}; {}).",
+        "{kind} in {region} costs {} per hour from {since} ({was}; {}).",
         rate(new),
         new.label()
     )

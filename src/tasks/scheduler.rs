@@ -1,9 +1,9 @@
-//! The scheduler: claim → look → decide → act → apply. It has no choices of its own: what to do is
-//! [`bakeoff_domain::lifecycle::decide`]'s, how to write it is `store::attempts`'.
+//! The scheduler: claim → look → decide → act → apply. It makes no choices of its own:
+//! [`bakeoff_domain::lifecycle::decide`] decides what to do, and `store::attempts` writes it.
 //!
-//! On a crash between "create" and "record" the attempt's row is there (it was committed first), so
-//! the next claim sends the same create again, is told that the name is taken, finds our marker on
-//! the job, and adopts it.
+//! After a crash between "create" and "record" the attempt's row exists (it was committed first),
+//! so the next claim sends the same create again, learns that the name is taken, finds our marker
+//! on the job, and adopts it.
 
 mod hand;
 
@@ -30,16 +30,16 @@ use crate::store::trials::Claimed;
 const CLAIM_MAX: i64 = 64;
 /// Trials admitted in one tick.
 const ADMIT_MAX: usize = 64;
-/// Worked on at once.
+/// Trials worked on concurrently.
 pub(super) const SLOTS: usize = 32;
-/// How long an earlier job of a trial that turned up late holds the next one back.
+/// How long an earlier job of a trial, found late, holds back the next one.
 const EARLIER_JOB_HOLDS: TimeDelta = TimeDelta::hours(1);
-const UNREADABLE: &str = "its stored plan cannot be read by this version of Bakeoff; go back to the one that wrote it, then resume";
+const UNREADABLE: &str = "this version of Bakeoff cannot read its stored plan; go back to the one that wrote it, then resume";
 const EARLIER_JOB: &str = "held back: an earlier job of this trial is still being stopped";
-/// Plan, create, look, adopt: what one claim can go through.
+/// Maximum steps of one claim: plan, create, look, adopt.
 const STEPS_MAX: usize = 4;
 
-/// One tick, to its end; returns how many trials were worked on.
+/// Runs one tick to its end; returns how many trials were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed = claim(app, usize::MAX).await?;
     let count = claimed.len();
@@ -51,8 +51,8 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-/// The same for a loop: as many trials as there are free slots are claimed and worked on aside, so
-/// that one whose call to AWS hangs keeps nobody else waiting.
+/// The same for a loop: claims as many trials as there are free slots and works on them in separate
+/// tasks, so that a trial with a hanging call to AWS does not hold up the others.
 pub(super) async fn start(
     app: &App,
     aside: &TaskTracker,
@@ -70,10 +70,10 @@ pub(super) async fn start(
     Ok(count)
 }
 
-/// Trials that are due, and those whose turn it is, at most `room`; each with the moment before its
-/// lease began.
+/// Claims at most `room` trials, due ones and then those to be admitted; each with a time before
+/// its lease began.
 async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, StoreError> {
-    // Taken before the claim is sent: the lease cannot have begun earlier than the database says.
+    // Started before the claim is sent: the lease cannot begin earlier on the database's clock.
     let claimed_at = Stopwatch::start();
     let settings = &app.settings;
     let most = i64::try_from(room).unwrap_or(CLAIM_MAX).min(CLAIM_MAX);
@@ -84,7 +84,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
     if !app.newest.is_known()
         && let Some(listed_at) = app.store.last_listed().await?
     {
-        // It may have been stepped back while nobody ran.
+        // The clock may have been stepped back while no replica ran.
         app.newest.reached(listed_at);
     }
     if let Some(back) = app.newest.step_back(now) {
@@ -95,7 +95,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         tracing::warn!(
             seconds = back.num_seconds(),
             woken,
-            "the clock was stepped back; all is looked at anew"
+            "clock stepped back; checking everything again"
         );
     }
     app.newest.reached(now);
@@ -104,12 +104,11 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         .claim_due_trials(&settings.owner, settings.lease, now, most)
         .await?;
     let admitted_at = Stopwatch::start();
-    // Whoever is claimed already must not wait for a lease to run out because nobody can be
-    // admitted.
+    // A failed admission must not leave trials already claimed waiting for their leases to expire.
     let admitted = admit(app, room - claimed.len().min(room))
         .await
         .unwrap_or_else(|error| {
-            tracing::warn!(%error, "nobody could be admitted; trying again");
+            tracing::warn!(%error, "admission failed; retrying");
             Vec::new()
         });
     let since = |trials: Vec<Claimed>, since: Stopwatch| {
@@ -123,39 +122,37 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
 async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     let lease = app.settings.lease;
     let held_since = HeldSince(Mutex::new(claimed_at));
-    let work = AssertUnwindSafe(work(app, &trial, &held_since).boxed()).catch_unwind();
-    // If it expired, another replica would start the same work over, just as slowly, and no one
-    // would finish.
+    let pulse = Pulse::default();
+    let work = AssertUnwindSafe(work(app, &trial, &held_since, &pulse).boxed()).catch_unwind();
+    // If the lease expired, another replica would start the same work over, just as slowly, and
+    // neither would finish.
     let renew = || async {
         let asked = Stopwatch::start();
         match app.store.renew_claim(&trial, lease).await {
             Ok(true) => held_since.renewed(asked),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, trial = %trial.id, "the lease on a trial could not be renewed");
+                tracing::debug!(%error, trial = %trial.id, "renewing the lease on a trial failed");
             }
         }
     };
     let kept = meanwhile(lease / 3, work, renew);
-    let Some(done) = Pulse::default()
-        .patiently(app.settings.patience(), kept)
-        .await
-    else {
-        tracing::warn!(trial = %trial.id, "work on a trial got no answer and is given up; its lease will pass on");
+    let Some(done) = pulse.patiently(app.settings.patience(), kept).await else {
+        tracing::warn!(trial = %trial.id, "work on a trial timed out; its lease will expire");
         return;
     };
     match done {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(%error, trial = %trial.id, "a trial could not be worked on; its lease will pass on");
+            tracing::warn!(%error, trial = %trial.id, "work on a trial failed; its lease will expire");
         }
         Err(_) => {
-            tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will pass on");
+            tracing::error!(trial = %trial.id, "work on a trial panicked; its lease will expire");
         }
     }
 }
 
-/// Whose turn it is among those that wait, as many as may be created now.
+/// Admits waiting trials in turn, as many as may be created now.
 async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     let now = app.clock.now();
     let creates = app.aws.creates_available().min(ADMIT_MAX).min(room);
@@ -170,7 +167,7 @@ async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     app.store.admit(holder, creates, now, think).await
 }
 
-/// Since when the lease on a trial is certain: its begin, or the last renewal.
+/// The time from which the lease on a trial is certain: its start, or the last renewal.
 struct HeldSince(Mutex<Stopwatch>);
 
 impl HeldSince {
@@ -186,10 +183,15 @@ impl HeldSince {
     }
 }
 
-async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), StoreError> {
+async fn work(
+    app: &App,
+    trial: &Claimed,
+    held_since: &HeldSince,
+    pulse: &Pulse,
+) -> Result<(), StoreError> {
     crash::point("claimed");
     if let Some((owner, seconds)) = &trial.abandoned {
-        tracing::warn!(trial = %trial.id, owner, seconds, "its last scheduler never gave it back; taken over");
+        tracing::warn!(trial = %trial.id, owner, seconds, "trial taken over; its last scheduler never released it");
         metrics::histogram!("bakeoff_takeover_seconds").record(*seconds);
         app.store
             .record_takeover(trial, owner, *seconds, app.clock.now())
@@ -208,6 +210,7 @@ async fn work(app: &App, trial: &Claimed, held_since: &HeldSince) -> Result<(), 
         hand.look().await;
     }
     for _ in 0..STEPS_MAX {
+        pulse.beat();
         let situation = Situation {
             trial: trial.state,
             stop_requested: trial.stop_requested,

@@ -1,17 +1,17 @@
 //! The watcher: one replica lists all our jobs page by page, at half of ListTrainingJobs' request
-//! quota, and makes trials due whose job has changed. It also stops and bills stray jobs, ends
-//! stray pools, and reads the account's quotas.
+//! quota, and makes trials due whose job has changed. It also stops and bills orphaned jobs, ends
+//! orphaned pools, and reads the account's quotas.
 //!
 //! Each listing starts at least as far back as the last complete one, so a job without a row is
 //! seen by the first listing after its creation. A sweep of 28 days runs when a term begins and
-//! every six hours, a few pages per listing. A listing that was cut off does not count.
+//! every six hours, a few pages per listing. An interrupted listing does not count.
 //!
-//! It settles nothing but strays: a trial is looked at by the scheduler. What it writes of trials,
-//! strays' bills and quotas is fenced by its term; that a stray was seen may be written late, and
-//! is true all the same.
+//! It settles only orphans; trials are handled by the scheduler. Its writes to trials, orphans'
+//! bills and quotas are fenced by its term; the sighting of an orphaned job may be written late,
+//! and is true all the same.
 
 use bakeoff_domain::ids::{AttemptId, TrialId};
-use bakeoff_domain::lifecycle::stray::{self, StrayDecision, StraySeen};
+use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
 use bakeoff_domain::lifecycle::watch::{self, Listing};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::observed::{JobStatus, JobSummary, ObservedJob, WarmPool};
@@ -24,56 +24,57 @@ use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::leases::Term;
-use crate::store::strays::Stray;
+use crate::store::orphans::Orphan;
 
-/// Pages of one listing: a hundred thousand jobs.
+/// Maximum pages of one listing: a hundred thousand jobs.
 const PAGES_MAX: u32 = 1000;
-/// Pages of a sweep between two listings.
+/// Pages of a sweep read between two listings.
 const SWEEP_PAGES: u32 = 20;
-/// A listing goes back a little before the oldest job of interest: clocks differ, and jobs are
-/// listed late.
+/// A listing starts a little before the oldest job of interest: clocks differ, and jobs appear
+/// late.
 const MARGIN: TimeDelta = TimeDelta::minutes(30);
-/// Jobs whose end nobody told us are looked for in listings for so long.
+/// How long listings look for jobs whose end was not reported.
 const IN_DOUBT: TimeDelta = TimeDelta::hours(48);
-/// The same of pools that did not show: longer than any is kept.
+/// The same for pools that did not appear: longer than any pool is kept.
 const POOL_IN_DOUBT: TimeDelta = TimeDelta::hours(7);
 /// A sweep goes back as far as a job can run.
 const SWEEP_REACH: TimeDelta = TimeDelta::days(28);
 const SWEEP_EVERY: TimeDelta = TimeDelta::hours(6);
 const QUOTAS_EVERY: TimeDelta = TimeDelta::hours(6);
-/// Somebody who resumes an experiment says that a quota has changed: read again at once, but not at
-/// every resume. Nor more often when they could not be read.
+/// A user who resumes an experiment implies that a quota has changed: read quotas at once, but not
+/// at every resume. After a failed read, wait just as long.
 const QUOTAS_AGAIN: TimeDelta = TimeDelta::minutes(5);
-const STRAYS_MAX: i64 = 100;
+const ORPHANS_MAX: i64 = 100;
 
-/// When each part of the work is due next, and how far it has come; a new watcher begins anew.
+/// When each part of the work is due next, and its progress; a new watcher starts with an empty
+/// memory.
 #[derive(Debug, Default)]
 pub struct Memory {
     listing: Option<DateTime<Utc>>,
     quotas: Option<DateTime<Utc>>,
-    /// When the last listing began that was complete and left no job unaccounted for.
+    /// Start of the last listing that was complete and left no job unaccounted for.
     listed_from: Option<DateTime<Utc>>,
     sweep: Option<DateTime<Utc>>,
     sweeping: Option<Sweep>,
 }
 
-/// A sweep that is under way.
+/// A sweep in progress.
 #[derive(Debug)]
 struct Sweep {
     began_at: DateTime<Utc>,
-    /// Its next page; none at its beginning.
+    /// Token of its next page; `None` at the start.
     token: Option<String>,
-    /// No job of the pages so far is left unaccounted for.
+    /// Whether all jobs on the pages so far are accounted for.
     is_accounted: bool,
 }
 
 /// Whether something is due. A time further ahead than one interval was set before the clock
-/// stepped back, and is due.
+/// stepped back, and counts as due.
 fn is_due(at: Option<DateTime<Utc>>, interval: TimeDelta, now: DateTime<Utc>) -> bool {
     at.is_none_or(|at| at <= now || at - now > interval)
 }
 
-/// One tick; returns how long until the next.
+/// Runs one tick; returns how long until the next.
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
     let (shortest, _) = app.settings.listing;
     let Some(term) = app.watcher.term(&app.store).await? else {
@@ -87,14 +88,14 @@ pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreErro
     Ok(until.clamp(TimeDelta::zero(), shortest))
 }
 
-/// All that is due: the listing before anything that could keep it waiting.
+/// Does everything that is due, the listing before anything that could delay it.
 async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreError> {
     let now = app.clock.now();
     let (shortest, longest) = app.settings.listing;
     if is_due(memory.listing, longest.max(shortest), now) {
         let listed = match super::confirm_account(app).await? {
             Err(error @ AwsError::Denied(_)) => {
-                tracing::error!(%error, "nothing is listed: the jobs would be another account's");
+                tracing::error!(%error, "listing skipped: the credentials belong to another account");
                 Listed {
                     pages: 0,
                     is_cut_off: true,
@@ -111,7 +112,7 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
             }
         };
         let next = watch::next_listing(listed.pages, shortest, longest);
-        // Jobs that were not seen may have ended: it is made again soon.
+        // Unseen jobs may have ended, so repeat the listing soon.
         memory.listing = Some(now + if listed.is_cut_off { next / 10 } else { next });
     }
     let is_doubted = memory
@@ -122,36 +123,36 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
         let is_read = read_quotas(app, term, now).await?;
         memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
-    follow_strays(app, term, now).await
+    follow_orphans(app, term, now).await
 }
 
-/// False: they could not be read, and are to be asked for again soon.
+/// Returns false if the quotas could not be read and should be requested again soon.
 async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<bool, StoreError> {
     match app.aws.training_quotas().await {
         Ok(quotas) => app.store.put_quotas(term, &quotas, now).await,
         Err(error) => {
-            tracing::info!(%error, "Service Quotas could not be read; jobs are created until AWS refuses them");
+            tracing::info!(%error, "reading Service Quotas failed; jobs are created until AWS refuses them");
             Ok(false)
         }
     }
 }
 
-/// What was read of a listing.
+/// The part of a listing that was read.
 #[derive(Default)]
 struct Read {
     jobs: Vec<JobSummary>,
     pages: u32,
-    /// The page that comes next; none at the end.
+    /// Token of the next page; `None` at the end.
     next: Option<String>,
-    /// All pages were read, and they are of our account: what is missing is not there.
+    /// All pages were read, and they belong to our account: a missing job does not exist.
     is_complete: bool,
-    /// It ended before its end, and is to be made again.
+    /// The listing was interrupted, and must be repeated.
     is_cut_off: bool,
-    /// Somebody else lists now.
+    /// Another replica lists now.
     is_stale: bool,
 }
 
-/// What came of a listing.
+/// The result of a listing.
 #[derive(Debug, Default, Clone, Copy)]
 struct Listed {
     pages: u32,
@@ -172,14 +173,13 @@ struct Round<'a> {
     app: &'a App,
     term: &'a Term,
     now: DateTime<Utc>,
-    /// False: STS gave no answer. What is listed is ours by its name; of what is missing nothing is
-    /// known.
+    /// False if STS gave no answer. Listed jobs are ours by name; missing jobs prove nothing.
     is_account_confirmed: bool,
 }
 
 impl Round<'_> {
-    /// Reads at most so many pages of our jobs that were created since a moment: from the first
-    /// page, or from the one that a token names.
+    /// Reads at most `pages_max` pages of our jobs created since a given time: from the first page,
+    /// or from the page of a token.
     async fn read(
         &self,
         since: DateTime<Utc>,
@@ -195,7 +195,7 @@ impl Round<'_> {
         };
         let mut read = Read::default();
         while read.pages < pages_max {
-            // A long listing outlives a lease: whoever lost it stops here.
+            // A long listing outlives a lease: a replica that lost it stops here.
             if app.watcher.still(&app.store).await?.as_ref() != Some(self.term) {
                 return Ok(Read {
                     is_stale: true,
@@ -210,33 +210,27 @@ impl Round<'_> {
                     read.jobs.extend(page.jobs);
                     request.token.clone_from(&page.next);
                     read.next = page.next;
-                    // Filters apply after a page is cut: only a missing token is the end, not an
-                    // empty page.
+                    // Filters apply after a page is cut, so an empty page is not the end: only a
+                    // missing token is.
                     if read.next.is_none() {
                         read.is_complete = self.is_account_confirmed;
                         break;
                     }
                 }
                 Err(AwsError::Denied(why)) => {
-                    tracing::error!(
-                        why,
-                        "AWS denies ListTrainingJobs; every running job is looked at instead"
-                    );
+                    tracing::error!(why, "ListTrainingJobs denied; checking all running jobs");
                     app.store.look_at_all_running(self.now).await?;
                     read.next = None;
                     break;
                 }
                 Err(AwsError::Expired(why)) => {
-                    tracing::error!(
-                        why,
-                        "the AWS credentials have expired: nothing is listed until they are renewed"
-                    );
+                    tracing::error!(why, "AWS credentials expired; listing stops until renewed");
                     read.next = None;
                     read.is_cut_off = true;
                     break;
                 }
                 Err(error) => {
-                    tracing::info!(%error, "a listing ended early; what was seen counts, and it is made again");
+                    tracing::info!(%error, "listing ended early; keeping what was seen, retrying");
                     read.next = None;
                     read.is_cut_off = true;
                     break;
@@ -246,7 +240,7 @@ impl Round<'_> {
         Ok(read)
     }
 
-    /// One listing. It goes back to the oldest job of interest, and to the last complete one.
+    /// Runs one listing, back to the oldest job of interest and to the last complete listing.
     async fn list(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
         let now = self.now;
         let oldest = self
@@ -282,15 +276,15 @@ impl Round<'_> {
         Ok(Listed::from(&read))
     }
 
-    /// Some pages of a sweep when one is due, and a listing unless the sweep was one.
+    /// Reads some pages of a sweep if one is due, and a listing unless the sweep served as one.
     async fn list_and_sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
-        // A sweep that cannot count is not begun.
+        // A sweep that cannot count is not started.
         let swept = if self.is_account_confirmed {
             self.sweep(memory).await?
         } else {
             Listed::default()
         };
-        // Read to its end at once, a sweep has told all that a listing would.
+        // A sweep read to its end at once includes everything a listing would.
         if memory.listed_from == Some(self.now) {
             return Ok(swept);
         }
@@ -301,8 +295,8 @@ impl Round<'_> {
         })
     }
 
-    /// Some pages of a sweep, when one is due; it counts as done when its last page has been read
-    /// and every job is accounted for.
+    /// Reads some pages of a sweep if one is due; it counts as done once its last page has been
+    /// read and every job is accounted for.
     async fn sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
         let (app, now) = (self.app, self.now);
         if memory.sweeping.is_none() {
@@ -316,7 +310,7 @@ impl Round<'_> {
                 is_accounted: true,
             });
         }
-        // Taken: whatever goes wrong, the sweep begins anew.
+        // Take the state out: on any failure, the sweep starts over.
         let Some(Sweep {
             began_at,
             token,
@@ -332,8 +326,8 @@ impl Round<'_> {
         if read.is_stale {
             return Ok(Listed::from(&read));
         }
-        // In pieces, it began too long ago for the absence of a job to mean anything: that is the
-        // listing's business.
+        // A sweep read in pieces began too long ago for a job's absence to mean anything: that is
+        // left to the listing.
         let is_listing = is_from_the_start && began_at == now && read.is_complete;
         let listing = Listing {
             jobs: &read.jobs,
@@ -361,7 +355,7 @@ impl Round<'_> {
         Ok(listed)
     }
 
-    /// Writes what a listing tells; false when a job is not accounted for yet.
+    /// Writes the results of a listing; false if a job is not accounted for yet.
     async fn apply(&self, listing: Listing<'_>) -> Result<bool, StoreError> {
         let app = self.app;
         let known = app.store.running_attempts(None).await?;
@@ -383,18 +377,18 @@ impl Round<'_> {
             .await?
         {
             app.pulse.beat();
-            // One that cannot be written must not keep the others waiting.
-            is_accounted &= adopt_stray(app, &name, now).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, job = name, "a job that nobody stands for could not be taken over; next time");
+            // A failed write for one job must not hold up the others.
+            is_accounted &= adopt_orphan(app, &name, now).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, job = name, "adopting an orphaned job failed; retrying");
                 false
             });
         }
         if !notices.pools.is_empty() {
             for name in app.store.notice_pools(&notices.pools, now).await? {
                 app.pulse.beat();
-                // One that cannot be written must not keep the others waiting.
+                // A failed write for one pool must not hold up the others.
                 is_accounted &= take_over_pool(app, self.term, &name).await.unwrap_or_else(|error| {
-                    tracing::warn!(%error, job = name, "a stray pool could not be taken over; next time");
+                    tracing::warn!(%error, job = name, "taking over an orphaned pool failed; retrying");
                     false
                 });
             }
@@ -403,14 +397,14 @@ impl Round<'_> {
     }
 }
 
-/// A job in progress that no living attempt stands for; false when it is not certain yet what it
-/// is. Without our marker it is somebody else's.
-async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
+/// Adopts a job in progress that no living attempt stands for; false if it is not yet certain what
+/// the job is. A job without our marker belongs to somebody else.
+async fn adopt_orphan(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let job = match app.aws.describe(name).await {
         Ok(job) => job,
         Err(AwsError::NotFound(_)) => return Ok(true),
         Err(error) => {
-            tracing::warn!(%error, job = name, "a job that nobody stands for could not be looked at; again at the next listing");
+            tracing::warn!(%error, job = name, "reading an orphaned job failed; retrying at the next listing");
             return Ok(false);
         }
     };
@@ -430,7 +424,7 @@ async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, 
             metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
             tracing::error!(
                 job = name,
-                "a job of this installation runs and is not in this database; it is left alone"
+                "a running job of this installation is not in this database; left alone"
             );
             if let Ok(Some(trial)) = trial_of(app, &job).await {
                 app.store.tell_unknown_job(name, trial, now).await?;
@@ -439,25 +433,25 @@ async fn adopt_stray(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, 
         }
         is_accounted = recover(app, &job, attempt, now).await?;
     }
-    // Stopped in any case; whose it is may be found out later.
-    if app.store.record_stray(name, now).await? {
+    // Stopped in any case; its owner may be found later.
+    if app.store.record_orphan(name, now).await? {
         tracing::error!(
             job = name,
             is_running,
-            "a job of ours without a living attempt is followed to its end, and billed"
+            "orphaned job found; following it to its end and billing it"
         );
     }
     Ok(is_accounted)
 }
 
-/// The attempt that a job carries the marker of, when that is one of this installation's and the
-/// job has its name.
+/// The attempt named by a job's marker, if it belongs to this installation and matches the job's
+/// name.
 fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
     let attempt: AttemptId = job.marker.as_ref()?.parse().ok()?;
     (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
 }
 
-/// The trial that a job's tag names; an error when the tags may be readable another time.
+/// The trial named by a job's tag; an error if the tags may become readable later.
 async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsError> {
     let tags = match app.aws.tags(&job.arn).await {
         Ok(tags) => tags,
@@ -465,7 +459,7 @@ async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsEr
             return Err(error);
         }
         Err(error) => {
-            tracing::warn!(%error, job = job.job_name, "the tags of a job cannot be read");
+            tracing::warn!(%error, job = job.job_name, "reading the tags of a job failed");
             return Ok(None);
         }
     };
@@ -474,8 +468,8 @@ async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsEr
         .and_then(|trial| trial.parse().ok()))
 }
 
-/// Gives a job without a row the row that it lost, where its trial is known: then it can be billed
-/// to somebody. False: to be tried again.
+/// Restores the row of a job that lost it, if its trial is known, so that the job can be billed.
+/// False means try again.
 async fn recover(
     app: &App,
     job: &ObservedJob,
@@ -494,75 +488,74 @@ async fn recover(
     if !is_recovered {
         tracing::error!(
             job = job.job_name,
-            "a job of ours belongs to no trial in this database; what it costs is booked nowhere"
+            "a job of this installation belongs to no trial in this database; its cost is not booked"
         );
     }
     Ok(true)
 }
 
-/// Strays are stopped until they are over, and then billed.
-async fn follow_strays(app: &App, term: &Term, now: DateTime<Utc>) -> Result<(), StoreError> {
+/// Stops orphaned jobs until they are over, and then bills them.
+async fn follow_orphans(app: &App, term: &Term, now: DateTime<Utc>) -> Result<(), StoreError> {
     if !app.fence.may_act(now) {
         return Ok(());
     }
-    for stray in app.store.due_strays(now, STRAYS_MAX).await? {
+    for orphan in app.store.due_orphans(now, ORPHANS_MAX).await? {
         app.pulse.beat();
-        // One that cannot be written must not keep the others waiting.
-        if let Err(error) = follow_stray(app, term, &stray, now).await {
-            tracing::warn!(%error, job = stray.job_name, "a stray job could not be followed; next time");
+        // A failed write for one orphan must not hold up the others.
+        if let Err(error) = follow_orphan(app, term, &orphan, now).await {
+            tracing::warn!(%error, job = orphan.job_name, "following an orphaned job failed; retrying");
         }
     }
     Ok(())
 }
 
-async fn follow_stray(
+async fn follow_orphan(
     app: &App,
     term: &Term,
-    stray: &Stray,
+    orphan: &Orphan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let looked = app.aws.describe(&stray.job_name).await;
+    let looked = app.aws.describe(&orphan.job_name).await;
     let seen = match &looked {
-        Ok(job) => StraySeen::Job(job),
-        Err(AwsError::NotFound(_)) => StraySeen::Absent,
-        Err(_) => StraySeen::Unreadable,
+        Ok(job) => OrphanSeen::Job(job),
+        Err(AwsError::NotFound(_)) => OrphanSeen::Absent,
+        Err(_) => OrphanSeen::Unreadable,
     };
-    let decision = stray::decide(&stray.facts, seen, now);
-    if let StrayDecision::Settle(billing) = decision {
-        // Its pool first, also one that does not show yet: of a job that is settled nobody would
-        // look at it before the next sweep.
-        if let (Ok(job), Some(owner)) = (&looked, &stray.owner) {
+    let decision = orphan::decide(&orphan.facts, seen, now);
+    if let OrphanDecision::Settle(billing) = decision {
+        // Take over its pool first, even one that is not visible yet: once the job is settled,
+        // nothing would look for it before the next sweep.
+        if let (Ok(job), Some(owner)) = (&looked, &orphan.owner) {
             app.store
                 .take_over_pool(term, owner.account.attempt_id, job, now)
                 .await?;
         }
-        return app.store.settle_stray(term, stray, billing, now).await;
+        return app.store.settle_orphan(term, orphan, billing, now).await;
     }
-    if decision == StrayDecision::Stop
+    if decision == OrphanDecision::Stop
         && app.watcher.is_trusted().await
-        && let Err(error) = app.aws.stop(&stray.job_name).await
+        && let Err(error) = app.aws.stop(&orphan.job_name).await
     {
-        tracing::warn!(%error, job = stray.job_name, "a stray job could not be stopped; next time");
+        tracing::warn!(%error, job = orphan.job_name, "stopping an orphaned job failed; retrying");
     }
     let last_seen = if looked.is_ok() {
         now
     } else {
-        stray.facts.last_seen_at
+        orphan.facts.last_seen_at
     };
     app.store
-        .postpone_stray(&stray.job_name, last_seen, now + app.settings.policy.poll)
+        .postpone_orphan(&orphan.job_name, last_seen, now + app.settings.policy.poll)
         .await
 }
 
-/// A pool that nobody looks after, or that cost more than is booked: it becomes one of those that
-/// are ended and billed. Without a row there is nobody to bill; then it is only ended. False: to be
-/// tried again.
+/// Takes over a pool that is not tracked, or that cost more than is booked, so that it is ended and
+/// billed. A pool without a row has nobody to bill, and is only ended. False means try again.
 async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, StoreError> {
     let job = match app.aws.describe(name).await {
         Ok(job) => job,
         Err(AwsError::NotFound(_)) => return Ok(true),
         Err(error) => {
-            tracing::warn!(%error, job = name, "a pool that nobody looks after could not be looked at; again at the next listing");
+            tracing::warn!(%error, job = name, "reading an orphaned pool failed; retrying at the next listing");
             return Ok(false);
         }
     };
@@ -577,12 +570,12 @@ async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, Stor
         if app.store.take_over_pool(term, attempt, &job, now).await? {
             tracing::error!(
                 job = name,
-                "a warm pool of ours was thought to be over; it is ended, and billed"
+                "a warm pool recorded as over still exists; ending and billing it"
             );
         }
         return Ok(true);
     }
-    // Without a row it may be the pool of another database of this installation.
+    // Without a row, it may be the pool of another database of this installation.
     let is_idle = job.warm_pool.as_ref().is_some_and(WarmPool::is_idle);
     if !is_idle || !app.fence.may_stop_unknown(now) {
         return Ok(true);
@@ -592,7 +585,7 @@ async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, Stor
     }
     tracing::error!(
         job = name,
-        "a warm pool of ours waits, and is in no row; ending it, and it is booked nowhere"
+        "an idle warm pool of this installation is in no row; ending it, its cost is not booked"
     );
     Ok(app.aws.end_pool(name).await.is_ok())
 }

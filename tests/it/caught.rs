@@ -14,7 +14,7 @@ use bakeoff::app::App;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
-use bakeoff::tasks::{pools, scheduler, watcher};
+use bakeoff::tasks::{scheduler, warm_pools, watcher};
 use bakeoff_domain::sagemaker::observed::JobStatus;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -50,7 +50,7 @@ async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
 
 async fn pools_are_looked_at(test: &TestApp) -> Value {
     for _ in 0..3 {
-        pools::tick(&test.app).await.unwrap();
+        warm_pools::tick(&test.app).await.unwrap();
         test.advance(TimeDelta::minutes(2)).await;
     }
     jobs(&test.record().await)[0].clone()
@@ -233,7 +233,7 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
             >= 4,
         "it was seen"
     );
-    assert_eq!(number(&pool, "SELECT count(*) FROM stray_jobs").await, 0);
+    assert_eq!(number(&pool, "SELECT count(*) FROM orphaned_jobs").await, 0);
     assert_eq!(number(&pool, "SELECT count(*) FROM ledger").await, 0);
 }
 

@@ -75,7 +75,7 @@ fn every_mistake_of_the_requests_is_found_and_nothing_in_their_corrected_copies(
     assert!(seen.values().map(Vec::len).sum::<usize>() > 90);
 }
 
-/// What can be mended by machine is: the document then has fewer findings, and no new ones.
+/// What can be fixed by machine is: the document then has fewer findings, and no new ones.
 #[test]
 fn patches_lead_towards_the_corrected_copies() {
     let prices = prices();
@@ -85,8 +85,8 @@ fn patches_lead_towards_the_corrected_copies() {
         if findings.iter().all(|finding| finding.patch.is_empty()) {
             continue;
         }
-        let mended = document::mend(&document, kind, &prices);
-        let (_, left) = document::check(&mended, Some(kind), &prices).unwrap();
+        let fixed = document::apply_fixes(&document, kind, &prices);
+        let (_, left) = document::check(&fixed, Some(kind), &prices).unwrap();
         assert!(
             left.iter().all(|finding| finding.patch.is_empty()),
             "{name}: {left:#?}"

@@ -287,7 +287,7 @@ async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool)
     minutes(&test, &mut [&mut backup], 10).await;
     let billed: f64 = jobs_usd(&test.record().await, 2);
     let booked: f64 = sqlx::query_scalar(
-        "SELECT sum(usd)::float8 FROM ledger WHERE component = 'stray' AND kind = 'settled'",
+        "SELECT sum(usd)::float8 FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled'",
     )
     .fetch_one(&copied.0)
     .await

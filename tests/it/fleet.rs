@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use bakeoff::api::ExperimentView;
+use bakeoff::api::experiments::ExperimentView;
 use bakeoff::leader::Leader;
-use bakeoff::tasks::{scheduler, watcher};
+use bakeoff::tasks::scheduler;
 use bakeoff_domain::lifecycle::watch::Change;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{SNS_TOPIC, TestApp, jobs, spec, spot_spec};
+use crate::support::{TestApp, jobs, spec};
+
 fn in_progress(record: &Value) -> usize {
     jobs(record)
         .iter()
@@ -21,7 +22,7 @@ fn in_progress(record: &Value) -> usize {
 }
 
 /// One candidate, so many repeats.
-fn repeats(count: u32) -> Value {
+pub(super) fn repeats(count: u32) -> Value {
     let mut spec = spec();
     spec["candidates"].as_array_mut().unwrap().truncate(1);
     spec["candidates"][0]["repeats"] = json!(count);
@@ -29,7 +30,7 @@ fn repeats(count: u32) -> Value {
     spec
 }
 
-async fn events(test: &TestApp, experiment: &str, kind: &str) -> Vec<String> {
+pub(super) async fn events(test: &TestApp, experiment: &str, kind: &str) -> Vec<String> {
     let page = test
         .get(&format!(
             "/v1/experiments/{experiment}/events?page_size=500"
@@ -154,7 +155,7 @@ async fn a_listing_of_an_old_term_has_no_effect(pool: PgPool) {
     test.run_to_end(&id, 12).await;
 }
 
-async fn watched(pool: &PgPool) -> Vec<(String, Option<String>)> {
+pub(super) async fn watched(pool: &PgPool) -> Vec<(String, Option<String>)> {
     let query = "SELECT job_name, secondary_status FROM attempts ORDER BY job_name";
     sqlx::query_as(query).fetch_all(pool).await.unwrap()
 }
@@ -246,7 +247,7 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
         trials["items"][0]["reason"]
             .as_str()
             .unwrap()
-            .contains("ask AWS for more"),
+            .contains("request a quota increase"),
         "{trials}"
     );
     assert_eq!(events(&test, &id, "trial.parked").await.len(), 1);
@@ -270,7 +271,7 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
     assert_eq!(
         doubted().await,
         "ml.p4de.24xlarge/on_demand",
-        "and no other lane"
+        "and no other quota pool"
     );
     // The quota is still what it was: AWS says so itself this time, and the trial waits without
     // holding money.
@@ -387,369 +388,5 @@ async fn a_cancelled_experiments_pool_is_let_go(pool: PgPool) {
     assert!(
         jobs.len() == 1 && jobs[0]["idle_pool"] == false && jobs[0]["pool_ran_out"] == false,
         "{jobs:#?}"
-    );
-}
-
-fn pushed(job: &Value, status: &str, secondary: &str) -> Value {
-    json!({
-        "version": "0", "id": "1", "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
-        "account": "111122223333", "region": "us-east-1", "time": "2026-11-20T00:00:00Z", "resources": [],
-        "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": status, "SecondaryStatus": secondary,
-                   "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
-    })
-}
-
-/// A pushed event is a hint: it makes us look, and an event that lies changes nothing that counts.
-#[sqlx::test(migrations = false)]
-async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = test.start(&spec()).await;
-    test.tick().await;
-    let job = jobs(&test.record().await)[0].clone();
-    let key = bakeoff::auth::secrets::events_key(&[7; 32]);
-    let push = |key: &str, body: Value| {
-        test.send(
-            test.request(Method::POST, "/v1/aws-events", key)
-                .json(&body),
-        )
-    };
-    assert_eq!(
-        push("bke_00", pushed(&job, "Completed", "Completed"))
-            .await
-            .0,
-        401
-    );
-    assert_eq!(
-        push(&test.admin, pushed(&job, "Completed", "Completed"))
-            .await
-            .0,
-        401,
-        "a project's key is another thing"
-    );
-    // A lie, twice: the look finds a job in progress.
-    for _ in 0..2 {
-        assert_eq!(
-            push(&key, pushed(&job, "Completed", "Completed")).await.0,
-            202
-        );
-    }
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(trials["items"][0]["state"], "running");
-    // The truth, without any listing.
-    test.advance(TimeDelta::hours(3)).await;
-    for job in jobs(&test.record().await) {
-        push(&key, pushed(&job, "Completed", "Completed")).await;
-    }
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(trials["items"][0]["state"], "completed");
-    assert_eq!(
-        push(&key, json!({"source": "aws.ec2", "detail-type": "other"}))
-            .await
-            .0,
-        202,
-        "not ours, and no error"
-    );
-    test.run_to_end(&id, 3).await;
-}
-
-/// The same events through an SNS topic: only what SNS signed, and only of our topic.
-#[sqlx::test(migrations = false)]
-async fn events_come_through_sns_when_it_signed_them(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = test.start(&repeats(1)).await;
-    test.tick().await;
-    test.advance(TimeDelta::hours(3)).await;
-    let job = jobs(&test.record().await)[0].clone();
-    let sign = async |topic: &str, kind: &str, message: &Value| -> Value {
-        let body = json!({"topic": topic, "kind": kind, "message": message.to_string()});
-        let signed = test
-            .client
-            .post(format!("{}/_sim/sns", test.region.url))
-            .json(&body)
-            .send()
-            .await
-            .unwrap();
-        signed.json().await.unwrap()
-    };
-    let push = async |message: &Value| {
-        let request = test
-            .client
-            .post(format!("{}/v1/aws-events", test.url))
-            .json(message);
-        test.send(request.header("x-amz-sns-message-type", "Notification"))
-            .await
-    };
-    let ended = pushed(&job, "Completed", "Completed");
-
-    let (status, _) = push(&sign(SNS_TOPIC, "SubscriptionConfirmation", &json!("")).await).await;
-    assert_eq!(
-        (status.as_u16(), &test.record().await["subscriptions"]),
-        (202, &json!(1))
-    );
-
-    let (status, problem) = push(
-        &sign(
-            "arn:aws:sns:us-east-1:999999999999:evil",
-            "Notification",
-            &ended,
-        )
-        .await,
-    )
-    .await;
-    assert_eq!(status, 401, "{problem}");
-    let good = sign(SNS_TOPIC, "Notification", &ended).await;
-    for (field, value, says) in [
-        (
-            "Message",
-            json!(pushed(&job, "Failed", "Failed").to_string()),
-            "signature",
-        ),
-        ("Signature", json!("AAAA"), "signature"),
-        ("SignatureVersion", json!("1"), "SignatureVersion to 2"),
-        (
-            "SigningCertURL",
-            json!("http://127.0.0.1:1/cert.pem"),
-            "not an address of SNS's",
-        ),
-    ] {
-        let mut forged = good.clone();
-        forged[field] = value;
-        let (status, problem) = push(&forged).await;
-        assert_eq!(status, 401, "{field}: {problem}");
-        assert!(
-            problem["detail"].as_str().unwrap().contains(says),
-            "{field}: {problem}"
-        );
-    }
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let state = async || {
-        test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone()
-    };
-    assert_eq!(state().await, "running", "nothing of it made us look");
-
-    assert_eq!(push(&good).await.0, 202);
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    assert_eq!(state().await, "completed");
-    test.run_to_end(&id, 3).await;
-}
-
-#[sqlx::test(migrations = false)]
-async fn what_sagemaker_drops_without_a_word_is_reported_once(pool: PgPool) {
-    let test = TestApp::with_faults(pool, &["--silent-drop", "1"]).await;
-    let mut warm = repeats(1);
-    warm["keep_alive_seconds"] = json!(3600);
-    let id = test.start(&warm).await;
-    test.run_to_end(&id, 12).await;
-    let dropped = events(&test, &id, "trial.silent_drop").await;
-    assert_eq!(dropped.len(), 1, "{dropped:?}");
-    assert!(
-        dropped[0].contains("KeepAlivePeriodInSeconds 0, and 3600 was asked for"),
-        "{dropped:?}"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn checkpoints_that_stop_raise_an_alarm_with_the_dollars_at_risk(pool: PgPool) {
-    let test = TestApp::with_faults(pool, &["--checkpoint-stall", "1"]).await;
-    let id = test.start(&spot_spec()).await;
-    test.run_to_end(&id, 60).await;
-    let stalled = events(&test, &id, "trial.checkpoint_stalled").await;
-    assert!(
-        !stalled.is_empty() && stalled.iter().all(|text| text.contains('$')),
-        "{stalled:?}"
-    );
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let spot = &trials["items"][1]["attempts"][0];
-    assert!(
-        !spot["checkpoint_at"].is_null() && spot["savings_percent"].as_f64().unwrap() > 10.0,
-        "{spot}"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn healthy_checkpoints_raise_no_alarm(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = test.start(&spot_spec()).await;
-    test.run_to_end(&id, 60).await;
-    assert_eq!(
-        events(&test, &id, "trial.checkpoint_stalled").await,
-        Vec::<String>::new()
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn statuses_that_nobody_knows_are_survived(pool: PgPool) {
-    let test = TestApp::with_faults(pool, &["--odd-status", "0.4"]).await;
-    let id = test.start(&spec()).await;
-    test.run_to_end(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let rows = table["rows"].as_array().unwrap();
-    let is_done = |row: &&Value| row["state"] == "completed";
-    assert_eq!(rows.iter().filter(is_done).count(), 2, "{table}");
-}
-
-/// Somebody deletes the finished job before we have looked: nobody will tell what it cost.
-#[sqlx::test(migrations = false)]
-async fn a_deleted_job_is_given_up_and_its_cost_estimated(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = test.start(&repeats(1)).await;
-    test.tick().await;
-    test.advance(TimeDelta::minutes(15)).await;
-    test.tick().await;
-    test.advance(TimeDelta::hours(3)).await;
-    let name = jobs(&test.record().await)[0]["name"].clone();
-    let delete = reqwest::Client::new()
-        .post(&test.region.url)
-        .header("x-amz-target", "SageMaker.DeleteTrainingJob");
-    assert!(
-        delete
-            .json(&json!({"TrainingJobName": name}))
-            .send()
-            .await
-            .unwrap()
-            .status()
-            .is_success()
-    );
-    test.run_until_ended(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let row = &table["rows"][0];
-    assert!(
-        row["state"] == "failed"
-            && row["cost_estimated"] == true
-            && row["cost_usd"].as_f64().unwrap() > 50.0,
-        "{row}"
-    );
-}
-
-async fn failing(pool: PgPool, fault: &str) -> Value {
-    let test = TestApp::with_faults(pool, &[fault, "1"]).await;
-    let id = test.start(&repeats(1)).await;
-    test.run_to_end(&id, 24).await;
-    test.get(&format!("/v1/experiments/{id}/comparison")).await["rows"][0].clone()
-}
-
-#[sqlx::test(migrations = false)]
-async fn failures_of_aws_are_tried_again_and_bounded(pool: PgPool) {
-    let row = failing(pool, "--internal-error").await;
-    assert_eq!(
-        (&row["state"], &row["attempts"]),
-        (&json!("failed"), &json!(4))
-    );
-    assert!(
-        row["cost_usd"].as_f64().unwrap() > 10.0,
-        "every attempt is billed: {row}"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn a_failure_of_the_script_is_not_tried_again(pool: PgPool) {
-    let row = failing(pool, "--algorithm-error").await;
-    assert_eq!(
-        (&row["state"], &row["attempts"]),
-        (&json!("failed"), &json!(1))
-    );
-}
-
-/// Ten thousand jobs are a hundred pages: every one is read, however many come back empty.
-#[sqlx::test(migrations = false)]
-async fn a_listing_goes_on_over_all_pages(pool: PgPool) {
-    let test = TestApp::with_faults(pool.clone(), &["--quota", "1000"]).await;
-    let mut many = repeats(20);
-    let one = many["candidates"][0].clone();
-    for number in 1..10 {
-        let mut other = one.clone();
-        other["name"] = json!(format!("c{number}"));
-        many["candidates"].as_array_mut().unwrap().push(other);
-    }
-    many["budget_usd"] = json!(1_000_000);
-    let id = test.start(&many).await;
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    assert_eq!(jobs(&test.record().await).len(), 200);
-    test.advance(TimeDelta::minutes(12)).await;
-    let mut memory = watcher::Memory::default();
-    watcher::tick(&test.app, &mut memory).await.unwrap();
-    assert_eq!(test.record().await["calls"]["ListTrainingJobs"], 2);
-    let unseen: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM attempts WHERE secondary_status IS NULL")
-            .fetch_one(&pool)
-            .await
-            .unwrap();
-    assert_eq!(unseen, 0);
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
-        .await;
-}
-
-/// A page that is cut before it is filtered can be empty and still have a successor.
-#[sqlx::test(migrations = false)]
-async fn an_empty_page_is_not_the_end_of_a_listing(pool: PgPool) {
-    let test = TestApp::with_faults(pool.clone(), &["--quota", "1000"]).await;
-    let id = test.start(&spec()).await;
-    while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    test.advance(TimeDelta::minutes(12)).await;
-    let mut other = request_of(&pool).await;
-    for number in 0..120 {
-        other.job_name = format!("somebody-elses-{number}");
-        test.ports.jobs.create(&other).await.unwrap();
-    }
-    test.watch().await;
-    assert!(
-        watched(&pool)
-            .await
-            .iter()
-            .all(|(_, status)| status.is_some()),
-        "the newest hundred are not ours"
-    );
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
-        .await;
-}
-
-async fn request_of(pool: &PgPool) -> bakeoff_domain::sagemaker::request::TrainingJobRequest {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    serde_json::from_value(plan["request"].clone()).unwrap()
-}
-
-#[sqlx::test(migrations = false)]
-async fn our_own_calls_are_counted_as_the_region_counts_them(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = test.start(&spec()).await;
-    test.run_to_end(&id, 12).await;
-    bakeoff::tasks::accountant::tick(&test.app).await.unwrap();
-    let usage = test.get("/v1/aws-usage?hours=24").await;
-    let calls = test.record().await["calls"].clone();
-    for operation in [
-        "CreateTrainingJob",
-        "DescribeTrainingJob",
-        "GetMetricData",
-        "ListTrainingJobs",
-    ] {
-        let of = |entry: &&Value| entry["operation"] == operation;
-        let ours = usage["operations"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(of)
-            .unwrap();
-        assert_eq!(ours["calls"], calls[operation], "{operation}");
-    }
-    assert!(
-        usage["calls_per_job_hour"].as_f64().unwrap() > 1.0
-            && usage["metrics_usd"].as_f64().unwrap() > 0.0
-    );
-    assert_eq!(
-        test.send(test.request(Method::GET, "/metrics", "bk_no"))
-            .await
-            .0,
-        401
-    );
-    assert_eq!(
-        test.send(test.request(Method::GET, "/metrics", &test.admin))
-            .await
-            .0,
-        200
     );
 }

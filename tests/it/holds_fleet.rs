@@ -10,7 +10,7 @@ use bakeoff::app::{App, Settings};
 use bakeoff::clock::{real_now, real_sleep};
 use bakeoff::leader::Leader;
 use bakeoff::store::Store;
-use bakeoff::tasks::{archivist, ingester, pools, scheduler, watcher};
+use bakeoff::tasks::{compactor, ingester, scheduler, warm_pools, watcher};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use chrono::TimeDelta;
@@ -167,14 +167,14 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     }
     word.notify_one();
     frozen.await.unwrap().unwrap();
-    let (there, strays) = (
+    let (there, orphans) = (
         in_progress(&test.record().await),
-        number(&pool, "SELECT count(*) FROM stray_jobs").await,
+        number(&pool, "SELECT count(*) FROM orphaned_jobs").await,
     );
     assert_eq!(
-        (there, strays),
+        (there, orphans),
         (1, 1),
-        "jobs that run, and strays that are known of"
+        "jobs that run, and orphans that are known of"
     );
 }
 
@@ -249,7 +249,7 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
         .as_str()
         .unwrap()
         .to_owned();
-    assert!(test.app.store.record_stray(&job, now).await.unwrap());
+    assert!(test.app.store.record_orphan(&job, now).await.unwrap());
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let trial = test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0].clone();
     assert!(
@@ -374,7 +374,7 @@ async fn a_copy_of_the_database_ends_no_pool_of_the_original(pool: PgPool) {
     .unwrap();
     admin.close().await;
     assert_eq!(is_kept, json!(true));
-    while pools::tick(&test.app).await.unwrap() > 0 {}
+    while warm_pools::tick(&test.app).await.unwrap() > 0 {}
 }
 
 /// A transaction that has merged points and is not over yet.
@@ -418,7 +418,7 @@ async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(poo
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
     test.advance(TimeDelta::hours(3)).await;
-    while archivist::tick(&test.app).await.unwrap() > 0 {}
+    while compactor::tick(&test.app).await.unwrap() > 0 {}
     let chunks = "SELECT count(*) FROM sample_chunks";
     assert!(number(&pool, chunks).await > 0);
     test.app.settings = Arc::new(settings);
@@ -426,7 +426,7 @@ async fn old_points_are_forgotten_although_months_cannot_be_dropped_just_now(poo
     let mut other = pool.begin().await.unwrap();
     let busy = "SELECT pg_advisory_xact_lock(hashtext('make_samples_partition'))";
     sqlx::query(busy).execute(&mut *other).await.unwrap();
-    let ticked = archivist::tick(&test.app)
+    let ticked = compactor::tick(&test.app)
         .await
         .map_err(|error| error.to_string());
     other.rollback().await.unwrap();

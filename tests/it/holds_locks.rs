@@ -9,7 +9,7 @@ use bakeoff::app::{App, Settings};
 use bakeoff::clock::real_sleep;
 use bakeoff::store::StoreError;
 use bakeoff::store::attempts::Due;
-use bakeoff::store::lifecycle::Wish;
+use bakeoff::store::lifecycle::ExperimentCommand;
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
 use bakeoff::tasks::{ingester, scheduler, watcher};
@@ -106,7 +106,7 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
         &pool,
         format!("SELECT pg_advisory_xact_lock(hashtextextended('{id}', 1))"),
         store.notice_event(Some(&change), None, &[], now),
-        store.wish(test.project, id, Wish::Cancel, now),
+        store.command(test.project, id, ExperimentCommand::Cancel, now),
     );
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
 }
@@ -219,7 +219,7 @@ async fn a_cancel_and_a_wait_for_money_do_not_wait_for_each_other(pool: PgPool) 
             "SELECT 1 FROM trials WHERE id = '{}' FOR UPDATE",
             claimed[1].id.0
         ),
-        store.wish(test.project, id, Wish::Cancel, now),
+        store.command(test.project, id, ExperimentCommand::Cancel, now),
         store.requeue(
             &last,
             Due::because(now + TimeDelta::minutes(1), "no money"),

@@ -1,33 +1,21 @@
 //! What holds of money when AWS, the database or a row of it is not as it should be: nothing is
 //! booked that cannot have been billed, and nothing stays reserved or unbooked for long.
 
-use std::time::Duration;
-
-use bakeoff::api::ExperimentView;
-use bakeoff::ids;
-use bakeoff::store::metrics::Requested;
+use bakeoff::api::experiments::ExperimentView;
 use bakeoff::tasks::watcher::Memory;
-use bakeoff::tasks::{ingester, pools, repricer, scheduler};
-use bakeoff_domain::ids::{AttemptId, PriceId};
-use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::price::Price;
-use bakeoff_domain::money::worst_case::{self, Tariff};
-use bakeoff_domain::sagemaker::request::TrainingJobRequest;
-use bakeoff_planner::render::request;
+use bakeoff::tasks::{scheduler, warm_pools};
 use chrono::TimeDelta;
-use reqwest::{Method, StatusCode};
-use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::between::{Act, Between};
 use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
 
-async fn run(pool: &PgPool, statement: &'static str) {
+pub(super) async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
 }
 
-async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
+pub(super) async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
     let page = test
         .get(&format!(
             "/v1/experiments/{experiment}/events?page_size=500"
@@ -204,7 +192,7 @@ async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act 
     let between = Between::start(&test.region.url, strange).await;
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
-    pools::tick(&test.app).await.unwrap();
+    warm_pools::tick(&test.app).await.unwrap();
     let (retained, exposed) = (number(pool, RETAINED).await, 4.0 * 63.296);
     assert_eq!(
         retained, 1,
@@ -213,7 +201,7 @@ async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act 
     between.follow(|_, _| Act::Pass);
     for _ in 0..10 {
         test.advance(TimeDelta::minutes(2)).await;
-        while pools::tick(&test.app).await.unwrap() > 0 {}
+        while warm_pools::tick(&test.app).await.unwrap() > 0 {}
     }
     let job = jobs(&test.record().await)[0].clone();
     assert_eq!(
@@ -252,7 +240,7 @@ async fn a_pool_is_ended_while_the_bill_of_its_job_is_waited_for(pool: PgPool) {
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
     with_a_pool(&test, 14_400).await;
-    while pools::tick(&test.app).await.unwrap() > 0 {}
+    while warm_pools::tick(&test.app).await.unwrap() > 0 {}
     let still_open = number(&pool, "SELECT count(*) FROM trials WHERE ended_at IS NULL").await;
     assert_eq!(
         (
@@ -277,7 +265,7 @@ async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(p
     let s3_url = test.region.s3_url.clone();
     test.call_aws_at(&between.url, &s3_url).await;
     for _ in 0..6 {
-        while pools::tick(&test.app).await.unwrap() > 0 {}
+        while warm_pools::tick(&test.app).await.unwrap() > 0 {}
         test.advance(TimeDelta::minutes(2)).await;
     }
     let over =
@@ -315,7 +303,7 @@ async fn go_on(test: &TestApp, memory: &mut Memory, minutes: u32) {
     for _ in 0..minutes {
         test.watch_as_production(memory, TimeDelta::minutes(1))
             .await;
-        while pools::tick(&test.app).await.unwrap() > 0 {}
+        while warm_pools::tick(&test.app).await.unwrap() > 0 {}
     }
 }
 
@@ -392,9 +380,9 @@ async fn a_pool_without_a_row_is_ended_and_billed(pool: PgPool) {
     found_again(&test, &pool, &id, &mut memory).await;
 }
 
-/// Its job was a stray, and it did not show when that was settled.
+/// Its job was orphaned, and it did not show when that was settled.
 #[sqlx::test(migrations = false)]
-async fn a_pool_of_a_stray_is_ended_and_billed_although_it_shows_late(pool: PgPool) {
+async fn a_pool_of_an_orphaned_job_is_ended_and_billed_although_it_shows_late(pool: PgPool) {
     let mut test = TestApp::new(pool.clone()).await;
     let id = with_a_pool(&test, 14_400).await;
     run(&pool, "DELETE FROM warm_pools").await;
@@ -408,7 +396,7 @@ async fn a_pool_of_a_stray_is_ended_and_billed_although_it_shows_late(pool: PgPo
     let mut memory = Memory::default();
     go_on(&test, &mut memory, 2).await;
     let looked_after = "SELECT count(*) FROM warm_pools WHERE due_at IS NOT NULL";
-    let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
+    let settled = "SELECT count(*) FROM orphaned_jobs WHERE settled_at IS NOT NULL";
     assert_eq!(
         (
             number(&pool, settled).await,
@@ -436,7 +424,7 @@ async fn a_pool_that_cost_more_than_was_estimated_is_booked_at_what_it_cost(pool
     let test = TestApp::new(pool.clone()).await;
     with_a_pool(&test, 14_400).await;
     for _ in 0..6 {
-        while pools::tick(&test.app).await.unwrap() > 0 {}
+        while warm_pools::tick(&test.app).await.unwrap() > 0 {}
         test.advance(TimeDelta::minutes(2)).await;
     }
     let before = billed_and_booked(&test, &pool).await;
@@ -457,317 +445,5 @@ async fn a_pool_that_cost_more_than_was_estimated_is_booked_at_what_it_cost(pool
     assert!(
         seconds.0 > 1 && (usd.0 - usd.1).abs() <= 1_000_000 / 50,
         "{usd:?}: half of a second is lost"
-    );
-}
-
-async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    let read = |key: &str| plan[key].clone();
-    (
-        serde_json::from_value(read("request")).unwrap(),
-        serde_json::from_value(read("price")).unwrap(),
-    )
-}
-
-#[sqlx::test(migrations = false)]
-async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let mut warm = on_p5(1);
-    warm["keep_alive_seconds"] = json!(21_600);
-    test.start(&warm).await;
-    let (request, price) = request_of(&pool).await;
-    let now = test.app.clock.now();
-    let dear = Usd(price.usd_per_hour.0 * Decimal::from(2u32));
-    let after_the_job =
-        now + TimeDelta::seconds(request.max_runtime_seconds.into()) + TimeDelta::hours(1);
-    let id = PriceId(ids::fresh());
-    let risen = Price {
-        id,
-        usd_per_hour: dear,
-        usd_per_hour_max: None,
-        effective_from: after_the_job,
-        ..price.clone()
-    };
-    let prices = [price.clone(), risen];
-    let worst = worst_case::worst_case(
-        &request,
-        0,
-        Tariff {
-            prices: &prices,
-            rates: &[],
-        },
-        &price,
-        TimeDelta::minutes(5),
-        now,
-    );
-    let needed = Usd(dear.0 * Decimal::from(5u32));
-    assert!(
-        worst.pool_usd >= needed,
-        "{} are reserved for the pool, and its last five hours cost {needed}",
-        worst.pool_usd
-    );
-}
-
-/// Seconds beyond the longest training that a plan's worst case pays for.
-async fn allowance(test: &TestApp, spec: &Value) -> f64 {
-    let (status, plan) = test.post("/v1/plans", spec).await;
-    assert_eq!(status, StatusCode::OK, "{plan}");
-    let trial = &plan["candidates"][0];
-    let usd = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
-    let worst = usd(&trial["worst_case"]["training_usd"]).unwrap_or_else(|| panic!("{plan:#}"));
-    let rate =
-        usd(&trial["price"]["usd_per_hour"]).unwrap() * trial["instance_count"].as_f64().unwrap();
-    worst / rate * 3600.0 - spec["max_runtime_seconds"].as_f64().unwrap()
-}
-
-#[sqlx::test(migrations = false)]
-async fn a_reservation_holds_the_upload_of_a_large_model(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let small = allowance(&test, &on_p5(1)).await;
-    let mut large = on_p5(1);
-    large["workload"]["model"] = json!({"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "intermediate": 28_672,
-        "vocabulary": 128_256, "sequence_length": 2048});
-    large["candidates"][0]["instance_count"] = json!(4);
-    large["candidates"][0]["profile"]["zero_stage"] = json!(3);
-    large["candidates"][0]["profile"]["micro_batch_per_gpu"] = json!(1);
-    let large = allowance(&test, &large).await;
-    println!(
-        "seconds beyond the training that are reserved: {small:.0} for 7B, {large:.0} for 70B"
-    );
-    assert!(
-        (500.0..2100.0).contains(&small),
-        "7B: {small:.0} s beyond its training"
-    );
-    assert!(
-        large >= 1800.0 + 120.0,
-        "70B: {large:.0} s beyond its training, and its upload alone takes half an hour"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn a_reservation_holds_the_download_of_data_whose_size_is_named(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let unnamed = on_p5(1);
-    let mut named = unnamed.clone();
-    named["workload"]["channels"][0]["size_gb"] = json!(4000);
-    let (unnamed, named) = (
-        allowance(&test, &unnamed).await,
-        allowance(&test, &named).await,
-    );
-    assert!(
-        named >= unnamed + 600.0,
-        "4 TB: {named:.0} s beyond its training; without a size: {unnamed:.0} s"
-    );
-}
-
-#[sqlx::test(migrations = false)]
-async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_read(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let (id, readable) = (test.start(&on_p5(1)).await, test.start(&on_p5(1)).await);
-    test.run_to_end(&id, 12).await;
-    test.run_to_end(&readable, 12).await;
-    let settled = async |id: &str| {
-        test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-            .as_f64()
-            .unwrap()
-    };
-    let before = settled(&id).await;
-    run(
-        &pool,
-        "CREATE TABLE kept AS SELECT id, spec FROM experiments ORDER BY id LIMIT 1",
-    )
-    .await;
-    let broken = "UPDATE experiments e SET spec = jsonb_set(e.spec, '{objective}', '\"nonsense\"') FROM kept k
-                  WHERE k.id = e.id";
-    run(&pool, broken).await;
-    let body = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract",
-                      "effective_from": "2026-11-01T00:00:00Z", "reason": "the contract was signed in October"});
-    let put = test
-        .request(Method::PUT, "/v1/prices/ml.p5.48xlarge", &test.admin)
-        .json(&body);
-    let (status, answer) = test.send(put).await;
-    assert!(status.is_success(), "{answer}");
-    repricer::tick(&test.app).await.ok();
-    run(
-        &pool,
-        "UPDATE experiments e SET spec = k.spec FROM kept k WHERE k.id = e.id",
-    )
-    .await;
-    for _ in 0..12 {
-        test.advance(TimeDelta::minutes(10)).await;
-        repricer::tick(&test.app).await.ok();
-    }
-    assert!(
-        settled(&readable).await < 0.5 * before,
-        "the other one was repriced at once"
-    );
-    let after = settled(&id).await;
-    println!(
-        "repricing: ${before:.2} at $63.30 an hour, ${after:.2} two hours after the row could be read again"
-    );
-    assert!(
-        after < 0.5 * before,
-        "${before:.2} were booked at $63.30 an hour, and ${after:.2} are at $20"
-    );
-}
-
-/// A backup of before the attempt: nobody has a row of it, but the job says whose it is. And the
-/// operator that there is no copy.
-#[sqlx::test(migrations = false)]
-async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: PgPool) {
-    let mut test = TestApp::new(pool.clone()).await;
-    test.app.fence = std::sync::Arc::new(bakeoff::fence::Fence::new(None, true));
-    let id = test.start(&on_p5(1)).await;
-    let claimed = test.admit("restored", Duration::ZERO).await;
-    let trial = claimed.first().unwrap();
-    let attempt = AttemptId(ids::fresh());
-    let name = request::job_name(&test.app.settings.installation, attempt.0);
-    let template = trial
-        .plan
-        .as_ref()
-        .and_then(|plan| plan.request.as_ref())
-        .unwrap();
-    let job = request::for_attempt(template, &name, &attempt.to_string(), &trial.id.to_string());
-    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
-        .await;
-    test.ports.jobs.create(&job).await.unwrap();
-    test.advance(TimeDelta::minutes(20)).await;
-    let mut memory = bakeoff::tasks::watcher::Memory::default();
-    for _ in 0..24 {
-        test.watch_as_production(&mut memory, TimeDelta::minutes(5))
-            .await;
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    }
-    let (billed, status) = (
-        test.billed_usd().await,
-        jobs(&test.record().await)[0]["status"].clone(),
-    );
-    let booked = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-        .as_f64()
-        .unwrap();
-    let alarms = alarms(&test, &id).await;
-    println!("a job without a row: {status}, ${billed:.2} billed, ${booked:.2} booked");
-    assert!(
-        billed > 1.0 && !alarms.is_empty(),
-        "it was {status} and ${billed:.2} were billed, without an alarm"
-    );
-    assert!(
-        (booked - billed).abs() < 0.02 * billed,
-        "${billed:.2} were billed, ${booked:.2} are booked"
-    );
-}
-
-/// AWS bills a metric that it has read, whether or not its answer arrives.
-#[sqlx::test(migrations = false)]
-async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&on_p5(1)).await;
-    test.tick().await;
-    for round in 0..8 {
-        test.advance(TimeDelta::minutes(12)).await;
-        test.watch().await;
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        let faults = if round % 2 == 0 {
-            json!({"reset_after": 1.0})
-        } else {
-            json!({})
-        };
-        test.region_post("/_sim/faults", &faults).await;
-        ingester::tick(&test.app).await.unwrap();
-        test.region_post("/_sim/faults", &json!({})).await;
-    }
-    test.run_to_end(&id, 12).await;
-    let counted: i64 = jobs(&test.record().await)
-        .iter()
-        .map(|job| job["metrics_requested"].as_i64().unwrap())
-        .sum();
-    let booked = "SELECT sum(quantity)::bigint FROM ledger WHERE kind = 'settled' AND component = 'cloudwatch'";
-    let booked = number(&pool, booked).await;
-    assert!(
-        booked >= counted,
-        "the region counts {counted} metrics, {booked} are booked"
-    );
-}
-
-/// Another account's CloudWatch knows nothing of our jobs, and says that this is all there is.
-#[sqlx::test(migrations = false)]
-async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&on_p5(1)).await;
-    test.tick().await;
-    test.advance(TimeDelta::minutes(12)).await;
-    for _ in 0..60 {
-        // The account has just been confirmed.
-        test.watch().await;
-        while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        // Whoever reads while the credentials are another's, and the last time too.
-        test.region_post("/_sim/account", &json!({"account": "999988887777"}))
-            .await;
-        ingester::tick(&test.app).await.unwrap();
-        test.region_post("/_sim/account", &json!({"account": "111122223333"}))
-            .await;
-        test.advance(TimeDelta::minutes(5)).await;
-    }
-    test.run_to_end(&id, 12).await;
-    let record = test.record().await;
-    let job = &jobs(&record)[0];
-    let url = format!(
-        "{}/_sim/points/{}",
-        test.region.url,
-        job["name"].as_str().unwrap()
-    );
-    let published: Value = test
-        .client
-        .get(url)
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
-    let series = format!(
-        "/v1/trials/{}/metrics?metric=tokens_per_second&resolution=raw",
-        job["trial"].as_str().unwrap()
-    );
-    let stored = test.get(&series).await["points"]["value"]
-        .as_array()
-        .unwrap()
-        .len();
-    assert_eq!(
-        json!(stored),
-        published["tps"]["points"],
-        "points stored, and published"
-    );
-}
-
-/// A reader that slept past its hold finds that another has read the last time, and settled: it
-/// asks for nothing more.
-#[sqlx::test(migrations = false)]
-async fn nothing_is_counted_on_what_is_settled(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let id = test.start(&on_p5(1)).await;
-    test.run_to_end(&id, 12).await;
-    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM attempts")
-        .fetch_one(&pool)
-        .await
-        .unwrap();
-    let before = number(&pool, "SELECT metrics_requested FROM attempts").await;
-    assert!(
-        !test
-            .app
-            .store
-            .count_requested(&[Requested {
-                attempt: AttemptId(attempt),
-                metrics: 6,
-            }])
-            .await
-            .unwrap()
-    );
-    assert_eq!(
-        number(&pool, "SELECT metrics_requested FROM attempts").await,
-        before
     );
 }

@@ -14,13 +14,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The example of the W3C recommendation.
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const TASKS: [&str; 10] = [
-    "accountant",
-    "archivist",
+    "call_stats",
+    "compactor",
     "checkpoints",
-    "concluder",
+    "finalizer",
     "fence",
     "ingester",
-    "pools",
+    "warm_pools",
     "repricer",
     "scheduler",
     "watcher",
@@ -66,7 +66,7 @@ async fn readyz_says_how_each_task_fares(pool: PgPool) {
         let own = of(&health, task).unwrap();
         assert!(own["runs"].as_u64() >= Some(1), "{own}");
         assert_eq!(own["failing"], false, "{own}");
-        let has_queue = ["scheduler", "pools", "checkpoints", "ingester"].contains(&task);
+        let has_queue = ["scheduler", "warm_pools", "checkpoints", "ingester"].contains(&task);
         assert_eq!(own["lag_seconds"].is_number(), has_queue, "{own}");
     }
     let brief = get(&test, &format!("{}/readyz", service.url)).await;

@@ -29,7 +29,7 @@ const TICK: [(&str, &str); 11] = [
         "SELECT min(due_at) FROM trials WHERE state = 'queued'",
         "scheduler: when is the next waiting",
     ),
-    ("WITH heads AS (", "queue: heads of every lane"),
+    ("WITH heads AS (", "queue: heads of every quota pool"),
     (
         "SELECT instance_type, purchase_option, project_id, sum(instance_count)",
         "queue: what is in use",
@@ -56,7 +56,7 @@ const TICK: [(&str, &str); 11] = [
     ),
     (
         "SELECT e.project_id, e.id FROM experiments e",
-        "concluder: what is over",
+        "finalizer: what is over",
     ),
 ];
 
@@ -106,11 +106,11 @@ const TABLES: [(&str, &str); 18] = [
     ),
     (
         "FROM series s LEFT JOIN trials t ON t.id = s.trial_id LEFT JOIN runs r",
-        "archivist: what may be packed",
+        "compactor: what may be packed",
     ),
     (
         "FROM series WHERE NOT is_settled",
-        "archivist: what is to be settled",
+        "compactor: what is to be settled",
     ),
     (
         "UPDATE prices p SET applied_at = $1",

@@ -223,18 +223,18 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
         .post("/v1/lint?fix=true", &read(&document("004-ddp.json")))
         .await;
     assert_eq!(
-        answer["mended"]["distribution"],
+        answer["fixed"]["distribution"],
         json!({"torch_distributed": {"enabled": true}})
     );
     // What the user named keeps its name.
     let snake = json!({"resource_config": {}, "hyper_parameters": {"learning_rate": "1"}, "environment": {"NCCL_DEBUG": "INFO"}});
     let (_, answer) = test.post("/v1/lint?fix=true", &snake).await;
     assert_eq!(
-        answer["mended"]["HyperParameters"],
+        answer["fixed"]["HyperParameters"],
         json!({"learning_rate": "1"})
     );
     assert_eq!(
-        answer["mended"]["Environment"],
+        answer["fixed"]["Environment"],
         json!({"NCCL_DEBUG": "INFO"})
     );
     let profile = json!({"micro_batch_per_gpu": 0, "gradient_accumulation_steps": 1});
@@ -301,7 +301,7 @@ fn the_command_line_checks_mends_and_plans_without_a_service() {
     let output = bakeoff(&["lint", "--fix", copy.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        output.status.success() && text.contains("nothing to say, 1 mended"),
+        output.status.success() && text.contains("no findings, 1 fixed"),
         "{text}"
     );
     assert_eq!(read(&copy), read(&document("002-smddp.corrected.json")));

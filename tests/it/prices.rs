@@ -173,14 +173,14 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     assert!((ledger_total(&pool, &before).await - was[0].0).abs() < 1e-9);
     let [why] = <[String; 1]>::try_from(reasons(&earlier)).unwrap();
     assert!(
-        why.contains("ml.p5.48xlarge in us-east-1 costs $63.296 an hour since 2025-06-01 ($113.068 before, -44.0 %"),
+        why.contains("ml.p5.48xlarge in us-east-1 costs $63.296 per hour from 2025-06-01 (previously $113.068, -44.0 %"),
         "{why}"
     );
     assert!(
-        why.contains("$25.2513 an hour since 2025-06-01 ($37.688 before, -33.0 %"),
+        why.contains("$25.2513 per hour from 2025-06-01 (previously $37.688, -33.0 %"),
         "{why}"
     );
-    assert!(why.ends_with("p5 stays first."), "{why}");
+    assert!(why.ends_with("p5 remains first."), "{why}");
     let cost = |of: &Value| of["ranked"][0]["projected_cost_usd"].as_f64().unwrap();
     assert!(
         cost(&earlier) < 0.7 * cost(&was[0].1),
@@ -192,7 +192,7 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     let later = recommendation(&after).await;
     let [why] = <[String; 1]>::try_from(reasons(&later)).unwrap();
     assert!(
-        why.contains("What 2 attempts used since is billed $") && why.contains(" less."),
+        why.contains("Usage since then by 2 attempts is billed $") && why.contains(" less."),
         "{why}"
     );
     let record = test.record().await;

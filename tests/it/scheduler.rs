@@ -1,14 +1,14 @@
 //! The scheduler against the region: exactly one job for each attempt, through lost replies,
 //! cancels and lost leases.
 
-use bakeoff::api::AttemptView;
+use bakeoff::api::trials::AttemptView;
 use bakeoff::tasks::scheduler;
 use bakeoff_domain::lifecycle::state::AttemptState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, number, spec, spot_spec};
+use crate::support::{TestApp, jobs, number, on_p5, spec, spot_spec};
 
 fn count(record: &Value) -> usize {
     jobs(record).len()
@@ -196,6 +196,27 @@ async fn a_cancelled_attempt_that_may_have_been_sent_is_quarantined(pool: PgPool
     );
 }
 
+/// A create that arrives after looks have found nothing: they say nothing against its job, which
+/// one more empty look must not end.
+#[sqlx::test(migrations = false)]
+async fn looks_before_a_job_arrived_do_not_count_against_it(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&on_p5(1)).await;
+    test.tick().await;
+    for statement in [
+        "UPDATE attempts SET state = 'quarantined', quarantine_until = planned_at, absent = 5",
+        "UPDATE trials SET state = 'submitting', due_at = created_at",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    scheduler::tick(&test.app).await.unwrap();
+    let adopted: (String, i32) = sqlx::query_as("SELECT state, absent FROM attempts")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(adopted, ("running".to_owned(), 0));
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     let test = TestApp::new(pool).await;
@@ -292,14 +313,18 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
 /// As after a restore from a backup: the region runs a job that the database believes to be over.
 /// It is stopped, reported, and billed to its experiment.
 #[sqlx::test(migrations = false)]
-async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
+async fn an_orphaned_job_is_stopped_billed_and_reported(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.watch().await;
-    let strays = "SELECT count(*) FROM stray_jobs";
-    assert_eq!(number(&pool, strays).await, 0, "living jobs are left alone");
+    let orphans = "SELECT count(*) FROM orphaned_jobs";
+    assert_eq!(
+        number(&pool, orphans).await,
+        0,
+        "living jobs are left alone"
+    );
     sqlx::query(
         "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL WHERE number = 1",
     )
@@ -307,7 +332,7 @@ async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     .await
     .unwrap();
     test.watch().await;
-    assert_eq!(number(&pool, strays).await, 2);
+    assert_eq!(number(&pool, orphans).await, 2);
     test.advance(TimeDelta::minutes(5)).await;
     test.watch().await;
     assert!(
@@ -331,7 +356,7 @@ async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
         .iter()
         .map(|j| j["micro_usd"].as_i64().unwrap())
         .sum();
-    let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE component = 'stray' AND kind = 'settled'";
+    let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled'";
     let booked = number(&pool, booked).await;
     assert!(
         billed > 0 && (booked - billed).abs() < 5000,
@@ -339,9 +364,9 @@ async fn a_stray_job_is_stopped_billed_and_reported(pool: PgPool) {
     );
 }
 
-/// A stray that somebody deletes: nobody will tell what it cost, and it was not nothing.
+/// An orphaned job that somebody deletes: nobody will tell what it cost, and it was not nothing.
 #[sqlx::test(migrations = false)]
-async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPool) {
+async fn an_orphaned_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let mut alone = spec();
     alone["candidates"].as_array_mut().unwrap().truncate(1);
@@ -369,7 +394,7 @@ async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPo
         "{}",
         deleted.text().await.unwrap()
     );
-    let settled = "SELECT count(*) FROM stray_jobs WHERE settled_at IS NOT NULL";
+    let settled = "SELECT count(*) FROM orphaned_jobs WHERE settled_at IS NOT NULL";
     test.watch().await;
     assert_eq!(
         number(&pool, settled).await,
@@ -379,8 +404,7 @@ async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPo
     test.advance(TimeDelta::minutes(61)).await;
     test.watch().await;
     assert_eq!(number(&pool, settled).await, 1);
-    let booked =
-        "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND estimated";
+    let booked = "SELECT quantity FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled' AND estimated";
     assert!(
         (120..=600).contains(&number(&pool, booked).await),
         "{}",
@@ -388,10 +412,10 @@ async fn a_stray_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: PgPo
     );
 }
 
-/// A stray that was thought to be over, and settled, runs after all: it is stopped, and only what
+/// An orphaned job that was thought to be over, and settled, runs after all: it is stopped, and only what
 /// came on top is billed.
 #[sqlx::test(migrations = false)]
-async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
+async fn an_orphaned_job_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let mut alone = spec();
     alone["candidates"].as_array_mut().unwrap().truncate(1);
@@ -400,7 +424,7 @@ async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     test.advance(TimeDelta::minutes(20)).await;
     for statement in [
         "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
-        "INSERT INTO stray_jobs (job_name, attempt_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
+        "INSERT INTO orphaned_jobs (job_name, attempt_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
          SELECT job_name, id, planned_at, planned_at, planned_at, 60, 1 FROM attempts",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
@@ -410,8 +434,7 @@ async fn a_stray_that_runs_after_all_is_billed_for_the_rest(pool: PgPool) {
     test.watch().await;
     let job = test.record().await["jobs"][0].clone();
     assert_eq!(job["status"], "Stopped");
-    let booked =
-        "SELECT quantity FROM ledger WHERE component = 'stray' AND kind = 'settled' AND part = 100";
+    let booked = "SELECT quantity FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled' AND part = 100";
     assert_eq!(
         number(&pool, booked).await + 60,
         job["billable_seconds"].as_i64().unwrap()

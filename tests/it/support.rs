@@ -347,7 +347,7 @@ impl TestApp {
     pub(crate) async fn tick(&self) {
         self.watch().await;
         while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
-        while tasks::pools::tick(&self.app).await.expect("pools") > 0 {}
+        while tasks::warm_pools::tick(&self.app).await.expect("pools") > 0 {}
         while tasks::checkpoints::tick(&self.app)
             .await
             .expect("checkpoints")
@@ -355,7 +355,7 @@ impl TestApp {
         {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
         tasks::repricer::tick(&self.app).await.expect("repricer");
-        tasks::concluder::tick(&self.app).await.expect("concluder");
+        tasks::finalizer::tick(&self.app).await.expect("finalizer");
     }
 
     /// Another replica of the service, on the same database and region.

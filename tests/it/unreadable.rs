@@ -1,7 +1,13 @@
 //! What holds when a stored row cannot be read, because a newer program or somebody's hand wrote it:
 //! there is an alarm, what runs is still watched, stopped and billed, and nobody else waits.
 
+use bakeoff::api::comparison::Comparison;
+use bakeoff::api::decisions::RecommendationView;
+use bakeoff::api::experiments::ExperimentView;
+use bakeoff::api::page::Page;
+use bakeoff::api::trials::TrialView;
 use bakeoff::tasks::{ingester, scheduler};
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -149,11 +155,43 @@ async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: Pg
     assert_eq!(alarms(&pool).await, 2, "not told again");
 }
 
+/// Its experiment ends, with a table and a ranking from which it is left out, or which knows less
+/// of it.
+async fn is_shown_and_concluded(test: &TestApp, id: &str) {
+    let experiment: ExperimentView = test.read(&format!("/v1/experiments/{id}")).await;
+    assert_eq!(experiment.state, ExperimentState::Completed);
+    let trials: Page<TrialView> = test.read(&format!("/v1/experiments/{id}/trials")).await;
+    let table: Comparison = test.read(&format!("/v1/experiments/{id}/comparison")).await;
+    let ranking: RecommendationView = test
+        .read(&format!("/v1/experiments/{id}/recommendation"))
+        .await;
+    let (trial, row) = (&trials.items[0], &table.rows[0]);
+    let alone: TrialView = test.read(&format!("/v1/trials/{}", trial.id)).await;
+    assert_eq!(alone.attempts.len(), 1);
+    assert_eq!(row.candidate, "p5", "by its column");
+    assert!(row.total_usd.is_some_and(|usd| usd.0 > 0.into()), "{row:?}");
+    let is_readable = trial.plan.is_some();
+    assert_eq!(row.comparable, is_readable);
+    let left_out: Vec<&str> = ranking
+        .recommendation
+        .not_ranked
+        .iter()
+        .map(|one| one.reason.as_str())
+        .collect();
+    assert_eq!(left_out.is_empty(), is_readable, "{left_out:?}");
+    assert!(
+        left_out
+            .iter()
+            .all(|why| why.contains("stored plan cannot be read")),
+        "{left_out:?}"
+    );
+}
+
 /// What runs by itself to its end is noticed and billed as well.
 #[sqlx::test(migrations = false)]
 async fn an_unreadable_trial_is_watched_to_its_end(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    two_that_are_unreadable(&test, &pool).await;
+    let ids = two_that_are_unreadable(&test, &pool).await;
     for _ in 0..12 {
         test.advance(TimeDelta::minutes(30)).await;
         test.tick().await;
@@ -163,6 +201,9 @@ async fn an_unreadable_trial_is_watched_to_its_end(pool: PgPool) {
         .await
         .unwrap();
     assert_eq!(states, ["completed", "completed"]);
+    for id in &ids {
+        is_shown_and_concluded(&test, id).await;
+    }
     let held = "SELECT count(*) FROM experiments WHERE reserved_usd <> 0";
     assert_eq!(number(&pool, held).await, 0, "nothing stays reserved");
 }

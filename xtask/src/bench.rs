@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: what watching costs. The scheduler at 1,000 and 10,000 running jobs at the
-//! clock factor 1, its calls to AWS per job-hour as the region counts them, and how well it uses a
-//! request quota that it does not know. `--only hostile`: how fast it says that it lives while
-//! clients are hostile.
+//! `cargo xtask bench`: the cost of watching. Measures the scheduler with 1,000 and 10,000 running
+//! jobs at clock factor 1, its AWS calls per job-hour as the region counts them, and how well it
+//! uses a request quota that it does not know. `--only hostile`: how fast the health check answers
+//! while clients are hostile.
 
 mod data;
 mod hostile;
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use crate::eval;
 use crate::process::{cargo, run as run_program};
 
-/// Longer than the interval at which everything is read once.
+/// Longer than the interval in which everything is read once.
 const WINDOW: Duration = Duration::from_secs(330);
 /// About an hour of a job on one p4de, launch and upload included.
 const HOUR_OF_TOKENS: u64 = 62_000_000;
-/// CreateTrainingJob calls a second that the region allows, and the service does not know of.
+/// CreateTrainingJob calls per second that the region allows; the service does not know the limit.
 const CREATES_PER_SECOND: u32 = 5;
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
@@ -58,7 +58,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         );
         result["aws"] = aws()?;
     }
-    // Of attacks, not of work: only when asked for.
+    // Measures attacks, not work, so it runs only when requested.
     if only == Some("hostile") {
         say("Hostile clients, two minutes …");
         result["hostile"] = hostile::measure(hostile::POINTS)?;
@@ -86,13 +86,13 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Jobs that train as soon as they are created.
+/// Makes jobs train as soon as they are created.
 fn at_once() -> Vec<String> {
     vec!["--launch-seconds".to_owned(), "5".to_owned()]
 }
 
-/// CPU, memory and latency while `count` jobs run, over a window in which each is listed and its
-/// metrics are read.
+/// CPU, memory and latency while `count` jobs run, over a window in which each job is listed and
+/// its metrics are read.
 fn scheduler(count: u32) -> Result<Value, String> {
     let rig = Rig::set(&Setting {
         factor: 1,
@@ -100,14 +100,14 @@ fn scheduler(count: u32) -> Result<Value, String> {
         metrics_interval_seconds: 300,
         region: at_once(),
     })?;
-    // They run for ten hours.
+    // The jobs run for ten hours.
     let trials = rig.submit(count, HOUR_OF_TOKENS * 10, 60 * 3600)?;
     let submitted = Instant::now();
     rig.wait(Duration::from_mins(15), "not every job runs", |rig| {
         Ok(rig.trials_in("running")? >= u64::from(count))
     })?;
     let created_seconds = submitted.elapsed().as_secs();
-    // Until every job has been seen to start, and the metrics of half of them have been read once.
+    // Wait until every job was seen to start, and the metrics of half of them were read once.
     let described = |record: &Value| record["calls"]["DescribeTrainingJob"].as_u64().unwrap_or(0);
     rig.wait(
         Duration::from_mins(12),
@@ -147,11 +147,11 @@ fn scheduler(count: u32) -> Result<Value, String> {
     Ok(result)
 }
 
-/// What the service takes while it is asked for trials.
+/// What the service uses while trials are requested from it.
 struct Observed {
     /// Ascending.
     latencies_ms: Vec<f64>,
-    /// Of one core.
+    /// As a fraction of one core.
     cpu_fraction: f64,
     rss_mb: f64,
 }
@@ -184,7 +184,7 @@ fn round(figure: f64) -> f64 {
     (figure * 10_000.0).round() / 10_000.0
 }
 
-/// Calls and metric dollars for each job-hour, as the region counts them.
+/// Calls and metric dollars per job-hour, as the region counts them.
 fn aws() -> Result<Value, String> {
     let polling = job_hours(false)?;
     let push = job_hours(true)?;
@@ -199,7 +199,7 @@ fn aws() -> Result<Value, String> {
         "metric_usd_per_job_hour_polling": polling["metric_usd_per_job_hour"],
         "metric_usd_per_job_hour_push": push["metric_usd_per_job_hour"],
         "list_per_second_max": most,
-        // Computed, not run: Describe every 30 s, ten metrics every minute, one call each.
+        // Computed, not measured: Describe every 30 s, ten metrics every minute, one call each.
         "calls_per_job_hour_naive": 721, "metric_usd_per_job_hour_naive": 0.006,
         "create_quota_used": queue["used"], "create_throttled_share": queue["throttled_share"],
         "polling": polling, "push": push, "create_quota": queue,
@@ -207,7 +207,7 @@ fn aws() -> Result<Value, String> {
 }
 
 fn job_hours(push: bool) -> Result<Value, String> {
-    // An event takes real time to arrive: at a high factor it would be late by virtual minutes.
+    // An event takes real time to arrive: at a high factor it would be virtual minutes late.
     let (interval, factor) = if push { (0, 20) } else { (300, 60) };
     let rig = Rig::set(&Setting {
         factor,
@@ -251,7 +251,7 @@ fn seconds(at: &Value) -> f64 {
     })
 }
 
-/// 10,000 trials wait; the region allows so many creates a second and does not say.
+/// 10,000 trials wait; the region limits creates per second without announcing the limit.
 fn create_quota() -> Result<Value, String> {
     let mut region = at_once();
     region.extend([

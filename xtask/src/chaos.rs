@@ -1,4 +1,4 @@
-//! Following the demo, and killing things under it: the service and Postgres in turn, `kill -9`,
+//! Follows the demo and kills processes under it: the service and Postgres in turn, with `kill -9`,
 //! spread over the run.
 
 use std::io::Read;
@@ -21,7 +21,7 @@ pub(crate) fn follow(
     kills: u32,
     interrupted: &AtomicBool,
 ) -> Result<(ExitStatus, String, Value), String> {
-    // Read aside, so that a full pipe never stops the child.
+    // Read on another thread, so that a full pipe never blocks the child.
     let reader = child.stdout.take().map(|mut pipe| {
         std::thread::spawn(move || {
             let mut text = String::new();

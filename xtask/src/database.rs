@@ -1,4 +1,4 @@
-//! The schema of the databases that tests and storms are given.
+//! The schema of the databases that tests and storms use.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use bakeoff_postgres::Cluster;
 
 use crate::process::{program, run};
 
-/// The schema goes into template1 once: each test's own database is a copy of it.
+/// Applies the schema to template1 once; each test's own database is a copy of it.
 pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
     let mut command = Command::new(program("bakeoff"));
     command

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: from nothing to a recommendation. It starts a [`Stack`], sets the one price
-//! that no list has, runs both examples, and holds the ledger against the region's own bill.
+//! that no list contains, runs both examples, and compares the ledger with the region's own bill.
 
 use std::io::IsTerminal;
 use std::process::{ExitStatus, Stdio};
@@ -105,7 +105,7 @@ fn play(
     report(flags, status, &output, &verdict, kills, started)
 }
 
-/// The documents name P5e, and no list has its price: a made-up rate, marked as such.
+/// The examples name P5e, whose price is in no list: sets a made-up rate, marked as such.
 fn negotiated_price(stack: &Stack) -> Result<(), String> {
     let body = json!({
         "region": "us-east-1",
@@ -154,7 +154,7 @@ fn report(
     }
 }
 
-/// Leaves everything up to be looked at, until Ctrl-C.
+/// Keeps everything running for inspection, until Ctrl-C.
 fn stay(stack: &Stack, interrupted: &AtomicBool) {
     println!("\nThe service is up: {}/docs", stack.url);
     println!(

@@ -1,5 +1,5 @@
-//! `cargo xtask deploy-lint`: docker/ and deploy/ under linters from the package registry. No
-//! Docker engine is needed; whether an image runs is not checked here.
+//! `cargo xtask deploy-lint`: runs linters from the package registry on docker/ and deploy/. Needs
+//! no Docker engine; whether an image runs is not checked here.
 
 use std::io::Write;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<(), String> {
             .current_dir(root()),
     )?;
     println!("docker/compose.yaml: valid");
-    // pkg_resources, which the linter imports, left setuptools with version 81.
+    // The linter imports pkg_resources, which setuptools dropped in version 81.
     let parliament = python::packages(&["parliament==1.6.4", "setuptools==80.9.0"], "parliament")?;
     for policy in [
         "deploy/iam/control-plane.json",
@@ -42,8 +42,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// The policy goes in through standard input: with a file, the linter fails where there is no
-/// terminal.
+/// Passes the policy through standard input: given a file, the linter fails without a terminal.
 fn policy_lint(modules: &Path, policy: &str) -> Result<(), String> {
     let text = std::fs::read(root().join(policy)).map_err(|error| format!("{policy}: {error}"))?;
     let mut child = Command::new("python3")

@@ -1,6 +1,6 @@
-//! `cargo xtask durability`: points are written by several senders while the service and Postgres
-//! are killed under them, some twice and some late; in the end every point that was acknowledged
-//! must be there once, with its value.
+//! `cargo xtask durability`: several senders write points, some twice and some late, while the
+//! service and Postgres are killed. In the end every acknowledged point must be stored exactly
+//! once, with its value.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use crate::stack::Stack;
 const SENDERS: u64 = 4;
 const METRICS: u64 = 10;
 const LINES: u64 = 100;
-/// 2026-11-10: in the past on the domain clock.
+/// 2026-11-10, which is in the past on the domain clock.
 const EPOCH: u64 = 1_794_268_800;
-/// Shares of batches that come a second time, and that come late.
+/// Shares of batches that are sent twice, and that are sent late.
 const TWICE: f64 = 0.2;
 const LATE: f64 = 0.2;
-/// A service that does not come back for so long has not survived.
+/// A service that does not come back within this time has not survived.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 struct Flags {
@@ -59,11 +59,11 @@ impl Flags {
     }
 }
 
-/// What the senders have seen.
+/// What the senders observed.
 #[derive(Default)]
 struct Seen {
     acknowledged: AtomicU64,
-    /// Sent again because nothing came back, or a 503: they may have been stored before.
+    /// Sent again after no answer, or a 503: they may have been stored before.
     unanswered: AtomicU64,
     twice: AtomicU64,
     late: AtomicU64,
@@ -143,7 +143,7 @@ fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
     }))
 }
 
-/// Kills in turn, spread evenly over the batches.
+/// Kills the service and Postgres in turn, spread evenly over the batches.
 fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(u64, u64), String> {
     let (mut services, mut databases) = (0, 0);
     let mut moved = (0, Instant::now());
@@ -181,7 +181,7 @@ fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(
     }
 }
 
-/// Every batch until it is acknowledged; some are kept back for a while, some come again.
+/// Sends every batch until it is acknowledged; some are held back for a while, some are repeated.
 fn send_all(
     client: &Client,
     sender: u64,
@@ -201,7 +201,7 @@ fn send_all(
             }
             other => other,
         };
-        // The late ones come when some have passed, or when there are no others.
+        // Late batches follow once enough are held back, or when there are no others.
         let is_due = kept.len() > 8 || next.is_none();
         let due = kept.first().copied().filter(|_| is_due);
         if due.is_some() {
@@ -227,7 +227,7 @@ struct Client {
     key: String,
 }
 
-/// A value that names its sender, step and metric.
+/// A value that identifies its sender, step and metric.
 fn value(sender: u64, step: u64, metric: u64) -> f64 {
     f64::from(u32::try_from((sender * 7 + metric * 3 + step * 7919) % 100_003).unwrap_or(0)) / 8.0
 }
@@ -247,7 +247,7 @@ impl Client {
         Ok(run["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Until it is acknowledged.
+    /// Sends a batch until it is acknowledged.
     fn send(&self, run: &str, sender: u64, batch: u64, seen: &Seen) -> Result<(), String> {
         use std::fmt::Write;
         let mut body = String::new();
@@ -307,7 +307,7 @@ impl Client {
     }
 }
 
-/// What is stored, against what was acknowledged.
+/// What is stored, compared with what was acknowledged.
 #[derive(Default)]
 struct Found {
     stored: u64,
@@ -317,7 +317,7 @@ struct Found {
 }
 
 impl Found {
-    /// Points, the count beside them, and the sums of the buckets: all must agree.
+    /// Compares the points, the reported count and the totals of the buckets: all must agree.
     fn look(&mut self, client: &Client, sender: u64, run: &str, steps: u64) -> Result<(), String> {
         for metric in 0..METRICS {
             let path = format!("/v1/runs/{run}/metrics?metric=m{metric}");

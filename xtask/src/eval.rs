@@ -1,5 +1,5 @@
-//! `cargo xtask eval`, `fit` and the planner's benchmark: a program of its own, `bakeoff-eval`, in
-//! the release profile, that needs nothing but the domain.
+//! `cargo xtask eval`, `fit` and the planner's benchmark. They run `bakeoff-eval`, a separate
+//! program in the release profile that needs nothing but the domain.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::process::{cargo, run};
 
-/// Where the reference tables lie unless `--data` says so.
+/// Where the reference tables are unless `--data` says otherwise.
 const DATA: &str = "../shared/data";
-/// What the product ships.
+/// The coefficients that ship with the product.
 const COEFFICIENTS: &str = "crates/planner/data/coefficients.json";
 
 pub(crate) fn eval(flags: &[&str]) -> Result<(), String> {
@@ -31,7 +31,7 @@ pub(crate) fn fit(flags: &[&str]) -> Result<(), String> {
     program("fit", &all)
 }
 
-/// What a plan costs in CPU.
+/// Measures what a plan costs in CPU.
 pub(crate) fn plans() -> Result<Value, String> {
     let mut command = cargo();
     command.args([

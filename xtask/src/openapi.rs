@@ -1,5 +1,5 @@
 //! `cargo xtask openapi`: the committed OpenAPI document, written by the program itself; `--check`
-//! compares.
+//! compares the two.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::process::{build, program, root};
 
 const REDOCLY: &str = "@redocly/cli@2.77.0";
 
-/// The document under redocly's recommended rules; a warning is allowed, an error is not.
+/// Lints the document with redocly's recommended rules; a warning is allowed, an error is not.
 pub(crate) fn lint() -> Result<(), String> {
     let output = Command::new("npx")
         .args(["--yes", REDOCLY, "lint", "openapi/bakeoff.json"])
@@ -40,7 +40,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         let committed = fs::read(&path).unwrap_or_default();
         if committed != output.stdout {
             return Err(
-                "openapi/bakeoff.json has drifted\n  to mend it: cargo xtask openapi".to_owned(),
+                "openapi/bakeoff.json has drifted\n  to fix it: cargo xtask openapi".to_owned(),
             );
         }
         println!("openapi/bakeoff.json is up to date");

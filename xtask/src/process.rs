@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process, test_kill_process};
 
-/// A long build says that it goes on.
+/// How often a long build reports that it is still running.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 
 /// The repository's root.
@@ -21,7 +21,7 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Runs to the end, output shown.
+/// Runs a command to its end and shows its output.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let shown = format!("{command:?}");
     match command.status() {
@@ -31,13 +31,13 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Builds the workspace, as far as `what` says.
+/// Builds the part of the workspace that `what` selects.
 pub(crate) fn build(what: &[&str]) -> Result<(), String> {
     compile(cargo().args(["build", "--workspace"]).args(what))
 }
 
-/// Runs cargo, which shows itself what it does where somebody watches. Elsewhere a line now and
-/// then says that it goes on: the first build takes minutes. Nothing of it goes to stdout.
+/// Runs cargo. On a terminal, cargo shows its own progress; elsewhere a line now and then reports
+/// progress, because the first build takes minutes. Nothing goes to stdout.
 pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     if std::io::stderr().is_terminal() {
         return run(command);
@@ -81,26 +81,26 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The cargo that runs us, in the root.
+/// The cargo that runs us, in the repository's root.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Where everything is built.
+/// The target folder of all builds.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |given| root().join(given))
 }
 
-/// One of our programs, as the workspace build makes it: running it through cargo would resolve
-/// features anew and build twice.
+/// One of our programs, as built by the workspace build: running it through cargo would resolve
+/// features again and build twice.
 pub(crate) fn program(name: &str) -> PathBuf {
     target().join("debug").join(name)
 }
 
-/// The same, as a release build makes it.
+/// The same program, as built for release.
 pub(crate) fn release(name: &str) -> PathBuf {
     let debug = program(name);
     let target = debug
@@ -110,15 +110,14 @@ pub(crate) fn release(name: &str) -> PathBuf {
     target.join("release").join(name)
 }
 
-/// Below the target folder, where this checkout's runs keep what they need and nobody else's do.
+/// A folder below the target folder for the needs of this checkout's runs, and no others.
 pub(crate) fn scratch_dir() -> Result<PathBuf, String> {
     let folder = target().join("scratch");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
 }
 
-/// Until it is dropped, nobody else of this checkout has the lock of that name; waits for whoever
-/// has.
+/// Holds this checkout's lock of that name until it is dropped; waits for the current holder.
 pub(crate) fn lock(name: &str) -> Result<File, String> {
     let path = scratch_dir()?.join(format!("{name}.lock"));
     let locked = File::create(&path).and_then(|file| {
@@ -131,7 +130,7 @@ pub(crate) fn lock(name: &str) -> Result<File, String> {
     locked.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A folder of this run, removed when dropped; of runs that were killed, by the next.
+/// A folder for this run, removed when dropped; folders of killed runs are removed by the next run.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -162,13 +161,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Also where a cluster's files are elsewhere, because the server's user could not get here.
+/// Also removes a cluster's files from elsewhere, where they are when the server's user had no
+/// access here.
 fn discard(folder: &Path) {
     Cluster::discard(&folder.join("data"));
     drop(std::fs::remove_dir_all(folder));
 }
 
-/// A child that ends with us, whatever ends us.
+/// Starts a child that ends with us, however we end.
 pub(crate) fn spawn(command: &mut Command) -> Result<Child, String> {
     let child = command
         .spawn()
@@ -177,18 +177,18 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Child, String> {
     Ok(child)
 }
 
-/// Asks a process to end (SIGTERM). One that is gone already is fine.
+/// Asks a process to end (SIGTERM); one that is already gone is fine.
 pub(crate) fn interrupt(child: &Child) {
     signal(i32::try_from(child.id()).unwrap_or_default(), Signal::TERM);
 }
 
-/// Sends a signal; false when there is no such process. No `kill` program is needed, which a slim
-/// Debian lacks.
+/// Sends a signal; returns false when there is no such process. Needs no `kill` program, which a
+/// slim Debian lacks.
 pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// Whether it has ended within the time.
+/// Waits for a child to end; returns whether it did so in time.
 pub(crate) fn wait_gone(child: &mut Child, patience: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < patience {

@@ -40,7 +40,7 @@ pub(crate) fn packages(requirements: &[&str], name: &str) -> Result<PathBuf, Str
             requirements.join(", ")
         ));
     }
-    // Whole or not at all: another run may be reading, and may have been faster.
+    // Replaced as a whole: another run may be reading the old folder, or may have been faster.
     std::fs::write(fresh.join("requirements.txt"), wanted).map_err(|error| error.to_string())?;
     let old = target.with_extension(format!("{}.old", std::process::id()));
     drop(std::fs::rename(&target, &old));

@@ -1,5 +1,5 @@
 //! `cargo xtask sqlx`: compiles the service against a real database with the migrations applied,
-//! which writes one file a query; `--check` compares them with the committed ones.
+//! which writes one file per query; `--check` compares them with the committed ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,11 +38,11 @@ fn migrations() -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The query macros run only when the crate is compiled anew: a touched root file sees to that.
+/// The query macros run only when the crate is recompiled; touching its root file ensures that.
 fn compile_against(url: &str, out: &Path) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| error.to_string())?;
     let lib = root().join("src/lib.rs");
-    // Only its time: another build of this checkout may be reading it.
+    // Changes only the time: another build of this checkout may be reading the file.
     let touched = fs::File::options()
         .append(true)
         .open(&lib)
@@ -84,7 +84,7 @@ fn compare(committed: &Path, fresh: &Path) -> Result<(), String> {
         .count();
     let stale = old.keys().filter(|name| !new.contains_key(*name)).count();
     Err(format!(
-        ".sqlx has drifted: {differing} missing or different, {stale} stale\n  to mend it: cargo xtask sqlx"
+        ".sqlx has drifted: {differing} missing or different, {stale} stale\n  to fix it: cargo xtask sqlx"
     ))
 }
 

@@ -1,4 +1,5 @@
-//! `cargo xtask rules [--check]`: the page of lint rules, docs/lint-rules.md, from the register.
+//! `cargo xtask rules [--check]`: writes docs/lint-rules.md, the page of lint rules, from the
+//! register.
 
 use std::fmt::Write;
 use std::fs;
@@ -39,7 +40,7 @@ fn page() -> Result<String, String> {
         ("info", "Notes"),
     ];
     for (severity, title) in severities {
-        let head = "| rule | checks | way out | in | source |\n|---|---|---|---|---|";
+        let head = "| rule | checks | fix | in | source |\n|---|---|---|---|---|";
         writeln!(page, "\n## {title}\n\n{head}").map_err(|error| error.to_string())?;
         for rule in rules.iter().filter(|rule| rule["severity"] == severity) {
             let cell = |key: &str| rule[key].as_str().unwrap_or_default().replace('|', "\\|");

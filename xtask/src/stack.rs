@@ -1,6 +1,6 @@
-//! A whole Bakeoff on this machine: the simulated region, the service with its embedded Postgres, a
-//! key, the objects that the examples read. It cannot reach AWS: every endpoint is loopback, the
-//! credentials are dummies.
+//! A complete Bakeoff on this machine: the simulated region, the service with its embedded
+//! Postgres, an API key, and the objects that the examples read. It cannot reach AWS: every
+//! endpoint is loopback, and the credentials are dummies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use chrono::{DateTime, SecondsFormat};
 
 use crate::process::{Scratch, Signal, interrupt, program, root, signal, spawn, wait_gone};
 
-/// Virtual seconds in a real one.
+/// Virtual seconds per real second.
 const FACTOR: u32 = 1000;
-/// Of a process that lives and is only slow: one that ends is noticed at once.
+/// For a process that is alive but slow; one that ends is noticed at once.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Objects that the examples' channels point to.
@@ -31,7 +31,7 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Starts everything; on an error nothing is left running.
+    /// Starts everything; leaves nothing running on an error.
     pub(crate) fn start() -> Result<Self, String> {
         let scratch = Scratch::new("demo")?;
         for input in INPUTS {
@@ -121,7 +121,7 @@ impl Stack {
         self.scratch.0.join("service.log")
     }
 
-    /// The command line against this stack.
+    /// The command line client, configured for this stack.
     pub(crate) fn bakeoff(&self) -> Command {
         let mut command = Command::new(program("bakeoff"));
         command
@@ -131,7 +131,7 @@ impl Stack {
         command
     }
 
-    /// `kill -9` of the service; a new one takes its place, on the same port and clock.
+    /// Kills the service (`kill -9`) and starts a new one on the same port and clock.
     pub(crate) fn kill_service(&mut self) -> Result<(), String> {
         kill(&mut self.service);
         drop(fs::remove_file(self.scratch.0.join("service.url")));
@@ -146,7 +146,7 @@ impl Stack {
         self.wait_ready().map(drop)
     }
 
-    /// `kill -9` of Postgres; the service brings it back.
+    /// Kills Postgres (`kill -9`); the service restarts it.
     pub(crate) fn kill_postgres(&self) -> Result<(), String> {
         let file = self.data_dir().join("postgres/postmaster.pid");
         let text =
@@ -163,7 +163,8 @@ impl Stack {
         }
     }
 
-    /// Stops the service (which stops its Postgres), then the region; the folders go with it.
+    /// Stops the service (which stops its Postgres), then the region; the folders are removed as
+    /// well.
     pub(crate) fn stop(mut self) -> Result<(), String> {
         interrupt(&self.service);
         let is_gone = wait_gone(&mut self.service, Duration::from_mins(3));
@@ -178,7 +179,7 @@ impl Stack {
     }
 }
 
-/// `kill -9`, and wait.
+/// Kills a child (`kill -9`) and waits for it.
 pub(crate) fn kill(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());
@@ -190,7 +191,7 @@ fn log_file(path: &Path) -> Result<Stdio, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A process group of its own: Ctrl-C reaches us, and we stop things in order.
+/// Uses a process group of its own: Ctrl-C reaches only us, and we stop things in order.
 fn detached(name: &str, log: &Path) -> Result<Command, String> {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(program(name));
@@ -241,7 +242,7 @@ fn start_service(
     spawn(&mut command)
 }
 
-/// Waits for a ready file; a process that ends first is an error with the end of its log.
+/// Waits for a ready file; if the process ends first, returns an error with the end of its log.
 pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
     let started = Instant::now();
     while started.elapsed() < START_TIMEOUT {
@@ -265,14 +266,14 @@ pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String
     ))
 }
 
-/// RFC 3339 of seconds since 1970.
+/// Formats seconds since 1970 as RFC 3339.
 pub(crate) fn rfc3339(seconds: i64) -> String {
     DateTime::from_timestamp(seconds, 0)
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Seconds since 1970.
+/// The current time, in seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -280,8 +281,8 @@ pub(crate) fn now_seconds() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or_default()
 }
 
-/// Dummy credentials, an empty configuration, and a loopback address for every service: AWS cannot
-/// be reached.
+/// Sets dummy credentials, an empty configuration and a loopback address for every service, so that
+/// AWS cannot be reached.
 pub(crate) fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
     command
         .env_remove("AWS_PROFILE")

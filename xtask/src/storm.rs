@@ -1,6 +1,6 @@
 //! `cargo xtask storm`: fault injection over the real binary, real Postgres and the simulated
-//! region, many seeds side by side. The verdict is read from the region's own record. A seed that
-//! fails leaves its logs, and is played again with `--seed N`.
+//! region, many seeds in parallel. The verdict is based on the region's own record. A seed that
+//! fails leaves its logs, and can be replayed with `--seed N`.
 
 mod client;
 mod course;
@@ -26,27 +26,27 @@ use verdict::Verdict;
 
 use crate::process::{Scratch, build, scratch_dir};
 
-/// Postgres is killed about this often, under everybody.
+/// About how often Postgres is killed, for all seeds at once.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
 
-/// One seed in so many may be late because the machine is, and is played again.
+/// One seed in this many may be late because of the machine; it is played again.
 const PLAYED_AGAIN_SHARE: usize = 10;
 
-/// Between the starts of two seeds, at least.
+/// Minimum pause between the starts of two seeds.
 const BETWEEN_STARTS: Duration = Duration::from_millis(700);
-/// No seed is started while more than this wants to run, for each processor; and nobody waits for
-/// that longer.
+/// No seed is started while more tasks than this are runnable per processor, but that wait is
+/// limited by `BUSY_MAX`.
 const RUNNABLE_PER_CORE_MAX: usize = 4;
 const BUSY_MAX: Duration = Duration::from_mins(2);
 
-/// From so many seeds on there has to be something to judge.
+/// From this many seeds on, there must be something to judge.
 const SEEDS_THAT_MUST_SAY_ALL: usize = 20;
-/// From so many on everything that is drawn has to happen.
+/// From this many seeds on, every fault must happen.
 const SEEDS_THAT_SEE_ALL: usize = 200;
-/// Seconds are asserted where so few seeds are played at a time.
+/// Times are asserted only when at most this many seeds are played at a time.
 const JOBS_THAT_ARE_TIMED: u64 = 2;
 
-/// After Postgres is back, everybody connects anew.
+/// After Postgres is back, every client reconnects within this time.
 const RECONNECT: Duration = Duration::from_secs(2);
 
 struct Flags {
@@ -54,9 +54,9 @@ struct Flags {
     json: bool,
     jobs: u64,
     is_one_frozen: bool,
-    /// The programs are there: of a mutant, perhaps.
+    /// The programs are already built, perhaps from a mutant.
     is_built: bool,
-    /// No more seeds once one has failed.
+    /// Starts no more seeds once one has failed.
     until_failure: bool,
 }
 
@@ -90,7 +90,7 @@ impl Flags {
                 other => return Err(format!("storm does not know {other}; it takes {USAGE}")),
             }
         }
-        // Nobody waits at the end for those that take longest.
+        // The longest seeds come first, so that nothing waits for them at the end.
         parsed.seeds.sort_by_key(|seed| !plan::is_fenced(*seed));
         Ok(parsed)
     }
@@ -143,8 +143,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     ))
 }
 
-/// A run that could not fail says nothing. What never happened is named, and what must happen in a
-/// run of some length fails it.
+/// A run that could not fail proves nothing. Reports what never happened, and fails a run of some
+/// length in which something required did not happen.
 fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     let count = |value: &Value| value.as_u64().unwrap_or_default();
     let missing: Vec<&str> = result["did_not_happen"]
@@ -181,7 +181,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
             return Err(format!("{figure} is 0: the run does not count"));
         }
     }
-    // With more seeds at a time than processors, seconds say how busy the machine is.
+    // With more seeds at a time than processors, times show how busy the machine is.
     for figure in ["recovery_p99_seconds", "recovery_from_freezes_p99_seconds"] {
         match result[figure]
             .as_f64()
@@ -198,7 +198,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     Ok(())
 }
 
-/// A few late seeds are; many are the service's own.
+/// A few late seeds are the machine's fault; many are the service's.
 fn is_due_to_the_machine(verdicts: &Verdicts) -> Result<(), String> {
     let again = verdicts
         .iter()
@@ -215,10 +215,10 @@ fn is_due_to_the_machine(verdicts: &Verdicts) -> Result<(), String> {
 
 type Verdicts = Vec<(u64, Verdict)>;
 
-/// All seeds, played.
+/// All seeds that were played.
 struct Stormed {
     verdicts: Verdicts,
-    /// Of Postgres, each after it was killed.
+    /// Restarts of Postgres, one after each kill.
     restarts: u32,
     took: Duration,
 }
@@ -270,7 +270,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
     })
 }
 
-/// Kills it every now and then, and starts it again; returns how often.
+/// Kills Postgres every now and then, and restarts it; returns how often.
 fn kill_postgres_until(is_done: impl Fn() -> bool, cluster: &mut Cluster, ground: &Ground) -> u32 {
     let mut restarts = 0;
     let mut last = Instant::now();
@@ -325,14 +325,14 @@ fn work(
     }
 }
 
-/// Waits while much more wants to run than there are processors: on a machine that is slow or
-/// shared, fewer seeds are played at a time than were asked for. What a service does that gets no
-/// processor says nothing of it.
+/// Waits while many more tasks are runnable than there are processors: on a slow or shared machine,
+/// fewer seeds are played at a time than requested. The behaviour of a service that gets no
+/// processor proves nothing.
 fn wait_for_processors() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let begun = Instant::now();
     loop {
-        // Its start takes most.
+        // A seed's start takes the most.
         std::thread::sleep(BETWEEN_STARTS);
         let busy = runnable();
         if busy.is_none_or(|busy| busy <= cores * RUNNABLE_PER_CORE_MAX)
@@ -343,7 +343,7 @@ fn wait_for_processors() {
     }
 }
 
-/// What runs or wants to, on average over some looks; none where Linux's /proc is not.
+/// Tasks that run or are runnable, averaged over some samples; `None` without Linux's /proc.
 fn runnable() -> Option<usize> {
     const LOOKS: usize = 10;
     let mut sum = 0;
@@ -361,7 +361,8 @@ fn runnable() -> Option<usize> {
     Some(sum / LOOKS)
 }
 
-/// A stage that could not be set is late too: nothing was seen to go wrong on it.
+/// Plays a seed. A stage that could not be set up counts as late: nothing was seen to go wrong on
+/// it.
 fn play(ground: &Ground, seed: u64, played: u32) -> Verdict {
     let outcome = course::run(ground, seed, played);
     outcome.unwrap_or_else(|error| Verdict {
@@ -372,7 +373,7 @@ fn play(ground: &Ground, seed: u64, played: u32) -> Verdict {
     })
 }
 
-/// Seeds that were only late are played once more, alone: what is lost then is lost.
+/// Replays seeds that were only late once more, alone: what is lost then is lost.
 fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
     let late = |(_, one): &&mut (u64, Verdict)| !one.holds() && one.is_only_late();
     let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -388,7 +389,7 @@ fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
     }
 }
 
-/// One line that grows; nothing when nobody watches.
+/// A progress bar on one line; shows nothing without a terminal.
 struct Bar {
     seeds: usize,
     is_shown: bool,
@@ -448,7 +449,7 @@ fn total(stormed: &Stormed) -> Value {
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),
         "pools_reused": all(|one| one.pools_reused),
-        "strays_stopped_and_billed": all(|one| one.strays),
+        "orphans_stopped_and_billed": all(|one| one.reclaimed),
         "recoveries": recoveries.len(),
         "recovery_p50_seconds": quantile(&recoveries, 50),
         "recovery_p99_seconds": quantile(&recoveries, 99),
@@ -466,7 +467,7 @@ fn total(stormed: &Stormed) -> Value {
 
 type Figure = (&'static str, fn(&Verdict) -> u32);
 
-/// What must not be.
+/// Figures that must be zero.
 const WRONGS: [Figure; 10] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
@@ -480,7 +481,7 @@ const WRONGS: [Figure; 10] = [
     ("statuses_backwards", |one| one.backwards),
 ];
 
-/// How often each fault has happened.
+/// How often each fault happened.
 fn faults(stormed: &Stormed) -> BTreeMap<String, u64> {
     let mut faults: BTreeMap<String, u64> = plan::FAULTS.map(|kind| (kind.to_owned(), 0)).into();
     for (_, one) in &stormed.verdicts {
@@ -492,7 +493,7 @@ fn faults(stormed: &Stormed) -> BTreeMap<String, u64> {
     faults
 }
 
-/// Seconds of all seeds, ascending.
+/// The seconds of all seeds, ascending.
 fn sorted(verdicts: &Verdicts, of: fn(&Verdict) -> &Vec<f64>) -> Vec<f64> {
     let mut all: Vec<f64> = verdicts
         .iter()
@@ -522,7 +523,7 @@ fn show(result: &Value) {
             "cancels_judged",
             "cancel_p99_seconds",
             "pools_reused",
-            "strays_stopped_and_billed",
+            "orphans_stopped_and_billed",
             "recoveries",
             "recovery_p50_seconds",
             "recovery_p99_seconds",

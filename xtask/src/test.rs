@@ -1,5 +1,4 @@
-//! `cargo xtask test`: everything that CI checks but clippy, in the order in which it fails
-//! fastest.
+//! `cargo xtask test`: everything that CI checks except clippy, in the order that fails fastest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use crate::process::{Scratch, build, cargo, lock, run as run_program};
 use crate::{deploy, mutants, openapi, python, queries, rules, storm};
 
 pub(crate) fn run() -> Result<(), String> {
-    // A second one would replace programs that the first is about to start.
+    // A second run would replace programs that the first is about to start.
     let _alone = lock("test")?;
     let started = Instant::now();
     step("formatting");
@@ -44,7 +43,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Independent clients, pinned, that the tests let loose on region and service.
+/// Independent clients, pinned, that the tests run against the region and the service.
 const CLIENTS: [&str; 4] = [
     "boto3==1.44.5",
     "pandas==3.1.1",
@@ -64,7 +63,7 @@ fn with_database(cluster: &Cluster) -> Result<(), String> {
     )
 }
 
-/// `cargo xtask postgres`: the tests' cluster by itself, for `cargo test` by hand.
+/// `cargo xtask postgres`: starts only the tests' cluster, to run `cargo test` manually.
 pub(crate) fn postgres() -> Result<(), String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();

@@ -14,10 +14,10 @@ pub(crate) struct Verdict {
 }
 
 struct Ledger {
-    /// Attempt id to what was settled for its job, micro-dollars.
+    /// Micro-dollars settled for each attempt's job, by attempt id.
     settled: BTreeMap<String, i64>,
     attempts: Vec<String>,
-    /// Still held when all is over.
+    /// Still reserved when everything is over.
     reserved: f64,
 }
 

@@ -98,7 +98,7 @@ fn fill(series: &mut [Series], result: &MetricDataResult) {
     target
         .points
         .extend(points.filter_map(|(at, value)| Some((moment(at)?, *value))));
-    // PartialData, InternalError, Forbidden, and whatever comes later: there may be more than this.
+    // PartialData, InternalError, Forbidden and any future status: the answer may be incomplete.
     let status = result.status_code();
     target.is_complete = status.is_none_or(|status| *status == StatusCode::Complete);
     target.is_failed = matches!(

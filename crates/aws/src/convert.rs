@@ -1,5 +1,5 @@
-//! Between SDK types and the domain's. A value AWS adds later must not crash anything: it is kept
-//! as text.
+//! Conversions between SDK types and domain types. A value that AWS adds later must not crash
+//! anything: it is kept as text.
 
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
@@ -19,9 +19,9 @@ use bakeoff_domain::sagemaker::observed::{WarmPool, WarmPoolStatus};
 use bakeoff_domain::sagemaker::request::{MARKER, TrainingJobRequest};
 use chrono::{DateTime, SubsecRound, Utc};
 
-/// A moment that AWS tells, to the millisecond, which is what it tells: the SDK reads it from a
-/// fraction of seconds, and `.376` comes out as `.375999927`. The same moment told by an event
-/// would be later than that, and what a listing shows would be taken for old.
+/// An AWS timestamp, rounded to the millisecond, which is AWS's own precision: the SDK parses it
+/// from fractional seconds, so `.376` becomes `.375999927`. Unrounded, the same timestamp from an
+/// event would look later, and the listing would be treated as stale.
 pub(crate) fn moment(at: &SdkDateTime) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(at.secs(), at.subsec_nanos()).map(|at| at.round_subsecs(3))
 }
@@ -107,7 +107,7 @@ pub(crate) fn fill(
     observed_by(call, request)
 }
 
-/// Retries, health checks, profiler and debugger.
+/// Sets retries, health checks, profiler and debugger.
 fn observed_by(
     mut call: CreateTrainingJobFluentBuilder,
     request: &TrainingJobRequest,
@@ -177,7 +177,7 @@ fn seconds(value: Option<i32>) -> Option<u64> {
     value.and_then(|seconds| u64::try_from(seconds).ok())
 }
 
-/// What DescribeTrainingJob said.
+/// Converts the output of DescribeTrainingJob.
 pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> ObservedJob {
     let transitions = output
         .secondary_status_transitions()
@@ -272,7 +272,7 @@ fn actual(output: &DescribeTrainingJobOutput) -> Actual {
     }
 }
 
-/// One entry of ListTrainingJobs.
+/// Converts one entry of ListTrainingJobs.
 pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
     Some(JobSummary {
         job_name: entry.training_job_name()?.to_owned(),

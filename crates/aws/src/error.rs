@@ -1,4 +1,4 @@
-//! What an SDK error means: a definite no, a throttle, or no certain answer.
+//! Classifies SDK errors: definite refusal, throttle, or uncertain outcome.
 
 use aws_sdk_sagemaker::config::http::HttpResponse;
 use aws_sdk_sagemaker::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
@@ -8,9 +8,8 @@ use bakeoff_domain::sagemaker::error::AwsError;
 /// text (aws/aws-sdk#165; boto3#2808).
 const NOT_FOUND_TEXT: &str = "Requested resource not found";
 
-/// SageMaker's and CloudWatch's own definite refusals: nothing happened, and asking again will not
-/// help. A code that is not among them is no certain answer: a proxy's 403, a clock that is off, a
-/// code that AWS adds later.
+/// Definite refusals by SageMaker and CloudWatch themselves: nothing happened, and a retry will not
+/// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
 const DEFINITE: [&str; 17] = [
     "ValidationException",
     "ValidationError",
@@ -31,14 +30,14 @@ const DEFINITE: [&str; 17] = [
     "NotFoundException",
 ];
 
-/// Only an answer with a status below 500 and a code that is known for a definite no is certain.
-/// Everything else may have happened.
+/// An error is definite only if its status is below 500 and its code is a known refusal. In every
+/// other case the call may have taken effect.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn classify<E>(error: SdkError<E, HttpResponse>) -> AwsError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
-    // Whatever its body says, or a proxy in between.
+    // Regardless of the body, and even if a proxy sent it.
     if error
         .raw_response()
         .is_some_and(|response| response.status().as_u16() == 429)

@@ -1,4 +1,4 @@
-//! SageMaker's own series of training metrics on aws-sdk-sagemakermetrics: BatchGetMetrics, by
+//! SageMaker's own training metric series on aws-sdk-sagemakermetrics: BatchGetMetrics, by
 //! iteration.
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use chrono::DateTime;
 
 use crate::error::classify;
 
-/// SageMaker's metrics in one region.
+/// SageMaker Metrics in one region.
 #[derive(Debug, Clone)]
 pub struct SageMakerMetrics {
     client: Client,
@@ -51,7 +51,7 @@ impl IterationMetrics for SageMakerMetrics {
             .send()
             .await
             .map_err(classify)?;
-        // Who took this for a series without points would lose them: it is read once.
+        // Treating this as an empty series would lose its points: each series is read only once.
         if let Some(failed) = answer
             .metric_query_results()
             .iter()
@@ -78,7 +78,7 @@ fn has_failed(result: &MetricQueryResult) -> bool {
     )
 }
 
-/// Times with their values, and the iterations where there are as many.
+/// Times with their values, plus the iterations if there are as many of them.
 fn points(
     by_time: Option<&MetricQueryResult>,
     by_step: Option<&MetricQueryResult>,

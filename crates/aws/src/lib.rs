@@ -1,9 +1,8 @@
-//! The ports of [`bakeoff_domain::sagemaker::ports`] on the real AWS SDKs. The only crate that names an SDK
-//! type.
+//! Implements the ports of [`bakeoff_domain::sagemaker::ports`] on the real AWS SDKs. This is the
+//! only crate that names an SDK type.
 //!
-//! It translates and classifies, and decides nothing: what an error means for a trial is the
-//! domain's business. The simulated region is reached through this same crate, by
-//! `AWS_ENDPOINT_URL`.
+//! It translates and classifies, and decides nothing: what an error means for a trial is up to the
+//! domain. The simulated region is reached through this same crate, via `AWS_ENDPOINT_URL`.
 
 mod cloudwatch;
 mod convert;
@@ -31,7 +30,7 @@ pub use sagemaker::SageMaker;
 pub use sts::Sts;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest that a call to AWS can take.
+/// The longest that a call to AWS may take.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The ports of one region.
@@ -46,18 +45,18 @@ pub struct Region {
     pub identity: Sts,
 }
 
-/// Clients for one region: credentials from the usual chain, timeouts on everything (the SDK sets
-/// none by itself).
+/// Builds clients for one region: credentials from the usual chain, timeouts on everything (the SDK
+/// sets none by default).
 ///
-/// The SDK's own retries are off, always. A create that the SDK repeats is a create that nobody
-/// counted: the first may be carried out after the second was refused, and then a job runs that we
-/// believe never existed. Whatever is worth a second call is repeated by us, where it is paced,
+/// The SDK's own retries are always off. A create that the SDK repeats is one that we did not
+/// count: the first may be carried out after the second was refused, and then a job runs that we
+/// believe never existed. We repeat calls worth repeating ourselves, where retries are paced,
 /// counted and decided.
 pub async fn connect(region: String, operation_timeout: Duration) -> Region {
     ports(&load(region, operation_timeout).await)
 }
 
-/// Clients for a simulated region, wherever it listens: dummy credentials, and nothing of this
+/// Builds clients for a simulated region at any endpoint: dummy credentials, and none of this
 /// machine's AWS configuration.
 pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Region {
     let credentials = Credentials::new("simulated", "simulated", None, None, "simulation");

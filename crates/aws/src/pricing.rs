@@ -1,5 +1,5 @@
-//! AWS's price list on aws-sdk-pricing. What its products say is [`bakeoff_domain::money::price_list`]'s
-//! business.
+//! AWS's price list on aws-sdk-pricing. [`bakeoff_domain::money::price_list`] interprets its
+//! products.
 
 use async_trait::async_trait;
 use aws_config::{Region, SdkConfig};
@@ -11,7 +11,7 @@ use bakeoff_domain::sagemaker::ports::{Page, PriceList, Products};
 
 use crate::error::classify;
 
-/// The list is served from a few regions, whichever region it is asked about.
+/// The price list is served from a few regions only, whichever region is queried.
 const HOME: &str = "us-east-1";
 
 /// The price list.

@@ -1,4 +1,4 @@
-//! Objects on aws-sdk-s3: what training scripts write, and our own fence.
+//! Objects on aws-sdk-s3: output of training scripts, and our own fence.
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use crate::convert::moment;
 use crate::error::classify;
 
-/// What is read whole is our own, and small.
+/// Only our own small objects are read whole.
 const OBJECT_BYTES_MAX: i64 = 64 * 1024;
 
 /// S3.
@@ -23,7 +23,7 @@ pub struct S3 {
 
 impl S3 {
     pub(crate) fn new(config: &SdkConfig) -> Self {
-        // A simulated region is a loopback address: its buckets have no host names of their own.
+        // A simulated region is a loopback address: its buckets have no host names.
         let is_simulated =
             config.endpoint_url().is_some() || std::env::var_os("AWS_ENDPOINT_URL_S3").is_some();
         Self {

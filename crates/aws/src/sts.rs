@@ -1,4 +1,4 @@
-//! Who is calling, on aws-sdk-sts.
+//! The caller's identity, on aws-sdk-sts.
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;

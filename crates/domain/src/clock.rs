@@ -7,8 +7,8 @@ use std::str::FromStr;
 use chrono::{DateTime, TimeDelta, Utc};
 use thiserror::Error;
 
-/// (virtual origin, real origin, factor): the same for the service and the region, kept over
-/// restarts.
+/// Virtual origin, real origin and factor. The service and the simulated region share the same
+/// values, which persist across restarts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timescale {
     pub virtual_origin: DateTime<Utc>,
@@ -31,7 +31,7 @@ impl Timescale {
         factor: 1.0,
     };
 
-    /// The virtual moment at a real one, to the microsecond (what Postgres keeps).
+    /// Converts real time to virtual time, to the microsecond (the resolution of Postgres).
     pub fn at(&self, real: DateTime<Utc>) -> DateTime<Utc> {
         if self.factor <= 1.0 {
             let shift = self.virtual_origin - self.real_origin;
@@ -76,7 +76,7 @@ impl FromStr for Timescale {
     }
 }
 
-/// A duration from seconds, to the microsecond; what cannot be represented becomes zero.
+/// Converts seconds to a duration, to the microsecond; values out of range become zero.
 pub fn seconds(seconds: f64) -> TimeDelta {
     let micros = (seconds * 1e6).round();
     if !micros.is_finite() || micros.abs() >= 9e18 {

@@ -1,8 +1,8 @@
-//! Data files and patterns that are compiled into the program, and how they are read.
+//! Reads the data files and patterns that are compiled into the program.
 //!
-//! One that cannot be read is a fault of the build. It ends the process: with half a price table,
-//! or a model without its covariance, every answer would look right and be wrong.
-//! [`crate::read_embedded`] finds out before a program does anything.
+//! An unreadable one is a build defect and ends the process: with half a price table, or a model
+//! without its covariance, every answer would look right and be wrong. [`crate::read_embedded`]
+//! detects this before a program does anything.
 
 use regex::Regex;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ pub fn json<T: DeserializeOwned>(name: &str, text: &str) -> T {
     serde_json::from_str(text).unwrap_or_else(|error| unreadable(name, &error))
 }
 
-/// Reads a CSV table with a header, each row of it; lines that begin with `#` are comments.
+/// Reads every row of a CSV table with a header; lines that begin with `#` are comments.
 pub fn csv<T: DeserializeOwned>(name: &str, text: &str) -> Vec<T> {
     let mut reader = csv::ReaderBuilder::new()
         .comment(Some(b'#'))
@@ -23,12 +23,12 @@ pub fn csv<T: DeserializeOwned>(name: &str, text: &str) -> Vec<T> {
     rows.collect()
 }
 
-/// Compiles a pattern that the whole of a text has to match.
+/// Compiles a pattern that must match the whole text.
 pub fn pattern(of: &str) -> Regex {
     Regex::new(&format!("^(?:{of})$")).unwrap_or_else(|error| unreadable(of, &error))
 }
 
-/// Ends the process. What cannot be read is a fault of the build.
+/// Panics: unreadable embedded data is a build defect.
 #[expect(
     clippy::panic,
     reason = "no answer is better than one from data that is not there"

@@ -1,5 +1,5 @@
-//! A finding: one result of the linter. What the rules are is in `planner::lint`; how a finding
-//! becomes an HTTP error is the service's business.
+//! A finding: one result of the linter. The rules are in `planner::lint`; the service turns
+//! findings into HTTP errors.
 
 use std::collections::BTreeSet;
 
@@ -7,33 +7,32 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// How bad it is.
+/// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
     Info,
-    /// Probably not what was meant; it runs all the same.
+    /// Probably not intended, but it runs anyway.
     Warning,
-    /// This candidate cannot run as it is configured: its trials are refused, the others go on.
+    /// This candidate cannot run as configured: its trials are refused, the others continue.
     Refused,
-    /// The request makes no sense: nothing is started.
+    /// The request is invalid: nothing is started.
     Error,
 }
 
 /// One operation of a JSON Patch (RFC 6902).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// `add` (which replaces what is there) or `remove`.
+    /// `add` (which replaces an existing value) or `remove`.
     pub op: String,
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
     pub value: Option<Value>,
 }
 
 impl Operation {
-    /// Sets a member, whether it is there or not.
+    /// Sets a member, whether or not it exists.
     pub fn set(path: &str, value: impl Into<Value>) -> Self {
         Self {
             op: "add".to_owned(),
@@ -52,9 +51,9 @@ impl Operation {
 }
 
 /// One result of the linter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Stable rule id, `spot-max-wait-below-max-runtime`.
+    /// Stable rule id, such as `spot-max-wait-below-max-runtime`.
     pub rule: String,
     pub severity: Severity,
     /// JSON pointer (RFC 6901) into the document that was checked.
@@ -64,12 +63,12 @@ pub struct Finding {
     pub fix: String,
     /// Where the rule comes from.
     pub source: String,
-    /// What mends it without loss of what was meant, as a JSON Patch on the document; empty when a
-    /// person must choose.
+    /// A fix that preserves the intent, as a JSON Patch on the document; empty when a person must
+    /// choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patch: Vec<Operation>,
-    /// Where the place belongs to no candidate: the candidates that it was found for, by their
-    /// numbers; empty for all.
+    /// For a pointer outside any candidate: the indices of the candidates the finding was raised
+    /// for; empty means all.
     #[serde(skip)]
     pub candidates: BTreeSet<usize>,
 }
@@ -88,8 +87,8 @@ impl Finding {
         }
     }
 
-    /// Whether it is about a candidate, by its number: about its own place, or about something that
-    /// it shares.
+    /// Whether the finding concerns the candidate with this index, through its own part of the
+    /// document or through something it shares.
     pub fn concerns(&self, candidate: usize) -> bool {
         match self.candidate() {
             Some(place) => place == candidate.to_string(),
@@ -97,15 +96,16 @@ impl Finding {
         }
     }
 
-    /// Whether it keeps a candidate from running: what is wrong with its own place, or a refusal of
-    /// what it shares. An error of what is shared keeps the whole experiment from running.
+    /// Whether the finding keeps a candidate from running: a refusal or error in its own part of
+    /// the document, or a refusal of something it shares. An error in a shared part keeps the whole
+    /// experiment from running.
     pub fn refuses(&self, candidate: usize) -> bool {
         let stops = self.severity == Severity::Refused
             || (self.severity > Severity::Refused && self.candidate().is_some());
         stops && self.concerns(candidate)
     }
 
-    /// The number in its place, when that belongs to a candidate.
+    /// The candidate index in the pointer, if it points into a candidate.
     pub fn candidate(&self) -> Option<&str> {
         self.pointer
             .strip_prefix("/candidates/")
@@ -137,11 +137,11 @@ impl Finding {
     }
 }
 
-/// Findings that are reported of one document.
+/// The most findings reported for one document.
 pub const FINDINGS_MAX: usize = 200;
 
-/// The first findings of a document; where there are more, the last one says so and is as bad as
-/// the worst that was left out.
+/// Keeps the first findings of a document. If some are dropped, the last one kept says so and takes
+/// the highest severity among those dropped.
 pub fn capped(mut findings: Vec<Finding>) -> Vec<Finding> {
     if findings.len() <= FINDINGS_MAX {
         return findings;
@@ -158,12 +158,12 @@ pub fn capped(mut findings: Vec<Finding>) -> Vec<Finding> {
                 "there is more to say than these {} findings",
                 findings.len()
             ))
-            .fix("mend these first"),
+            .fix("fix these first"),
     );
     findings
 }
 
-/// What is longer is no misspelt name.
+/// Longer words are not treated as misspelt names.
 const WORD_MAX: usize = 64;
 
 /// Up to `most` of `names` within a third of the word's length in edits (Levenshtein), nearest
@@ -174,7 +174,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>, most: usize
         return Vec::new();
     }
     let limit = (length / 3).max(2);
-    // Names of another length need as many edits at least.
+    // The difference in length is a lower bound on the number of edits.
     let similar = names.filter(|name| name.chars().count().abs_diff(length) <= limit);
     let mut scored: Vec<(usize, &str)> = similar
         .map(|name| (distance(word, name), name))

@@ -1,6 +1,6 @@
-//! Typed identifiers: a prefix that tells what the id names, over a UUIDv7 that sorts by creation
-//! time. Ids are made elsewhere (time and randomness are parameters); here they are only parsed and
-//! shown.
+//! Typed identifiers: a prefix that names the kind, then a UUIDv7, which sorts by creation time.
+//! Ids are generated elsewhere (time and randomness are parameters); this module only parses and
+//! formats them.
 
 use std::fmt;
 use std::str::FromStr;

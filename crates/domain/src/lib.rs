@@ -1,7 +1,7 @@
-//! Bakeoff's nouns and rules.
+//! The domain model of Bakeoff: its types and rules.
 //!
-//! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS type. Time and ids are
-//! parameters; what must reach AWS goes through the port traits in [`sagemaker::ports`]. Money is
+//! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS types. Time and ids are
+//! parameters; calls to AWS go through the port traits in [`sagemaker::ports`]. Money is
 //! [`money::Usd`], a decimal.
 
 pub mod catalog;
@@ -16,8 +16,9 @@ pub mod ranking;
 pub mod sagemaker;
 pub mod spec;
 
-/// Reads every data file and pattern that is compiled in. Panics, naming the file, if one cannot be
-/// read: called first, it ends a program that would decide about money without them.
+/// Reads every data file that is compiled in. Panics, naming the file, if one cannot be read.
+/// Called first, it ends a program that would otherwise make decisions about money without its
+/// data.
 pub fn read_embedded() {
     catalog::all();
     money::price::catalog();

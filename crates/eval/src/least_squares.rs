@@ -1,15 +1,15 @@
-//! Robust least squares with Gaussian priors on logarithms of positive coefficients:
-//! Levenberg-Marquardt with a numeric Jacobian, soft-L1 loss by reweighting (Nocedal & Wright, ch.
-//! 10; Triggs et al. 1999). Small and dense: some ten coefficients.
+//! Robust least squares with Gaussian priors on the logarithms of positive coefficients:
+//! Levenberg-Marquardt with a numeric Jacobian and soft-L1 loss by reweighting (Nocedal & Wright,
+//! ch. 10; Triggs et al. 1999). Small and dense: about ten coefficients.
 
-/// A prior of one coefficient: its centre, and the standard deviation of its logarithm.
+/// The prior of one coefficient: its centre, and the standard deviation of its logarithm.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prior {
     pub(crate) centre: f64,
     pub(crate) sigma: f64,
 }
 
-/// Where the fit ended.
+/// The result of a fit.
 #[derive(Debug, Clone)]
 pub(crate) struct Fitted<const N: usize> {
     /// Logarithms of the coefficients.
@@ -24,8 +24,8 @@ const DAMPING_START: f64 = 1e-3;
 const DAMPING_LEAST: f64 = 1e-9;
 const SETTLED: f64 = 1e-7;
 
-/// Minimises `Σ 2(√(1+x²) − 1) + Σ((θ − c)/σ)²`, where `x` are the residuals in units of the scale
-/// at which they count as outliers.
+/// Minimises `Σ 2(√(1+x²) − 1) + Σ((θ − c)/σ)²`, where `x` are the residuals in units of the
+/// outlier scale.
 pub(crate) fn fit<const N: usize>(
     priors: &[Prior; N],
     residuals: impl Fn(&[f64; N]) -> Vec<f64>,
@@ -179,7 +179,7 @@ fn inverse<const N: usize>(matrix: [[f64; N]; N]) -> [[f64; N]; N] {
 mod tests {
     use super::*;
 
-    /// `y = a·x^b` with one wild point: the wild one hardly moves the fit.
+    /// `y = a·x^b` with one outlier, which hardly moves the fit.
     #[test]
     fn a_power_law_is_found_in_spite_of_an_outlier() {
         let points: Vec<(f64, f64)> = (1..=20)

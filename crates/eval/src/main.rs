@@ -1,6 +1,6 @@
-//! `bakeoff-eval`: judges the product's predictions on reference tables (`eval`), and fits the
-//! coefficients that it ships (`fit`). It runs the domain's own code and feeds it rows; `cargo
-//! xtask eval` and `cargo xtask fit` call it. `plans` measures what a plan costs in CPU.
+//! `bakeoff-eval` evaluates the product's predictions on reference tables (`eval`) and fits the
+//! coefficients that it ships (`fit`). It feeds rows to the domain's own code; `cargo xtask eval`
+//! and `cargo xtask fit` call it. `plans` measures the CPU cost of a plan.
 
 #![expect(
     clippy::indexing_slicing,
@@ -113,7 +113,7 @@ fn print(figures: &Value, depth: usize) {
     }
 }
 
-/// Significant digits of what is shipped: more would be noise.
+/// Significant digits of shipped figures: more would be noise.
 fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! The memory model on measured runs: fitting it, and judging it.
+//! Fits and evaluates the memory model on measured runs.
 
 use bakeoff_planner::predict::fit::{self, Coefficients, Layout, Verdict};
 use serde_json::{Value, json};
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::least_squares::{self, Prior};
 use crate::table::{Memory, leave_out, median, quantile, share};
 
-/// Residuals (logarithms) at which a row counts as an outlier.
+/// Residual (in logarithms) at which a row counts as an outlier.
 const SCALE: f64 = 0.05;
-/// A row that ran out of memory needs at least so much more than the card, in logarithms.
+/// The least that an out-of-memory row must need beyond its card, in logarithms.
 const BEYOND: f64 = 0.03;
-/// Centres by counting bytes (ZeRO, Korthikanti), each with room for what frameworks really do.
+/// Centres from counting bytes (ZeRO, Korthikanti), each with room for real framework behaviour.
 const PRIORS: [Prior; 9] = [
     Prior {
         centre: 4.0,
@@ -69,7 +69,7 @@ fn layout(row: &Memory) -> Layout {
     }
 }
 
-/// GiB that a job can use of the row's GPU, whose name ends in its memory: `a100_80gb`.
+/// GiB that a job can use of the row's GPU, whose name ends in its memory size: `a100_80gb`.
 fn card(row: &Memory) -> Result<f64, String> {
     let reported = row
         .gpu
@@ -88,7 +88,7 @@ fn need(row: &Memory, card: f64, coefficients: &Coefficients) -> f64 {
         .sum()
 }
 
-/// Fits the coefficients to rows.
+/// Fits the coefficients to the rows.
 pub(crate) fn fit(rows: &[Memory]) -> Result<Coefficients, String> {
     let cards: Vec<f64> = rows.iter().map(card).collect::<Result<_, _>>()?;
     let found = least_squares::fit(&PRIORS, |theta| {
@@ -105,7 +105,7 @@ pub(crate) fn fit(rows: &[Memory]) -> Result<Coefficients, String> {
     Ok(Coefficients::from_array(found.theta.map(f64::exp)))
 }
 
-/// What a row needs, and its card, GiB.
+/// What a row needs, and the card it has, in GiB.
 struct Case {
     need: f64,
     card: f64,
@@ -160,7 +160,7 @@ fn cross_validated(rows: &[Memory], group: impl Fn(&Memory) -> String) -> Result
     Ok(figures(&all, rows))
 }
 
-/// 16 bytes a parameter, over tensor and pipeline parallel.
+/// The baseline: 16 bytes per parameter, divided by tensor and pipeline parallelism.
 fn naive(rows: &[Memory]) -> Value {
     let gib = |row: &Memory| 16.0 * row.params_b_calc * 1e9 / (row.tp * row.pp) / 1_073_741_824.0;
     let ran: Vec<&Memory> = rows.iter().filter(|row| !row.oom).collect();
@@ -178,7 +178,7 @@ fn naive(rows: &[Memory]) -> Value {
     })
 }
 
-/// The keys of `memory`, with the baseline and cross-validation on the same rows.
+/// Computes the keys of `memory`, with the baseline and cross-validation on the same rows.
 pub(crate) fn judge(rows: &[Memory]) -> Result<Value, String> {
     let mut all = figures(&cases(&Coefficients::shipped(), rows)?, rows);
     all["rows"] = json!(rows.len());

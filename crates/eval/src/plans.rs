@@ -1,5 +1,5 @@
-//! What a plan of twenty candidates costs in CPU: linter, fit, advice, requests, forecasts,
-//! everything that `POST /v1/plans` thinks.
+//! Measures the CPU cost of planning twenty candidates: linter, fit, advice, requests, forecasts,
+//! i.e. all the computation behind `POST /v1/plans`.
 
 use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
@@ -28,7 +28,7 @@ const TYPES: [&str; 10] = [
     "ml.g6.48xlarge",
 ];
 
-/// CPU milliseconds of this thread.
+/// CPU time of this thread, in milliseconds.
 fn cpu_ms() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text

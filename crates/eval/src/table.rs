@@ -1,4 +1,4 @@
-//! The reference tables, row by row, and the few statistics that judging needs.
+//! The reference tables, row by row, and the few statistics that evaluation needs.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     pub(crate) oom: bool,
 }
 
-/// Python writes True.
+/// Python writes `True`.
 fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let text = String::deserialize(from)?;
     text.to_lowercase()
@@ -60,7 +60,7 @@ fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
         .map_err(serde::de::Error::custom)
 }
 
-/// The rows; `None` when the table is not there.
+/// Reads the rows; `None` if the table does not exist.
 pub(crate) fn read<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
@@ -76,7 +76,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Linear interpolation between order statistics, as numpy has it; 0 of nothing.
+/// Linear interpolation between order statistics, as in numpy; 0 for an empty slice.
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -97,7 +97,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Share of the items for which something holds; 0 of nothing.
+/// The share of items that satisfy a predicate; 0 for an empty slice.
 pub(crate) fn share<T>(items: &[T], holds: impl Fn(&T) -> bool) -> f64 {
     if items.is_empty() {
         0.0
@@ -106,7 +106,7 @@ pub(crate) fn share<T>(items: &[T], holds: impl Fn(&T) -> bool) -> f64 {
     }
 }
 
-/// Leaves out each group in turn: the rows of the others, and its own rows' places.
+/// Leaves out each group in turn: yields the rows of the others, and the indices of its own rows.
 pub(crate) fn leave_out<T: Clone>(
     rows: &[T],
     group: impl Fn(&T) -> String,

@@ -1,4 +1,4 @@
-//! The law of speed on measured runs: fitting it, and judging it.
+//! Fits and evaluates the speed law on measured runs.
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use crate::least_squares::{self, Prior};
 use crate::table::{Throughput, leave_out, median, quantile, share};
 
-/// Residuals (logarithms) at which a row counts as an outlier.
+/// Residual (in logarithms) at which a row counts as an outlier.
 const SCALE: f64 = 0.04;
-/// Centres and spreads before any row is seen: published kernel efficiencies and traffic counts,
-/// each wide.
+/// Prior centres and spreads: published kernel efficiencies and traffic counts, each wide.
 pub(crate) const PRIORS: [Prior; predict::COUNT] = [
     Prior {
         centre: 1.25,
@@ -74,7 +73,7 @@ fn shape(row: &Throughput) -> ModelShape {
     }
 }
 
-/// The instance type with a row's GPU.
+/// The instance type that has a row's GPU.
 fn kind(row: &Throughput) -> Result<&'static str, String> {
     match row.gpu.as_str() {
         "a100_40gb" => Ok("ml.p4d.24xlarge"),
@@ -86,8 +85,8 @@ fn kind(row: &Throughput) -> Result<&'static str, String> {
     }
 }
 
-/// The catalog's chip on the network of the clusters that were measured: 1,600 Gbit/s an instance
-/// for A100, 3,200 for H100.
+/// The catalog's chip on the network of the measured clusters: 1,600 Gbit/s per instance for A100,
+/// 3,200 for H100.
 fn hardware(row: &Throughput) -> Result<(String, Hardware), String> {
     let kind = kind(row)?;
     let network = if row.gpu == "h100_80gb" { 50e9 } else { 25e9 };
@@ -127,8 +126,8 @@ fn setting(row: &Throughput) -> Setting {
     }
 }
 
-/// The memory verdict on rows that all ran, by the path that ZeRO and FSDP take in the product;
-/// nothing of it was fitted to them.
+/// The memory verdict on rows that all ran, through the product's code path for ZeRO and FSDP.
+/// Nothing in it was fitted to these rows.
 pub(crate) fn memory_of(rows: &[Throughput]) -> Result<Value, String> {
     let mut verdicts = Vec::new();
     for row in rows {
@@ -168,7 +167,8 @@ struct Case {
 }
 
 impl Case {
-    /// As the law is asked of it; the rows are of the code that it was fitted to.
+    /// The case as input to the law. The rows come from the code that the law was fitted to, so
+    /// there is no extra uncertainty.
     fn asked(&self) -> predict::Case<'_> {
         predict::Case {
             kind: &self.gpu,
@@ -193,7 +193,7 @@ fn cases(rows: &[Throughput]) -> Result<Vec<Case>, String> {
         .collect()
 }
 
-/// Fits the law to rows.
+/// Fits the law to the rows.
 pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
     let cases = cases(rows)?;
     let found = least_squares::fit(&PRIORS, |theta| {
@@ -208,7 +208,7 @@ pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
     })
 }
 
-/// Low, expected and high of each row.
+/// Low, expected and high speed of each row.
 fn predicted(model: &Model, rows: &[Throughput]) -> Result<Vec<[f64; 3]>, String> {
     let calibration = Calibration::new(model, 0.0);
     let of = |case: Case| calibration.speed(&case.asked(), 0.0);
@@ -230,7 +230,7 @@ fn covered(intervals: &[[f64; 3]], rows: &[Throughput]) -> f64 {
     })
 }
 
-/// Errors of each row by a law that has not seen its group.
+/// Predicts each row with a law fitted without the row's group.
 fn cross_validated(
     rows: &[Throughput],
     group: impl Fn(&Throughput) -> String,
@@ -246,8 +246,8 @@ fn cross_validated(
     Ok(all)
 }
 
-/// For each GPU in turn: the law of the others, one of its rows measured, the median error on the
-/// rest; mean over the GPUs.
+/// For each GPU in turn: fits the law to the others, measures one of its rows, and takes the median
+/// error on the rest. Returns the mean over the GPUs.
 fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
     let mut gpus: Vec<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
     gpus.sort_unstable();
@@ -280,7 +280,7 @@ fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
     Ok((!medians.is_empty()).then(|| medians.iter().sum::<f64>() / medians.len() as f64))
 }
 
-/// The row of 7b at 2,048 tokens on 8 GPUs, else the one with the median speed.
+/// The row of 7b at 2,048 tokens on 8 GPUs, or else the one with the median speed.
 fn anchor(rows: &[Throughput]) -> Option<usize> {
     let standard = rows
         .iter()
@@ -296,7 +296,7 @@ fn anchor(rows: &[Throughput]) -> Option<usize> {
     })
 }
 
-/// Counting parameters and FLOP against the table's own figures.
+/// Compares our counts of parameters and FLOP with the table's own figures.
 pub(crate) fn formulas(rows: &[Throughput]) -> Value {
     let exact = rows
         .iter()
@@ -316,7 +316,7 @@ pub(crate) fn formulas(rows: &[Throughput]) -> Value {
     })
 }
 
-/// Dense 16-bit FLOP/s by the data sheets, as the table reckons.
+/// Dense 16-bit FLOP/s by the data sheets, as the table uses it.
 fn catalog_peak(gpu: &str) -> f64 {
     if gpu.starts_with("h100") {
         989.5e12
@@ -325,7 +325,7 @@ fn catalog_peak(gpu: &str) -> f64 {
     }
 }
 
-/// Speed that a share of the peak amounts to.
+/// The speed at a given share of the peak.
 fn at_mfu(row: &Throughput, mfu_pct: f64) -> f64 {
     let peak = catalog_peak(&row.gpu) * if row.precision == "fp8" { 2.0 } else { 1.0 };
     mfu_pct / 100.0 * peak / shape(row).flops_per_token()
@@ -343,7 +343,7 @@ fn figures(intervals: &[[f64; 3]], rows: &[Throughput]) -> Value {
     })
 }
 
-/// The keys of `throughput`, with baselines and cross-validation on the same rows.
+/// Computes the keys of `throughput`, with baselines and cross-validation on the same rows.
 pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
     let mut all = figures(&predicted(Model::shipped(), rows)?, rows);
     let flat: Vec<f64> = rows.iter().map(|row| at_mfu(row, 40.0)).collect();

@@ -1,29 +1,29 @@
-//! What may be ranked with what. Within an experiment model, data, code, sequence length and
-//! optimiser are one by construction (one workload); what a profile can change is the global batch
-//! and the optimiser's hyperparameters. Strategy, micro-batch, accumulation, offload and
-//! checkpointing may differ.
+//! Which candidates may be ranked against each other. Within an experiment, the model, data, code,
+//! sequence length and optimiser are the same by construction (one workload); a profile can only
+//! change the global batch and the optimiser's hyperparameters. Strategy, micro-batch,
+//! accumulation, offload and checkpointing may differ.
 
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::spec::ProfileSpec;
 
 use crate::lint::rules::found;
 
-/// What must be equal for two candidates to be ranked: the global batch, and the candidate's own
-/// hyperparameters, since a difference there may be a different optimiser.
+/// What must be equal for two candidates to be ranked: the global batch and the candidate's own
+/// hyperparameters, since a difference there may mean a different optimiser.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// Place among the experiment's candidates.
+    /// Index among the experiment's candidates.
     pub index: usize,
     pub candidate: String,
     /// Sequences per optimiser step.
     pub global_batch: u64,
-    /// Of all its instances.
+    /// Over all its instances.
     pub accelerators: u32,
     pub profile: ProfileSpec,
 }
 
-/// One finding (or none) for each identity, in order. The reference is what most share; the first
-/// wins a tie.
+/// Returns a finding (or none) for each identity, in order. The reference is the most common
+/// identity; the first wins a tie.
 pub fn incomparable(identities: &[Identity]) -> Vec<Option<Finding>> {
     let Some(reference) = reference(identities) else {
         return Vec::new();
@@ -45,7 +45,7 @@ fn reference(identities: &[Identity]) -> Option<&Identity> {
             .filter(|other| same(identity, other))
             .count()
     };
-    // max_by_key keeps the last of equals: reversed, that is the first.
+    // `max_by_key` keeps the last of equal items; reversed, that is the first.
     identities
         .iter()
         .rev()
@@ -56,7 +56,7 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
     let index = identity.index;
     if identity.global_batch != reference.global_batch {
         let message = format!(
-            "{} trains {} sequences a step, the others {}: loss per step, and with it quality per dollar, cannot be compared",
+            "{} trains {} sequences per step, the others {}: loss per step, and so quality per dollar, cannot be compared",
             identity.candidate, identity.global_batch, reference.global_batch
         );
         return Some(
@@ -87,11 +87,11 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
             format!("/candidates/{index}/profile/hyperparameters"),
         )
         .says(format!(
-            "{} sets {key} to {here}, the others to {there}: it trains something else",
+            "{} sets {key} to {here}, the others to {there}: the results cannot be compared",
             identity.candidate
         ))
         .fix(format!(
-            "move {key} to the workload's hyperparameters, so that every candidate has the same"
+            "move {key} to the workload's hyperparameters, so that all candidates share one value"
         )),
     )
 }
@@ -111,26 +111,26 @@ fn first_difference(here: &Entries, there: &Entries) -> Option<(String, String)>
     ))
 }
 
-/// Sequences a step up to which a way out is looked for.
+/// Largest batch, in sequences per step, for which a fix is searched.
 const PER_STEP_MAX: u64 = 1 << 20;
 
-/// The settings that would reach the reference: keep the micro-batch where accumulation can make up
-/// the rest.
+/// Suggests settings that would reach the reference: keeps the micro-batch where accumulation can
+/// make up the rest.
 pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -> String {
     let fallback = format!(
-        "choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences a step"
+        "choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences per step"
     );
     let split = profile
         .tensor_parallel_degree
         .max(1)
         .saturating_mul(profile.pipeline_parallel_degree.max(1));
     let replicas = u64::from((accelerators / split).max(1));
-    // What lies beyond is a mistake that the linter names elsewhere: no search for it.
+    // A larger batch is a mistake that another rule reports: skip the search.
     if !wanted.is_multiple_of(replicas) || wanted > PER_STEP_MAX {
         return fallback;
     }
     let per_gpu = wanted / replicas;
-    // The largest micro-batch that divides and is no more than the user's, else the smallest above
+    // The largest divisor that is no larger than the user's micro-batch, or else the smallest above
     // it.
     let micro = u64::from(profile.micro_batch_per_gpu.max(1));
     let below = (1..=micro.min(per_gpu))
@@ -145,10 +145,10 @@ pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -
         per_gpu / below
     );
     if above == below {
-        return format!("{first}: {wanted} sequences a step");
+        return format!("{first}: {wanted} sequences per step");
     }
     format!(
-        "{first}, or {above} × {} if it fits: {wanted} sequences a step",
+        "{first}, or {above} × {} if it fits: {wanted} sequences per step",
         per_gpu / above
     )
 }
@@ -175,7 +175,7 @@ mod tests {
         profiles.iter().enumerate().map(named).collect()
     }
 
-    /// Document 001: P4d 2 × 4, P4de 4 × 2, P5 6 × 1 on eight GPUs: 64, 64, 48.
+    /// Document 001: P4d 2 × 4, P4de 4 × 2 and P5 6 × 1 on eight GPUs make 64, 64 and 48.
     #[test]
     fn the_documents_p5_profile_is_named_with_its_way_out() {
         let profiles = [profile(2, 4), profile(4, 2), profile(6, 1)];
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(findings[1], None);
         let p5 = findings[2].as_ref().unwrap();
         assert!(
-            p5.message.contains("48 sequences a step, the others 64"),
+            p5.message.contains("48 sequences per step, the others 64"),
             "{}",
             p5.message
         );

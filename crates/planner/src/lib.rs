@@ -1,8 +1,8 @@
-//! Everything before a dollar is spent: whether a spec makes sense, what its candidates need and
-//! how fast they will be, which trials it becomes, and the requests that are sent.
+//! Everything before money is spent: whether a spec makes sense, what its candidates need and how
+//! fast they will be, which trials it becomes, and which requests are sent.
 //!
-//! Pure, as `bakeoff-domain` is, whose nouns it works on. Neither the AWS crate nor the simulated
-//! region knows it.
+//! Pure, like `bakeoff-domain`, whose types it works on. It knows neither the AWS crate nor the
+//! simulated region.
 
 pub mod comparison;
 pub mod lint;
@@ -12,8 +12,8 @@ pub mod preview;
 pub mod render;
 pub mod setup;
 
-/// Reads every data file and pattern that is compiled into this crate. Panics, naming the file, if
-/// one cannot be read.
+/// Reads every data file and compiles every pattern embedded in this crate. Panics, naming the
+/// file, if one cannot be read.
 pub fn read_embedded() {
     predict::fit::Coefficients::shipped();
     predict::Model::shipped();

@@ -1,6 +1,7 @@
-//! The plan: an experiment that has passed the linter becomes trials, each with its request to
-//! SageMaker, its price and its worst case. Nothing is started here, and nothing is reserved: that
-//! happens attempt by attempt.
+//! Turns an experiment that has passed the linter into trials, each with its SageMaker request, its
+//! price and its worst case. Nothing is started or reserved here: that happens attempt by attempt.
+
+use std::collections::BTreeSet;
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
@@ -12,7 +13,6 @@ use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
@@ -20,8 +20,8 @@ use crate::predict::forecast::{self, Forecast};
 use crate::render::request;
 use crate::setup::Candidate;
 
-/// One trial as it would be run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A trial as it would be run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialPlan {
     pub candidate: String,
     pub instance_type: String,
@@ -43,15 +43,56 @@ pub struct TrialPlan {
     pub price: Option<Price>,
     /// The most one attempt can cost; empty when its price is unknown.
     pub worst_case: Option<WorstCase>,
-    /// Speed, hours and dollars before it has run.
+    /// Predicted speed, hours and dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
     /// The request without name, marker and checkpoint folder: each attempt adds its own.
     pub request: Option<TrainingJobRequest>,
 }
 
-/// Lays out every trial of an experiment, in the order of its candidates; none of one that is
-/// beyond all limits.
+impl TrialPlan {
+    /// A placeholder for a plan that a newer version wrote: it holds what is known from elsewhere,
+    /// and nothing to run or rank by.
+    pub fn unreadable(
+        candidate: String,
+        instance_type: String,
+        instance_count: u32,
+        purchase_option: PurchaseOption,
+    ) -> Self {
+        let finding = Finding {
+            rule: "plan-unreadable".to_owned(),
+            severity: Severity::Refused,
+            pointer: String::new(),
+            message:
+                "the stored plan cannot be read: a newer version of the service may have written it"
+                    .to_owned(),
+            fix: "run that version again, or create the experiment again".to_owned(),
+            source: String::new(),
+            patch: Vec::new(),
+            candidates: BTreeSet::new(),
+        };
+        Self {
+            candidate,
+            instance_type,
+            instance_count,
+            purchase_option,
+            repeat: 1,
+            global_batch: 0,
+            steps: 0,
+            fit: None,
+            findings: Vec::new(),
+            refused: false,
+            incomparable: Some(finding),
+            price: None,
+            worst_case: None,
+            forecast: None,
+            request: None,
+        }
+    }
+}
+
+/// Plans every trial of an experiment, in the order of its candidates; none if the experiment
+/// exceeds the limits on its size.
 pub fn plan(
     spec: &ExperimentSpec,
     findings: &[Finding],
@@ -59,7 +100,7 @@ pub fn plan(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> Vec<TrialPlan> {
-    // Beyond the limits of the request itself there might be millions of trials.
+    // Beyond the limits of the request itself there could be millions of trials.
     if !crate::lint::is_bounded(findings) {
         return Vec::new();
     }
@@ -99,7 +140,7 @@ pub fn plan(
     trials
 }
 
-/// What all trials of an experiment are planned with.
+/// What all trials of an experiment share in planning.
 struct Context<'a> {
     spec: &'a ExperimentSpec,
     tariff: Tariff<'a>,
@@ -142,7 +183,7 @@ fn trial(
         .map(|(price, request)| {
             worst_case(request, transfer, tariff, price, metrics_interval, now)
         });
-    // Of a layout that there cannot be, nothing is estimated.
+    // Skip estimates for impossible layouts.
     let able = whole.filter(|whole| {
         let split = whole
             .profile
@@ -179,7 +220,7 @@ fn trial(
     }
 }
 
-/// What its weights (two bytes a parameter) and the data whose size it names take to come and go.
+/// Time to transfer the weights (two bytes per parameter) and the data of known size.
 fn transfer_seconds(workload: &WorkloadSpec) -> u64 {
     let data: f64 = workload
         .channels

@@ -1,6 +1,6 @@
-//! A preview: what an experiment would do, with nothing written. Per candidate and way of buying
-//! the findings, the fit, the advice, the exact request, the forecast and the worst case; and who
-//! cannot win, with the reason.
+//! A preview of an experiment that writes nothing. For each candidate and purchase option: the
+//! findings, the fit, the advice, the exact request, the forecast and the worst case; and which
+//! candidates cannot win, with the reason.
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -10,7 +10,6 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::plan::TrialPlan;
 use crate::predict::forecast::{self, Contender, Forecast};
@@ -18,14 +17,14 @@ use crate::predict::strategy::{self, Advice, Question};
 use crate::render::{body, request};
 use crate::setup::Candidate;
 
-/// What would happen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// What an experiment would do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Preview {
     pub name: String,
     pub region: String,
-    /// Whether it would be started as it is.
+    /// Whether the experiment would be started as it is.
     pub would_start: bool,
-    /// Everything the linter has to say.
+    /// All findings of the linter.
     pub findings: Vec<Finding>,
     pub candidates: Vec<CandidatePreview>,
     /// The most that all trials together could reserve.
@@ -33,14 +32,14 @@ pub struct Preview {
     pub budget_usd: Usd,
 }
 
-/// One candidate under one way of buying; its repeats are alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// One candidate under one purchase option; its repeats are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CandidatePreview {
     #[serde(flatten)]
     pub plan: TrialPlan,
-    /// Trials of this kind.
+    /// Number of trials of this kind.
     pub repeats: u32,
-    /// Why it cannot win; empty when it can, or when nothing is known.
+    /// Why it cannot win; empty when it can win or nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cannot_win: Option<String>,
     /// A profile for this type that keeps the global batch.
@@ -49,16 +48,15 @@ pub struct CandidatePreview {
     /// Why there is no advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_advice: Option<String>,
-    /// The CreateTrainingJob body as it would be sent, but for the names that each attempt gets.
-    #[schema(value_type = Object)]
+    /// The CreateTrainingJob body as it would be sent, except for the names that each attempt gets.
     pub create_training_job: Option<Value>,
 }
 
-/// Stands for what each attempt gets.
+/// Placeholders for the names that each attempt gets.
 const ATTEMPT: &str = "attempt-id";
 const TRIAL: &str = "trial-id";
 
-/// Puts the plans of an experiment together with advice and requests.
+/// Combines the plans of an experiment with advice and requests.
 pub fn preview(
     spec: &ExperimentSpec,
     findings: Vec<Finding>,
@@ -121,7 +119,7 @@ pub fn preview(
     }
 }
 
-/// Why each cannot win.
+/// Why each plan cannot win.
 fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     let label = |plan: &TrialPlan| match plan.purchase_option {
         PurchaseOption::OnDemand => plan.candidate.clone(),
@@ -139,9 +137,7 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
             refusal
                 .map(|finding| format!("refused: {}", finding.message))
                 .or_else(|| {
-                    odd.map(|finding| {
-                        format!("it would run, but not be ranked: {}", finding.message)
-                    })
+                    odd.map(|finding| format!("would run, but not be ranked: {}", finding.message))
                 })
         })
         .collect();
@@ -176,7 +172,7 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     reasons
 }
 
-/// Forecasts for comparison: without what every candidate has in common.
+/// Forecasts for comparison, without the uncertainty that all candidates share.
 fn relative(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Forecast>> {
     let calibration = forecast::calibrated(spec).relative();
     let of = |plan: &TrialPlan| {
@@ -195,7 +191,7 @@ fn relative(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Forecast>>
     plans.iter().map(of).collect()
 }
 
-/// Advice for each candidate of the experiment, in their order.
+/// Advice for each candidate of the experiment, in order.
 fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
     let Some(workload) = spec
         .workload
@@ -226,7 +222,7 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
     spec.candidates.iter().map(of).collect()
 }
 
-/// The global batch that most candidates make; of equally many, the first.
+/// The most common global batch of the candidates; the first wins a tie.
 fn usual_batch(spec: &ExperimentSpec) -> Option<u64> {
     let made = |candidate: &bakeoff_domain::spec::CandidateSpec| {
         candidate

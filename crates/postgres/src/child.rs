@@ -1,16 +1,15 @@
-//! Programs that are started here, with no more of our environment than they need: ours holds the
-//! keys to AWS and to the service.
+//! Child processes, started with only the environment that they need: ours holds the keys to AWS
+//! and to the service.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::reaper;
 
-/// Where programs and their libraries are, and the time zone.
+/// Paths of programs and their libraries, and the time zone.
 const ALWAYS: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ"];
 
-/// How pip and npm find their registry: through whom, trusted why, and where they keep what they
-/// have.
+/// How pip and npm reach their registry: proxies, certificates, credentials and cache folders.
 const REGISTRY: [&str; 22] = [
     "HOME",
     "TMPDIR",
@@ -31,19 +30,19 @@ const REGISTRY: [&str; 22] = [
     "CURL_CA_BUNDLE",
     "NODE_EXTRA_CA_CERTS",
     "NETRC",
-    // What an .npmrc usually names.
+    // The variable that an .npmrc usually refers to.
     "NPM_TOKEN",
     "NODE_AUTH_TOKEN",
     "VIRTUAL_ENV",
 ];
 const REGISTRY_PREFIXES: [&str; 3] = ["PIP_", "NPM_CONFIG_", "npm_config_"];
 
-/// A program of Postgres'.
+/// Builds a command for a Postgres program.
 pub(crate) fn server(program: impl AsRef<OsStr>) -> Command {
     with(program, |name| ALWAYS.contains(&name))
 }
 
-/// A package manager.
+/// Builds a command for a package manager.
 pub(crate) fn installer(program: impl AsRef<OsStr>) -> Command {
     let is_needed = |name: &str| {
         ALWAYS.contains(&name)
@@ -66,14 +65,14 @@ fn with(program: impl AsRef<OsStr>, is_needed: impl Fn(&str) -> bool) -> Command
     command
 }
 
-/// Started under the eyes of the reaper: it does not outlive us.
+/// Starts a child under the reaper's watch: it does not outlive us.
 pub(crate) fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let child = command.spawn()?;
     reaper::guard(&child);
     Ok(child)
 }
 
-/// Runs to the end, output taken.
+/// Runs to completion and captures the output.
 pub(crate) fn output(command: &mut Command) -> std::io::Result<Output> {
     spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait_with_output()
 }

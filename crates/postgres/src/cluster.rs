@@ -1,8 +1,8 @@
 //! One cluster in one data directory: initialise, start or adopt, restart, stop.
 //!
-//! The server runs in a process group of its own, so that Ctrl-C reaches its parent first and the
-//! parent stops it in order. If the parent is killed, the next start adopts the server through
-//! `postmaster.pid`; if nobody does, the [`crate::reaper`] shuts it down.
+//! The server runs in its own process group, so that Ctrl-C reaches only the parent, which then
+//! stops the server in order. If the parent is killed, the next start adopts the server through
+//! `postmaster.pid`; if nothing adopts it, the [`crate::reaper`] shuts it down.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -22,25 +22,25 @@ use crate::owner::Owner;
 use crate::reaper;
 use crate::role::{self, Script};
 
-/// Recovery after a kill takes its time on a busy machine; a server that died is noticed at once.
+/// Recovery after a kill can be slow on a busy machine; a dead server is noticed at once.
 const START_SECONDS_MAX: u64 = 300;
 const STOP_SECONDS_MAX: u64 = 120;
-/// The superuser, with whom the cluster begins; not for the service.
+/// The initial superuser of the cluster; not for the service.
 const SUPERUSER: &str = "postgres";
 /// The first version that has `scram_iterations`.
 const SCRAM_ITERATIONS_SINCE: u32 = 16;
-/// In the cluster's own directory once the service's role is there.
+/// Marker file in the cluster's directory: the service's role exists.
 const HAS_ROLE: &str = "bakeoff-role";
 
-/// Where the cluster lives and how careful it is.
+/// Location and durability of a cluster.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub data_dir: PathBuf,
-    /// `false` turns fsync off and allows many connections: for clusters that tests throw away.
+    /// `false` turns fsync off and allows many connections: for disposable test clusters.
     pub durable: bool,
 }
 
-/// Why there is no running cluster.
+/// Why the cluster is not running.
 #[derive(Debug)]
 pub enum Error {
     NotFound(NotFound),
@@ -83,13 +83,13 @@ pub struct Cluster {
     port: u16,
     pid: i32,
     child: Option<Child>,
-    /// Held as long as we use the cluster: see [`crate::reaper`].
+    /// Held while we use the cluster: see [`crate::reaper`].
     _in_use: File,
 }
 
 impl Cluster {
-    /// Initialises the data directory if it is new, then adopts the server that runs in it or
-    /// starts one.
+    /// Initialises the data directory if it is new, then adopts the server running in it or starts
+    /// one.
     ///
     /// # Errors
     /// No server binaries, a directory that cannot be written, or a server that does not come up
@@ -134,7 +134,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A cluster from before the service had a role of its own.
+    /// Creates the service's role in a cluster that predates it.
     fn give_a_role(&self) -> Result<(), Error> {
         let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
         while let Some((pid, _)) = running(&self.pgdata) {
@@ -162,7 +162,8 @@ impl Cluster {
         fs::write(pgdata.join(HAS_ROLE), role::NAME).map_err(io(HAS_ROLE))
     }
 
-    /// `-j`: a command ends at a semicolon and an empty line, so a whole file is one command.
+    /// `-j`: a command ends at a semicolon followed by an empty line, so a whole file is one
+    /// command.
     fn single_user(&self, pgdata: &Path, database: &str, sql: &str) -> Result<(), String> {
         let mut command = child::server(self.binaries.dir.join("postgres"));
         command
@@ -189,8 +190,8 @@ impl Cluster {
         }
     }
 
-    /// Feeds SQL files to a data directory whose server is not running (single-user mode): a schema
-    /// without any client.
+    /// Loads SQL files into a data directory whose server is not running (single-user mode): a
+    /// schema without any client.
     ///
     /// # Errors
     /// A directory that cannot be initialised, or the first error that the server reports.
@@ -208,7 +209,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A connection URL for `database`, as the superuser: for tests, which make databases.
+    /// A connection URL for `database` as the superuser, for tests, which create databases.
     pub fn url(&self, database: &str) -> String {
         format!(
             "postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}",
@@ -216,7 +217,7 @@ impl Cluster {
         )
     }
 
-    /// The URL of the service's own database, which its own role owns. It is no superuser.
+    /// The URL of the service's own database, owned by its own role, which is not a superuser.
     pub fn service_url(&self) -> String {
         format!(
             "postgres://{0}:{1}@127.0.0.1:{2}/{0}",
@@ -231,7 +232,7 @@ impl Cluster {
         self.pid
     }
 
-    /// The `psql` that came with the server, if one did: npm's package has none.
+    /// The `psql` that came with the server, if any: npm's package has none.
     pub fn psql(&self) -> Option<PathBuf> {
         Some(self.binaries.dir.join("psql")).filter(|path| path.is_file())
     }
@@ -241,7 +242,7 @@ impl Cluster {
         self.binaries.source
     }
 
-    /// Whether the server process is there. Reaps it when it has died.
+    /// Whether the server process is alive. Reaps it if it has died.
     pub fn is_alive(&mut self) -> bool {
         if let Some(child) = &mut self.child {
             return matches!(child.try_wait(), Ok(None));
@@ -249,11 +250,11 @@ impl Cluster {
         reaper::began(self.pid).is_some()
     }
 
-    /// Brings the server up: adopts one that runs in the directory, else starts one. A restart
-    /// keeps the port: whoever holds the URL looks for it there.
+    /// Brings the server up: adopts one that runs in the directory, or else starts one. A restart
+    /// keeps the port, because clients keep using the old URL.
     ///
     /// # Errors
-    /// When it is not up after five minutes; the error carries the end of its log.
+    /// If it is not up after five minutes; the error carries the end of its log.
     pub fn restart(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
         while Instant::now() < deadline {
@@ -273,9 +274,9 @@ impl Cluster {
                 reaper::guard_cluster(pid, &self.config.data_dir);
                 return self.save_url();
             }
-            // One that runs and does not answer is still recovering. A killed one leaves children
-            // that hold its shared memory for a moment, and the next dies of that: try again until
-            // they are gone.
+            // A server that runs but does not answer is still recovering. A killed one leaves
+            // children that hold its shared memory for a moment, which makes the next server exit:
+            // retry until they are gone.
             if found.is_none() && !self.is_alive() {
                 self.spawn()?;
             }
@@ -287,10 +288,10 @@ impl Cluster {
     /// Fast shutdown: open transactions are rolled back, everything committed is on disk.
     ///
     /// # Errors
-    /// When the process is still there after two minutes.
+    /// If the process is still alive after two minutes.
     pub fn stop(mut self) -> Result<(), Error> {
         if let Some(pid) = Pid::from_raw(self.pid) {
-            // An error means that it is gone already.
+            // An error means that the process is already gone.
             kill_process(pid, Signal::INT).ok();
         }
         let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS_MAX);
@@ -304,29 +305,29 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes what lies outside of the data directory because the server's user could not get
-    /// there. For whoever removes the data directory, before that.
+    /// Removes data kept outside the data directory because the server's user could not reach it
+    /// there. Call this before removing the data directory.
     pub fn discard(data_dir: &Path) {
         let Ok(data_dir) = fs::canonicalize(data_dir) else {
             return;
         };
         let pgdata = Owner::current().reachable(&data_dir.join("postgres"));
         if !pgdata.starts_with(&data_dir) {
-            // There may be none.
+            // It may not exist.
             drop(fs::remove_dir_all(pgdata));
         }
     }
 
-    /// Into a folder beside it, renamed when whole: a kill half-way leaves nothing that looks like
-    /// a cluster.
+    /// Initialises in a folder beside the target and renames it when complete: a kill part-way
+    /// leaves nothing that looks like a cluster.
     fn initdb(&self) -> Result<(), Error> {
         let fresh = self.pgdata.with_extension("new");
         drop(fs::remove_dir_all(&fresh));
         fs::create_dir_all(&fresh).map_err(io(fresh.display().to_string()))?;
         fs::set_permissions(&fresh, Permissions::from_mode(0o700)).map_err(io("chmod"))?;
         self.owner.own(&fresh).map_err(io("chown"))?;
-        // Beside the cluster, where only its owner and we write; and new, so that it is nobody's
-        // link.
+        // Beside the cluster, where only its owner and we can write, and newly created, so that it
+        // cannot be someone else's link.
         let pwfile = self.pgdata.with_extension("pw");
         drop(fs::remove_file(&pwfile));
         let mut file = OpenOptions::new()
@@ -357,9 +358,9 @@ impl Cluster {
             .major()
             .is_some_and(|major| major >= SCRAM_ITERATIONS_SINCE)
         {
-            // Iterations make it slow to guess what people choose. These passwords are random, 192
-            // bits of them, and every connection would pay for 4,096 rounds: tens of milliseconds
-            // in a debug build.
+            // Iterations slow down guessing of passwords that people choose. These passwords are
+            // 192 random bits, and every connection would pay for 4,096 rounds: tens of
+            // milliseconds in a debug build.
             command.args(["-c", "scram_iterations=1"]);
         }
         self.owner.apply(&mut command);
@@ -380,7 +381,7 @@ impl Cluster {
         if self.port == 0 {
             self.port = free_port()?;
         } else if TcpListener::bind(("127.0.0.1", self.port)).is_err() {
-            // Whoever holds the URL would look for it there: wait for the port rather than move.
+            // Clients use this port through the URL: wait for the port rather than move.
             return Ok(());
         }
         let log = OpenOptions::new()
@@ -389,7 +390,7 @@ impl Cluster {
             .mode(0o600)
             .open(self.log_path());
         let log = log.map_err(io("postgres.log"))?;
-        // One from before it was private.
+        // An older log may still be readable by others.
         log.set_permissions(Permissions::from_mode(0o600))
             .map_err(io("postgres.log"))?;
         let mut command = child::server(self.binaries.dir.join("postgres"));
@@ -409,7 +410,7 @@ impl Cluster {
             .stderr(log)
             .process_group(0);
         if !self.config.durable {
-            // What is committed still survives the death of every process, only not of the machine.
+            // Committed data still survives the death of every process, but not of the machine.
             command.args([
                 "-c",
                 "fsync=off",
@@ -454,8 +455,8 @@ pub fn saved_url(data_dir: &Path) -> Option<String> {
     fs::read_to_string(data_dir.join(URL_FILE)).ok()
 }
 
-/// A data directory is its owner's alone. The server's user, where it is another, has to get
-/// through to its part of it.
+/// Restricts a data directory to its owner. If the server's user is another one, it must be able to
+/// pass through to its part.
 fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
     let mode = if owner.is_another() { 0o711 } else { 0o700 };
     if let Some(parent) = data_dir.parent() {
@@ -465,7 +466,8 @@ fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         created => return created,
     }
-    // One from before it was private; a folder that has other uses too is left as it is.
+    // An older directory may be open to others. A folder that also has other uses is left
+    // unchanged.
     let meta = fs::metadata(data_dir)?;
     let is_new = fs::read_dir(data_dir)?.next().is_none();
     let is_ours = is_new || data_dir.join("postgres-password").exists();
@@ -475,7 +477,8 @@ fn make_private(data_dir: &Path, owner: Owner) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Shared with other users of the cluster; a reaper that shuts it down has it alone, for a moment.
+/// Takes the lock shared with other users of the cluster; a reaper that shuts it down briefly holds
+/// the lock exclusively.
 fn wait_for_lock(data_dir: &Path) -> std::io::Result<File> {
     let file = reaper::lock_file(data_dir)?;
     file.lock_shared()?;
@@ -497,7 +500,7 @@ fn password(path: &Path) -> Result<String, Error> {
     Ok(fresh)
 }
 
-/// Written beside and renamed, so that a reader never sees half of it.
+/// Writes to a file beside it and renames that, so that a reader never sees a partial file.
 fn write_secret(path: &Path, text: &str) -> Result<(), Error> {
     let name = path.display().to_string();
     let scratch = path.with_extension(format!("{}.new", std::process::id()));
@@ -517,7 +520,7 @@ fn free_port() -> Result<u16, Error> {
     Ok(listener.local_addr().map_err(io("a free port"))?.port())
 }
 
-/// Process id and port from `postmaster.pid` (its lines 1 and 4), when that process exists.
+/// Process id and port from `postmaster.pid` (lines 1 and 4), if that process exists.
 fn running(pgdata: &Path) -> Option<(i32, u16)> {
     let text = fs::read_to_string(pgdata.join("postmaster.pid")).ok()?;
     let mut lines = text.lines();
@@ -526,8 +529,8 @@ fn running(pgdata: &Path) -> Option<(i32, u16)> {
     reaper::began(pid).is_some().then_some((pid, port))
 }
 
-/// Sends a start-up packet: `R` (an authentication request) means that the server takes
-/// connections.
+/// Sends a start-up packet: a reply of `R` (an authentication request) means that the server
+/// accepts connections.
 fn answers(port: u16) -> bool {
     let body = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
     let mut packet = u32::try_from(body.len() + 4)

@@ -1,8 +1,8 @@
 //! A private Postgres cluster: finds or installs the server, initialises a data directory, starts
-//! it, adopts one that outlived its parent, stops it.
+//! the server, adopts one that outlived its parent, and stops it.
 //!
-//! It is not a client (no SQL goes through here) and knows nothing of Bakeoff's schema. It blocks:
-//! async callers use a blocking thread. Used by `bakeoff serve --embedded` and by `cargo xtask`,
+//! It is not a client (no SQL goes through here) and knows nothing of Bakeoff's schema. It blocks,
+//! so async callers use a blocking thread. Used by `bakeoff serve --embedded` and by `cargo xtask`,
 //! which must start in seconds and so cannot depend on the service.
 
 mod binaries;

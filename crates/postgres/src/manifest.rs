@@ -1,5 +1,5 @@
-//! What was downloaded is run again only if it is still what was installed: the programs' hashes
-//! lie beside them, and nobody but us (or root) can have written there.
+//! Downloaded programs are run again only if they are still what was installed: their hashes are
+//! stored beside them, and only we (or root) can have written there.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::Write;
@@ -12,15 +12,16 @@ use sha2::{Digest, Sha256};
 const PROGRAMS: [&str; 2] = ["initdb", "postgres"];
 const FILE: &str = "bakeoff-manifest";
 
-/// A folder in which only we write. Everybody may read: the server may run as another user.
+/// Creates a folder that only we can write to. Everybody may read: the server may run as another
+/// user.
 pub(crate) fn make_private(folder: &Path) -> Result<(), String> {
     let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
     nobody_else_writes(folder)
 }
 
-/// The hashes of the programs in `home/bin`, for [`check`]. A package manager asks the umask who
-/// may write.
+/// Stores the hashes of the programs in `home/bin` for [`check`], and removes write access of
+/// others: a package manager leaves permissions to the umask.
 pub(crate) fn write(home: &Path, bin: &str) -> Result<(), String> {
     let path = home.join(FILE);
     for installed in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
@@ -35,7 +36,7 @@ pub(crate) fn write(home: &Path, bin: &str) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Why the programs in `home/bin` must not be run, if they must not.
+/// Returns an error if the programs in `home/bin` must not be run.
 pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
     let bin = home.join(bin);
     let manifest = home.join(FILE);
@@ -47,7 +48,7 @@ pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
     {
         nobody_else_writes(path)?;
     }
-    // The programs load libraries and read scripts.
+    // The programs also load libraries and read scripts.
     for path in below(home).map_err(|error| format!("{}: {error}", home.display()))? {
         nobody_else_writes(&path)?;
     }
@@ -61,7 +62,8 @@ pub(crate) fn check(home: &Path, bin: &str) -> Result<(), String> {
     }
 }
 
-/// The programs, and every folder down to them: who can write one can put another below it.
+/// The programs and every folder above them: anyone who can write to a folder can replace what is
+/// below it.
 fn on_the_way(home: &Path, bin: &Path) -> Vec<PathBuf> {
     let folders = bin
         .ancestors()
@@ -72,7 +74,8 @@ fn on_the_way(home: &Path, bin: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// All folders and files, without links: who cannot write in a folder cannot make one there.
+/// All folders and files except links: only those who can write to a folder can create a link
+/// there.
 fn below(home: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (mut all, mut folders) = (Vec::new(), vec![home.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -105,7 +108,8 @@ fn hashes(bin: &Path) -> std::io::Result<String> {
     PROGRAMS.iter().map(line).collect()
 }
 
-/// A link is judged by itself: where it leads is no business of a download.
+/// Checks the path itself, without following links: it must be ours (or root's), not writable by
+/// others, and not a link.
 fn nobody_else_writes(path: &Path) -> Result<(), String> {
     let meta =
         fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -123,7 +127,7 @@ fn nobody_else_writes(path: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// An installation in the target folder of this checkout, gone with the test.
+    /// An installation in the target folder of this checkout, removed after the test.
     struct Home(PathBuf);
 
     impl Home {

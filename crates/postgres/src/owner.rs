@@ -1,5 +1,5 @@
 //! Which user runs the server, and where that user can read and write. Postgres refuses to run as
-//! root, so root hands over to `postgres` or `nobody`; those cannot enter a 0700 home, so places
+//! root, so root switches to `postgres` or `nobody`; neither can enter a 0700 home, so places
 //! outside it are used.
 
 use std::os::unix::fs::{MetadataExt, chown};
@@ -7,12 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The user the server runs as: `None` when we are not root and simply stay who we are.
+/// The user the server runs as: `None` if we are not root and keep our own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner(Option<(u32, u32)>);
 
 impl Owner {
-    /// Root becomes `postgres` where that user exists, else `nobody`: `initdb` wants a uid with a
+    /// Root becomes `postgres` if that user exists, otherwise `nobody`: `initdb` needs a uid with a
     /// passwd entry.
     pub(crate) fn current() -> Self {
         if !rustix::process::geteuid().is_root() {
@@ -25,12 +25,12 @@ impl Owner {
         Self(Some(found.unwrap_or((65534, 65534))))
     }
 
-    /// Whether the server runs as somebody else than we do.
+    /// Whether the server runs as a user other than ours.
     pub(crate) fn is_another(self) -> bool {
         self.0.is_some()
     }
 
-    /// Sets uid and gid, and a working directory everybody may enter.
+    /// Sets uid and gid, and a working directory that everybody may enter.
     pub(crate) fn apply(self, command: &mut Command) {
         command.current_dir("/");
         if let Self(Some((uid, gid))) = self {
@@ -45,8 +45,8 @@ impl Owner {
         }
     }
 
-    /// `wanted`, unless the server's user could not get there: then a folder named after it below
-    /// `/var/lib/bakeoff`.
+    /// Returns `wanted`, unless the server's user could not get there: then a folder named after it
+    /// below `/var/lib/bakeoff`.
     pub(crate) fn reachable(self, wanted: &Path) -> PathBuf {
         if self.0.is_none() || wanted.ancestors().skip(1).all(everybody_may_enter) {
             return wanted.to_owned();
@@ -57,8 +57,8 @@ impl Owner {
         ))
     }
 
-    /// Where downloaded server binaries are kept between runs. Never where others write too: what
-    /// lies there is run.
+    /// Where downloaded server binaries are kept between runs. Never where others can write too:
+    /// what is stored there is executed.
     pub(crate) fn cache_dir(self) -> Result<PathBuf, String> {
         let given = |name: &str| {
             std::env::var_os(name)

@@ -1,15 +1,16 @@
-//! Children end with their parent, whatever ends it: also `kill -9`, which nobody can catch.
+//! Ends children together with their parent, whatever ends the parent: even `kill -9`, which no
+//! process can catch.
 //!
-//! A second process of the same program holds the reading end of a pipe and is told there who was
-//! started. Only the kernel closes a dead parent's end, so at the end of that pipe the reaper sends
-//! everybody home. (Linux' "parent death signal" is bound to the thread that started the child, and
-//! threads of a runtime come and go.)
+//! A second process of the same program holds the reading end of a pipe, and receives over it the
+//! processes that were started. The kernel closes the writing end when the parent dies, so at end
+//! of file the reaper terminates them all. (Linux' "parent death signal" is bound to the thread
+//! that started the child, and a runtime's threads come and go.)
 //!
-//! A cluster may have been taken over meanwhile: a service that is killed comes back at once, and
-//! adopts its Postgres. Whoever uses a cluster holds a shared lock on a file in its data directory,
-//! which the kernel releases with the process. The reaper waits a little, and stops the cluster
-//! only under an exclusive lock: either somebody has adopted it and it lives on, or it is stopped
-//! first, and who comes then waits for the lock and starts it again.
+//! A cluster may have been adopted meanwhile: a killed service restarts at once and adopts its
+//! Postgres. Every user of a cluster holds a shared lock on a file in its data directory, which the
+//! kernel releases with the process. The reaper waits a little, and stops the cluster only under an
+//! exclusive lock: either a service has adopted it and it lives on, or it is stopped first, and a
+//! service that arrives then waits for the lock and starts it again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -24,22 +25,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// The one argument of the second process.
+/// The only argument of the second process.
 const ARGUMENT: &str = "reap-orphans";
-/// A service that was killed is back after this, and adopts its Postgres.
+/// Time within which a killed service is expected back to adopt its Postgres.
 const ADOPTED_WITHIN: Duration = Duration::from_secs(3);
-/// Who was asked to end and has not is killed.
+/// A process that was asked to end is killed after this.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A cluster writes a checkpoint before it ends.
+/// Longer, because a cluster writes a checkpoint before it ends.
 const CLUSTER_PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether this program's `main` has called [`stand_by`]: else a second process of it would be
-/// something else.
+/// Whether this program's `main` has called [`stand_by`]: if not, a second process of it would not
+/// act as a reaper.
 static STANDS_BY: AtomicBool = AtomicBool::new(false);
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// The first thing that `main` does. In the second process it does not come back.
+/// Must be called first in `main`. In the second process it does not return.
 pub fn stand_by() {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == ARGUMENT) && arguments.next().is_none() {
@@ -49,18 +50,18 @@ pub fn stand_by() {
     STANDS_BY.store(true, Ordering::SeqCst);
 }
 
-/// The child is asked to end when this process has ended, and killed when it does not.
+/// Has the child asked to end when this process has ended, and killed if it does not.
 pub fn guard(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or_default();
     tell(pid, Path::new(""));
 }
 
-/// The cluster is shut down when this process has ended and nobody has adopted it.
+/// Has the cluster shut down when this process has ended and no other has adopted it.
 pub(crate) fn guard_cluster(pid: i32, data_dir: &Path) {
     tell(pid, data_dir);
 }
 
-/// A line of the pipe: process id, when that process began, and the data directory of a cluster.
+/// Writes a line to the pipe: process id, its start time, and the data directory of a cluster.
 fn tell(pid: i32, data_dir: &Path) {
     let Some(began) = began(pid).filter(|_| STANDS_BY.load(Ordering::SeqCst)) else {
         return;
@@ -72,7 +73,7 @@ fn tell(pid: i32, data_dir: &Path) {
     if pipe.is_none() {
         *pipe = start();
     }
-    // A reaper that somebody has killed is replaced at the next child.
+    // A reaper that was killed is replaced at the next child.
     if pipe
         .as_mut()
         .is_some_and(|pipe| pipe.write_all(&line).is_err())
@@ -82,14 +83,14 @@ fn tell(pid: i32, data_dir: &Path) {
 }
 
 fn start() -> Option<ChildStdin> {
-    // Also when the file was replaced by a newer build since.
+    // Works even if a newer build has replaced the file since.
     let own = if cfg!(target_os = "linux") {
         Some("/proc/self/exe".into())
     } else {
         std::env::current_exe().ok()
     };
-    // A group of its own, for Ctrl-C is not for it; and no output, which a reader might wait to see
-    // closed.
+    // Its own process group, since Ctrl-C is not meant for it; and no output, because a reader
+    // might wait for it to be closed.
     let mut command = Command::new(own?);
     command
         .arg(ARGUMENT)
@@ -109,7 +110,7 @@ fn start() -> Option<ChildStdin> {
 struct Orphan {
     pid: i32,
     began: String,
-    /// Empty unless it is a cluster.
+    /// Empty unless this is a cluster.
     data_dir: PathBuf,
 }
 
@@ -125,7 +126,7 @@ impl Orphan {
         })
     }
 
-    /// The same process, not one that has its number since.
+    /// Whether the same process still lives, rather than one that reuses its id.
     fn lives(&self) -> bool {
         began(self.pid).is_some_and(|began| began == self.began)
     }
@@ -136,7 +137,7 @@ impl Orphan {
 
     fn send(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.lives()) {
-            // An error means that it is gone already.
+            // An error means that the process is already gone.
             kill_process(pid, signal).ok();
         }
     }
@@ -152,9 +153,9 @@ impl Orphan {
         true
     }
 
-    /// Fast shutdown, unless somebody uses it.
+    /// Fast shutdown, unless the cluster is in use.
     fn shut_down(&self) {
-        // Where there is no data directory any more, nobody will adopt what ran in it.
+        // If the data directory is gone, nothing will adopt the server that ran in it.
         let file = lock_file(&self.data_dir).ok();
         if file.as_ref().is_none_or(|file| file.try_lock().is_ok()) {
             self.send(Signal::INT);
@@ -174,7 +175,7 @@ fn reap(pipe: impl BufRead) {
         orphans.into_iter().partition(Orphan::is_cluster);
     for orphan in &others {
         orphan.send(Signal::TERM);
-        // One that was stopped cannot hear it.
+        // A stopped process does not handle the signal until it is continued.
         orphan.send(Signal::CONT);
     }
     let asked = Instant::now();
@@ -191,7 +192,7 @@ fn reap(pipe: impl BufRead) {
     }
 }
 
-/// Whoever uses the cluster in a data directory holds this file.
+/// The lock file that every user of the cluster in a data directory holds.
 pub(crate) fn lock_file(data_dir: &Path) -> std::io::Result<File> {
     let path = data_dir.join("postgres-lock");
     OpenOptions::new()
@@ -203,16 +204,15 @@ pub(crate) fn lock_file(data_dir: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-/// When a process began, in ticks since the machine did: with its number, its name for good. `None`
-/// when there is no such process, or only what is left of one. Where there is no /proc, the number
-/// has to do.
+/// When a process started, in ticks since boot; together with its id, this identifies it for good.
+/// `None` if there is no such process, or only a zombie. Without /proc, the id must suffice.
 pub(crate) fn began(pid: i32) -> Option<String> {
     let raw = Pid::from_raw(pid)?;
     if !Path::new("/proc/self/stat").exists() {
         return test_kill_process(raw).is_ok().then(|| "-".to_owned());
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let is_dead = matches!(fields.next()?, "Z" | "X");
     let began = fields.nth(18)?.to_owned();

@@ -1,17 +1,17 @@
-//! The service's own role and database: it owns its schema, and is nobody else in the cluster. SQL
-//! of a superuser is a shell (`COPY … FROM PROGRAM`), so what the service is tricked into executing
-//! must not be a superuser's.
+//! The service's own role and database: the role owns its schema and has no other rights in the
+//! cluster. For a superuser, SQL is a shell (`COPY … FROM PROGRAM`), so SQL that the service is
+//! tricked into executing must not run as a superuser.
 
-/// Role and database.
+/// Name of the role and of the database.
 pub(crate) const NAME: &str = "bakeoff";
 
-/// What single-user mode executes, statement by statement, in one database.
+/// Statements that single-user mode executes one by one in one database.
 pub(crate) struct Script {
     pub(crate) database: &'static str,
     pub(crate) statements: Vec<String>,
 }
 
-/// `password` is hexadecimal.
+/// SQL that creates the role. `password` is hexadecimal.
 fn role(password: &str) -> String {
     format!(
         "DO $$ BEGIN
@@ -21,7 +21,7 @@ END $$"
     )
 }
 
-/// For a cluster that was just initialised.
+/// Scripts for a newly initialised cluster.
 pub(crate) fn of_a_new_cluster(password: &str) -> Vec<Script> {
     let statements = vec![
         role(password),
@@ -33,8 +33,8 @@ pub(crate) fn of_a_new_cluster(password: &str) -> Vec<Script> {
     }]
 }
 
-/// For a cluster in which a superuser has owned everything, in the database `postgres`. Half done,
-/// it is done again.
+/// Scripts for a cluster in which a superuser has owned everything, in the database `postgres`.
+/// They can be repeated after a partial run.
 pub(crate) fn of_an_old_cluster(password: &str) -> Vec<Script> {
     let rename = format!(
         "DO $$ BEGIN
@@ -56,8 +56,8 @@ END $$"
     ]
 }
 
-/// Everything in schema public; what belongs to a table (its sequences, indexes, row types) goes
-/// with it.
+/// Hands over everything in schema public; what belongs to a table (its sequences, indexes, row
+/// types) goes with it.
 fn hand_over() -> String {
     format!(
         "DO $$ DECLARE own record; BEGIN

@@ -1,28 +1,28 @@
-//! The region's own bill: integer micro-dollars, a rate card of its own. Kept apart from the
-//! product's arithmetic on purpose: the ledger is judged against it.
+//! The region's own bill: integer micro-dollars and its own rate card. Deliberately separate from
+//! the product's arithmetic, because the ledger is judged against it.
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::embedded;
 use chrono::{DateTime, Datelike, Months, NaiveDate, NaiveTime, Utc};
 
-/// Volumes of training jobs, micro-dollars per GB-month.
+/// Price of training volumes, micro-dollars per GB-month.
 pub(crate) const MICRO_USD_PER_GB_MONTH: i64 = 140_000;
 
-/// A rate from a moment on.
+/// A rate that applies from a moment on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
     pub(crate) effective_from: DateTime<Utc>,
     pub(crate) micro_usd: i64,
 }
 
-/// What this account is billed for an instance-hour of each type, with its history.
+/// What this account pays per instance-hour of each type, with its history.
 #[derive(Debug)]
 pub(crate) struct RateCard {
     by_type: BTreeMap<String, Vec<Rate>>,
 }
 
-/// Some time that is billed.
+/// A span of billed time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) from: DateTime<Utc>,
@@ -57,15 +57,15 @@ impl RateCard {
         }
     }
 
-    /// AWS changes a price, perhaps for days that have passed.
+    /// Changes a price as AWS would, perhaps retroactively.
     pub(crate) fn change(&mut self, instance_type: &str, rate: Rate) {
         let rates = self.by_type.entry(instance_type.to_owned()).or_default();
         rates.push(rate);
         rates.sort_by_key(|rate| rate.effective_from);
     }
 
-    /// The rate at a moment; of two from the same moment the later said. `None` for a type that
-    /// this account has no rate for.
+    /// The rate at a moment; of two rates from the same moment, the one added later. `None` for a
+    /// type without a rate in this account.
     pub(crate) fn at(&self, instance_type: &str, moment: DateTime<Utc>) -> Option<Rate> {
         self.by_type
             .get(instance_type)?
@@ -78,8 +78,8 @@ impl RateCard {
         self.by_type.keys()
     }
 
-    /// Micro-dollars for some spans on `count` instances, of which `billed_percent` is billed; each
-    /// rate's part rounded half up.
+    /// Micro-dollars for some spans on `count` instances, of which `billed_percent` is billed. The
+    /// part at each rate is rounded half up.
     pub(crate) fn bill(
         &self,
         instance_type: &str,
@@ -88,7 +88,7 @@ impl RateCard {
         billed_percent: i64,
     ) -> Option<i64> {
         let changes = self.by_type.get(instance_type)?;
-        // Seconds at each rate, in order of time.
+        // Seconds at each rate, in time order.
         let mut parts: Vec<(i64, i64)> = Vec::new();
         for span in spans {
             let cuts = changes.iter().map(|rate| rate.effective_from);
@@ -99,7 +99,8 @@ impl RateCard {
             let (mut from, mut before) = (span.from, 0);
             for edge in edges {
                 let rate = self.at(instance_type, from)?.micro_usd;
-                // Whole seconds of the span, divided: a cut within a second must not lose it.
+                // Divide the whole seconds of the span, so that a cut within a second loses
+                // nothing.
                 let until_here = Span {
                     from: span.from,
                     until: edge,
@@ -125,7 +126,7 @@ impl RateCard {
     }
 }
 
-/// Micro-dollars for volumes of `gb` on `count` instances: each calendar month has its own length.
+/// Micro-dollars for volumes of `gb` on `count` instances; calendar months differ in length.
 pub(crate) fn volumes(gb: i64, count: i64, spans: &[Span]) -> i64 {
     let month = |at: DateTime<Utc>| at.date_naive().with_day(1).unwrap_or_default();
     let start = |month: NaiveDate| month.and_time(NaiveTime::MIN).and_utc();

@@ -1,5 +1,5 @@
-//! What training scripts write to S3: a checkpoint every half hour of training, with the virtual
-//! time as its modification time, unless the sync has stalled.
+//! The checkpoints that training scripts write to S3: one per half hour of training, with the
+//! virtual time as its modification time, unless the sync has stalled.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use crate::world::Job;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Writes until the program ends; on a thread of its own.
+/// Writes checkpoints until the program ends; runs on its own thread.
 pub(crate) fn write(region: &Region) {
     loop {
         write_due(region);
@@ -20,7 +20,7 @@ pub(crate) fn write(region: &Region) {
     }
 }
 
-/// Writes what is due at this moment.
+/// Writes the checkpoints that are due now.
 pub(crate) fn write_due(region: &Region) {
     let now = region.now();
     let due = region.with(|world| {
@@ -67,7 +67,7 @@ pub(crate) fn write_due(region: &Region) {
     }
 }
 
-/// Times of the checkpoints that a job should have written and has not.
+/// Times of the checkpoints that a job should have written but has not.
 fn due(job: &Job, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     if !job.request["CheckpointConfig"]["S3Uri"].is_string()
         || job.syncs_once && job.checkpoints > 0

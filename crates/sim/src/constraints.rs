@@ -1,6 +1,6 @@
-//! What SageMaker checks of each member of CreateTrainingJob before it looks at what they mean
-//! together: lengths, patterns, ranges, enumerations, as the API model (botocore 1.44.5) has them,
-//! with the service's way of saying so.
+//! Member-level validation of CreateTrainingJob: lengths, patterns, ranges and enumerations from
+//! the API model (botocore 1.44.5), with the service's error wording. SageMaker checks these before
+//! it checks how members fit together.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::refusal::{Refusal, invalid};
 
-/// A member: its path (`*` for every item), and the largest length of a text, list or map.
+/// Members with their maximum length (texts, lists and maps); `*` in a path stands for every item.
 const LENGTHS: [(&str, usize); 24] = [
     ("TrainingJobName", 63),
     ("RoleArn", 2048),
@@ -40,7 +40,7 @@ const LENGTHS: [(&str, usize); 24] = [
     ("DebugRuleConfigurations", 20),
     ("ProfilerRuleConfigurations", 20),
 ];
-/// Whole numbers with their bounds.
+/// Integer members with their bounds.
 const RANGES: [(&str, u64, u64); 7] = [
     ("ResourceConfig.InstanceCount", 0, u64::MAX),
     ("ResourceConfig.VolumeSizeInGB", 0, 16_384),
@@ -100,7 +100,7 @@ static COMPILED: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Every value at a path, with the path as the service writes it.
+/// Returns every value at a path, with the path as the service spells it.
 fn at<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
     let mut found = vec![(String::new(), body)];
     for segment in path.split('.') {
@@ -139,7 +139,7 @@ fn broken(path: &str, value: &str, constraint: &str) -> Refusal {
     ))
 }
 
-/// The first member that breaks its constraint.
+/// Refuses the first member that breaks its constraint.
 pub(crate) fn check(body: &Value) -> Result<(), Refusal> {
     for path in REQUIRED {
         if at(body, path).is_empty() {
@@ -222,7 +222,7 @@ fn unreadable(path: &str) -> Refusal {
     }
 }
 
-/// Keys and values of hyperparameters and of the environment.
+/// Checks the keys and values of hyperparameters and of the environment.
 fn maps(body: &Value) -> Result<(), Refusal> {
     for (member, written, key_max, value_max) in [
         ("HyperParameters", "hyperParameters", 256, 2500),

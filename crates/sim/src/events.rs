@@ -1,5 +1,5 @@
-//! What EventBridge would push: a "SageMaker Training Job State Change" for each new status, to an
-//! API destination. Lost, repeated and late on demand.
+//! The events that EventBridge would push: a "SageMaker Training Job State Change" for each new
+//! status, sent to an API destination. On demand, events are lost, repeated or delayed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,17 +23,17 @@ pub(crate) struct Destination {
     pub(crate) way: Way,
 }
 
-/// Who brings them.
+/// How events are delivered.
 #[derive(Debug, Clone)]
 pub(crate) enum Way {
     /// An API destination, with the value of its `Authorization` header.
     EventBridge { authorization: String },
-    /// A topic, and where this region listens.
+    /// A topic, and the address this region listens on.
     Sns { topic: String, origin: String },
 }
 
-/// Pushes until the program ends; on a thread of its own, since a slow receiver must not slow the
-/// region.
+/// Pushes events until the program ends. Runs on its own thread, because a slow receiver must not
+/// slow down the region.
 pub(crate) fn push(region: &Region, destination: &Destination) {
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
@@ -102,7 +102,7 @@ pub(crate) fn push(region: &Region, destination: &Destination) {
     }
 }
 
-/// The envelope and its detail, which is much like Describe's reply, with times as strings of
+/// The envelope and its detail, which resembles Describe's reply, but with times as strings of
 /// milliseconds.
 fn event(job: &Job, now: DateTime<Utc>) -> Value {
     let millis = |at: DateTime<Utc>| json!(at.timestamp_millis().to_string());
@@ -137,6 +137,6 @@ fn event(job: &Job, now: DateTime<Utc>) -> Value {
     let id = uuid::Uuid::now_v7();
     json!({
         "version": "0", "id": id, "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
-        "account": "111122223333", "time": now, "region": "us-east-1", "resources": [job.arn], "detail": detail,
+        "account": job.account, "time": now, "region": "us-east-1", "resources": [job.arn], "detail": detail,
     })
 }

@@ -1,10 +1,11 @@
 //! Faults on demand: what the region does wrong, and how often. They are set on the command line
-//! and changed while it runs (`POST /_sim/faults`); the record counts what was done by kind.
+//! and can be changed at runtime (`POST /_sim/faults`); the record counts the injected faults by
+//! kind.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// How long what lasts for a while lasts at most.
+/// Default for how long a temporary fault lasts at most.
 const SECONDS: f64 = 300.0;
 
 /// Probabilities from 0 to 1.
@@ -17,7 +18,7 @@ pub(crate) struct Faults {
     /// Share of CreateTrainingJob calls that create the job and answer with a 500.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) lost_reply: f64,
-    /// Share of CreateTrainingJob calls under a taken name that are answered with
+    /// Share of CreateTrainingJob calls with a name already in use that are answered with
     /// AccessDeniedException, as after a change of permissions.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) deny_again: f64,
@@ -39,35 +40,35 @@ pub(crate) struct Faults {
     /// Share of replies that are cut off in the middle.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) truncate: f64,
-    /// Share of replies that come late, but in time.
+    /// Share of replies that are slow, but within the timeout.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) slow: f64,
     /// Share of calls refused with ExpiredTokenException.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) expired_credentials: f64,
-    /// Share of calls answered with a code, and a status below 500, that nobody has heard of; not
-    /// carried out.
+    /// Share of calls that are not carried out, and answered with an unknown error code and a
+    /// status below 500.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) unknown_code: f64,
-    /// Share of jobs that Describe and List come to know late, and show as they were.
+    /// Share of jobs that Describe and List learn of late, and show in an earlier state.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) lag: f64,
-    /// Seconds by which they are behind, at most.
+    /// Maximum lag of such jobs, in seconds.
     #[arg(long, default_value_t = SECONDS)]
     pub(crate) lag_seconds: f64,
-    /// Share of Describes of a job that was described before, answered as if there were none.
+    /// Share of Describe calls for a job described before that answer as if it did not exist.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) forgotten: f64,
-    /// Share of jobs whose times for the bill are absent for a while after their end.
+    /// Share of jobs whose billing times are missing for a while after their end.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) billing_late: f64,
-    /// Share of jobs whose times for the bill are too low for a while after their end.
+    /// Share of jobs whose billing times are too low for a while after their end.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) billing_low: f64,
-    /// How many seconds that lasts, at most.
+    /// Maximum time that billing times stay missing or low, in seconds.
     #[arg(long, default_value_t = SECONDS)]
     pub(crate) billing_seconds: f64,
-    /// Share of ListTrainingJobs pages that are cut short, and go on.
+    /// Share of ListTrainingJobs pages that are cut short and continue on the next page.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) short_pages: f64,
     /// Share of calls with a NextToken that are refused because it has expired.
@@ -82,37 +83,37 @@ pub(crate) struct Faults {
     /// Share of Describe and List entries with statuses that no SDK knows.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) odd_status: f64,
-    /// Share of jobs whose keep-alive and checkpoint settings are dropped without a word.
+    /// Share of jobs whose keep-alive and checkpoint settings are silently dropped.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) silent_drop: f64,
     /// Share of on-demand jobs that fail with CapacityError before they start.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) no_capacity: f64,
-    /// Share of jobs that fail with InternalServerError in the middle.
+    /// Share of jobs that fail with InternalServerError in the middle of training.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) internal_error: f64,
-    /// Share of jobs that fail with AlgorithmError in the middle.
+    /// Share of jobs that fail with AlgorithmError in the middle of training.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) algorithm_error: f64,
     /// Share of pushed events that are lost.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_loss: f64,
-    /// Share of pushed events that come twice.
+    /// Share of pushed events that are delivered twice.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_duplicate: f64,
-    /// Share of pushed events that come late: most of them after their successors.
+    /// Share of pushed events that are delayed, most of them past their successors.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) event_late: f64,
-    /// Seconds by which they are late, at most.
+    /// Maximum delay of events, in seconds.
     #[arg(long, default_value_t = SECONDS)]
     pub(crate) event_late_seconds: f64,
-    /// Share of GetMetricData answers whose series come half, with StatusCode PartialData.
+    /// Share of GetMetricData answers with half of each series and StatusCode PartialData.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) partial_metrics: f64,
-    /// Share of series that come empty, with StatusCode InternalError.
+    /// Share of series that are returned empty, with StatusCode InternalError.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) failed_series: f64,
-    /// Share of GetMetricData answers that come on two pages.
+    /// Share of GetMetricData answers that are split into two pages.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) metric_pages: f64,
     /// Share of jobs whose checkpoints stop being synced to S3 after the first.
@@ -120,7 +121,7 @@ pub(crate) struct Faults {
     pub(crate) checkpoint_stall: f64,
 }
 
-/// What happens to one call.
+/// A fault in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallFault {
     ServerError,
@@ -135,7 +136,7 @@ pub(crate) enum CallFault {
 }
 
 impl CallFault {
-    /// It keeps the call from being carried out.
+    /// Whether it prevents the call from being carried out.
     pub(crate) fn is_before(self) -> bool {
         use CallFault::{ExpiredCredentials, HangBefore, ResetBefore, ServerError, UnknownCode};
         matches!(
@@ -160,7 +161,7 @@ impl CallFault {
 }
 
 impl Faults {
-    /// The fault that a roll of the dice, from 0 to 1, stands for.
+    /// The fault that a roll between 0 and 1 stands for.
     pub(crate) fn on_call(&self, roll: f64) -> Option<CallFault> {
         let kinds = [
             (self.server_error, CallFault::ServerError),

@@ -1,9 +1,9 @@
 //! `bakeoff-sim`: a simulated AWS region on loopback, speaking AWS's wire protocols.
 //!
-//! A pure world (seed and virtual clock in, same history out) behind thin wire layers: SageMaker
-//! (awsJson1_1), CloudWatch (rpc-v2-cbor and awsJson1_0) and S3. It is never a dependency of the
-//! product, which reaches it as it reaches AWS. It is not AWS: what it promises is in the tests,
-//! what it leaves out answers with an error.
+//! A pure world (same seed and virtual clock, same history) behind thin wire layers: SageMaker
+//! (awsJson1_1), CloudWatch (rpc-v2-cbor and awsJson1_0) and S3. The product never depends on it,
+//! and reaches it as it reaches AWS. It is not AWS: the tests state what it promises, and whatever
+//! it leaves out answers with an error.
 
 #![expect(
     clippy::indexing_slicing,
@@ -48,52 +48,51 @@ use crate::world::World;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
-    /// SageMaker and CloudWatch.
+    /// Address for SageMaker and CloudWatch.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// S3.
+    /// Address for S3.
     #[arg(long, default_value = "127.0.0.1:0")]
     s3_listen: SocketAddr,
     /// Folder that holds the buckets.
     #[arg(long)]
     s3_root: PathBuf,
-    /// Same seed, same world.
+    /// Seed; the same seed gives the same world.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// `<virtual origin>,<real origin>,<factor>`; the service must be given the same.
+    /// `<virtual origin>,<real origin>,<factor>`; the service must be given the same value.
     #[arg(long)]
     clock: Option<Timescale>,
     /// Where to write the two addresses once both listen: `{"api": "http://…", "s3": "http://…"}`.
     #[arg(long)]
     ready_file: Option<PathBuf>,
-    /// For tests: time stands still at this moment, and moves by `POST /_sim/advance?seconds=N`.
+    /// For tests: time stands still at this moment; `POST /_sim/advance?seconds=N` moves it.
     #[arg(long, conflicts_with = "clock")]
     manual_clock: Option<DateTime<Utc>>,
     #[command(flatten)]
     faults: Faults,
-    /// Instances of one type that the account may use at once, for training.
+    /// Training instances of one type that the account may use at once.
     #[arg(long, default_value_t = 20)]
     quota: u32,
-    /// The same for one type: `ml.p5.48xlarge=2`. May be repeated.
+    /// The same limit for a single type: `ml.p5.48xlarge=2`. May be repeated.
     #[arg(long, value_parser = quota_of)]
     quota_of: Vec<(String, u32)>,
-    /// Instances of one type that warm pools may keep; 0 keeps none, as in a new account.
+    /// Instances of one type that warm pools may hold; 0 allows none, as in a new account.
     #[arg(long, default_value_t = 20)]
     pool_quota: u32,
-    /// Seconds from a create to the instances, and again to the data; drawn for each job when
-    /// absent.
+    /// Seconds that the launch takes, and again the download; drawn for each job when absent.
     #[arg(long)]
     launch_seconds: Option<f64>,
-    /// CreateTrainingJob calls per virtual second; more are throttled.
+    /// CreateTrainingJob calls allowed per virtual second; more are throttled.
     #[arg(long)]
     create_per_second: Option<f64>,
-    /// Where state changes are pushed to, as EventBridge does.
+    /// URL to push state changes to, as EventBridge does.
     #[arg(long)]
     events_to: Option<String>,
-    /// They go through this SNS topic, which signs them, and not through an API destination.
+    /// Push through this SNS topic, which signs the messages, instead of an API destination.
     #[arg(long, conflicts_with = "events_authorization")]
     events_topic: Option<String>,
-    /// The value of the `Authorization` header that goes with them.
+    /// Value of the `Authorization` header sent with the events.
     #[arg(long, hide_env_values = true, env = "BAKEOFF_SIM_EVENTS_AUTHORIZATION")]
     events_authorization: Option<String>,
 }
@@ -170,7 +169,7 @@ fn region(options: &Options) -> Region {
     )
 }
 
-/// Where state changes are pushed to. `origin`: where SNS's certificate is, in this process.
+/// Where state changes are pushed. `origin` is where this process serves SNS's certificate.
 fn destination(options: &Options, origin: &str) -> Option<Destination> {
     let way = match &options.events_topic {
         Some(topic) => Way::Sns {

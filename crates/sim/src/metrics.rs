@@ -1,6 +1,6 @@
-//! What CloudWatch knows of a job: the script's log lines matched by its metric definitions, and
-//! its hosts' utilisation, as one-minute points. GPU and CPU percentages are sums over devices, as
-//! SageMaker publishes them.
+//! What CloudWatch knows about a job: the script's log lines matched by its metric definitions, and
+//! the utilisation of its hosts, as one-minute points. GPU and CPU percentages are sums over
+//! devices, as SageMaker publishes them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::timeline::{WARM_UP_SECONDS, WARM_UP_SHARE, work_in};
 use crate::world::{Job, World};
 
-/// A minute's metrics are visible this long after it has ended.
+/// A minute's metrics become visible this long after it ends.
 const DELAY_SECONDS: i64 = 60;
 
 /// One requested series.
@@ -25,8 +25,8 @@ pub(crate) struct Request {
     pub(crate) end: DateTime<Utc>,
 }
 
-/// Points of a series, oldest first. Counts the request on the job it names: CloudWatch bills by
-/// metric requested.
+/// Points of a series, oldest first. Counts the request against its job, because CloudWatch bills
+/// by metric requested.
 pub(crate) fn series(
     world: &mut World,
     request: &Request,
@@ -51,12 +51,12 @@ pub(crate) fn series(
     points
 }
 
-/// The job that a dimension's value names, itself or with a host of its.
+/// The job that a dimension's value names, either directly or through one of its hosts.
 pub(crate) fn job_of(value: &str) -> String {
     value.split("/algo-").next().unwrap_or_default().to_owned()
 }
 
-/// What is published of each metric that the job defines: how many points, and their sum.
+/// What is published for each metric that the job defines: the number of points, and their sum.
 pub(crate) fn published(job: &Job, now: DateTime<Utc>) -> Value {
     let lines = log(job, now - TimeDelta::seconds(DELAY_SECONDS));
     let definitions = job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();
@@ -132,7 +132,7 @@ fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
         .random_range(-1.0..1.0)
 }
 
-/// What the training script prints in a minute.
+/// The line that the training script prints in a minute.
 fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     let training = job.training.as_ref()?;
     let (elapsed, work) = in_training(job, at)?;
@@ -152,7 +152,7 @@ fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     ))
 }
 
-/// Minutes of training so far, in order of time, each with what the script printed.
+/// Minutes of training so far, in time order, each with the line that the script printed.
 fn log(job: &Job, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, String)> {
     let minute = TimeDelta::minutes(1);
     let mut lines = Vec::new();
@@ -194,8 +194,7 @@ pub(crate) fn last_values(job: &Job, now: DateTime<Utc>) -> Vec<(String, DateTim
     names.filter_map(last).collect()
 }
 
-/// One query of BatchGetMetrics: a job's metric by iteration, where the job asked SageMaker to keep
-/// it.
+/// One query of BatchGetMetrics: a job's metric by iteration, if the job told SageMaker to keep it.
 pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Value {
     let arn = query["ResourceArn"].as_str().unwrap_or_default();
     let name = arn.rsplit('/').next().unwrap_or_default();

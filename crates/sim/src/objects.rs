@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Whether a file below `root` has a path (relative to it) that begins with `prefix`.
+/// Whether any file below `root` has a relative path that begins with `prefix`.
 pub(crate) fn any_file(root: &Path, dir: &Path, prefix: &str) -> bool {
     std::fs::read_dir(dir)
         .into_iter()

@@ -1,5 +1,5 @@
 //! How fast a simulated training job runs: the catalog's peak, the model's FLOP per token, and an
-//! efficiency that depends on what the profile chose. The figures are plausible, not measured; the
+//! efficiency that depends on the chosen profile. The figures are plausible, not measured; the
 //! product never sees them.
 
 use std::collections::BTreeMap;
@@ -40,8 +40,8 @@ pub(crate) fn training(
     let peak = instance.peak_tflops()? * 1e12;
     let flag = |key: &str| hyper.get(key).map_or("", |value| unquoted(value));
     let tokens_in_flight = micro * f64::from(shape.sequence_length);
-    // More tokens per kernel hide launch and communication; recomputing costs a forward pass;
-    // offload waits for PCIe.
+    // More tokens per kernel hide launch and communication; recomputation costs a forward pass;
+    // offloading waits for PCIe.
     let mut efficiency = base_efficiency(instance) * tokens_in_flight / (tokens_in_flight + 900.0);
     if flag("gradient_checkpointing") == "true" {
         efficiency *= 0.80;

@@ -1,5 +1,5 @@
-//! Warm pools: what a job leaves behind, for how long, and who takes it over. SageMaker developer
-//! guide, managed warm pools.
+//! Warm pools: the instances a job leaves behind, how long they are kept, and which job takes them
+//! over. Source: SageMaker developer guide, managed warm pools.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::billing::Span;
 use crate::world::Job;
 
-/// How a pool ended before its time.
+/// How a pool ended early.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolEnd {
     pub(crate) at: DateTime<Utc>,
@@ -15,7 +15,7 @@ pub(crate) struct PoolEnd {
 }
 
 impl Job {
-    /// When its pool begins and would end by itself; `None` when it keeps none.
+    /// When its pool begins and would expire by itself; `None` when it keeps none.
     pub(crate) fn pool_span(&self) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
         let seconds = self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"]
             .as_i64()
@@ -42,7 +42,7 @@ impl Job {
                 .is_some_and(|(begin, end)| begin <= now && now < end)
     }
 
-    /// When the pool was kept, up to a moment.
+    /// The span in which the pool was kept, until `now`.
     pub(crate) fn retained(&self, now: DateTime<Utc>) -> Option<Span> {
         let (begin, end) = self.pool_span()?;
         let ended = self
@@ -55,13 +55,13 @@ impl Job {
         })
     }
 
-    /// Its seconds.
+    /// The retained span in seconds.
     pub(crate) fn retained_seconds(&self, now: DateTime<Utc>) -> i64 {
         self.retained(now)
             .map_or(0, |span| (span.until - span.from).num_seconds())
     }
 
-    /// WarmPoolStatus, as Describe and List have it.
+    /// WarmPoolStatus, as Describe and List report it.
     pub(crate) fn pool_status(&self, now: DateTime<Utc>) -> Option<Value> {
         self.request["ResourceConfig"]["KeepAlivePeriodInSeconds"]
             .as_i64()
@@ -86,7 +86,7 @@ impl Job {
         Some(status)
     }
 
-    /// What SageMaker compares before a job may use this one's pool.
+    /// Compares what SageMaker compares before a job may use this job's pool.
     pub(crate) fn matches(&self, request: &Value) -> bool {
         let same = |path: &str| self.request.pointer(path) == request.pointer(path);
         request["ResourceConfig"]["KeepAlivePeriodInSeconds"]

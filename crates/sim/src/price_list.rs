@@ -1,6 +1,6 @@
-//! The AWS Price List: GetProducts over this region's rate card, with what else the real list is
-//! full of: products of other components, free ones, other regions' places, attributes that say
-//! N/A.
+//! The AWS Price List: GetProducts over this region's rate card, plus the noise of the real list:
+//! products of other components, free products, locations of other regions, and attributes that
+//! read N/A.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::refusal::{Refusal, invalid};
 const REGION: &str = "us-east-1";
 const PAGE_SIZE: usize = 100;
 
-/// One page, as the API has it: products are JSON texts within the JSON.
+/// One page in the API's format: each product is JSON text inside the JSON.
 pub(crate) fn get_products(
     card: &RateCard,
     body: &Value,

@@ -1,4 +1,4 @@
-//! The account's quotas: instances by type and use, as Service Quotas lists them, and calls a
+//! The account's quotas: instances by type and use, as Service Quotas lists them, and calls per
 //! second.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 /// SageMaker's quota on ListTrainingJobs, calls per second.
 const LIST_PER_SECOND: f64 = 2.0;
-/// How many calls a bucket holds.
+/// How many calls a token bucket holds.
 const BURST: f64 = 5.0;
 
 /// Instances that may be used at once.
 #[derive(Debug, Clone)]
 pub(crate) struct InstanceQuotas {
-    /// Where nothing else is said.
+    /// For types without a quota of their own.
     pub(crate) usual: u32,
-    /// Of warm pools.
+    /// For warm pools.
     pub(crate) pool: u32,
     pub(crate) by_type: BTreeMap<String, u32>,
 }
@@ -30,7 +30,7 @@ impl InstanceQuotas {
             .unwrap_or(self.usual)
     }
 
-    /// ListServiceQuotas: three of each type, and one that is about something else.
+    /// ListServiceQuotas: three quotas per type, and one that is about something else.
     pub(crate) fn list(&self, body: &Value) -> Value {
         let mut all = Vec::new();
         for instance in catalog::all() {
@@ -67,8 +67,8 @@ impl InstanceQuotas {
     }
 }
 
-/// Calls of one operation: how many, how many were throttled, the most within a second; and its
-/// token bucket, if it has one.
+/// Calls of one operation: total, throttled, the most within a second, and the token bucket, if the
+/// operation has one.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) count: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Counts a call; false when the quota does not allow it.
+    /// Counts a call; returns false when the quota does not allow it.
     pub(crate) fn allow(&mut self, per_second: Option<f64>, now: DateTime<Utc>) -> bool {
         self.count += 1;
         let second = now - TimeDelta::seconds(1);
@@ -101,7 +101,7 @@ impl Calls {
     }
 }
 
-/// The quota of an operation, calls per second; `None` where there is no telling.
+/// The quota of an operation, calls per second; `None` where none is known.
 pub(crate) fn per_second(operation: &str, create: Option<f64>) -> Option<f64> {
     match operation {
         "ListTrainingJobs" => Some(LIST_PER_SECOND),

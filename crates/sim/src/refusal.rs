@@ -7,7 +7,7 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// What the request itself is wrong with.
+/// A validation error: the request itself is wrong.
 pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal {
         code: "ValidationException",

@@ -1,4 +1,4 @@
-//! The region as its protocols see it: the world behind a lock, the time, the objects in S3.
+//! The region as the protocols see it: the world behind a lock, the time, and the objects in S3.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,18 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::objects;
 use crate::world::World;
 
-/// The region as the wire layers see it: the world behind a lock, and the time.
+/// A handle for the wire layers: the world behind a lock, and the time.
 #[derive(Clone)]
 pub(crate) struct Region {
     world: Arc<Mutex<World>>,
     scale: Timescale,
-    /// Set when time is stepped by hand.
+    /// Set when time is stepped manually.
     manual: Option<Arc<Mutex<DateTime<Utc>>>>,
     s3_root: Arc<PathBuf>,
 }
 
 impl Region {
-    /// Time runs on a scale, or stands still at a moment until it is advanced.
+    /// Time runs on a scale, or stands still at `manual` until it is advanced.
     pub(crate) fn new(
         world: World,
         scale: Timescale,
@@ -35,12 +35,12 @@ impl Region {
         }
     }
 
-    /// Time moves by itself.
+    /// Whether time moves by itself.
     pub(crate) fn runs(&self) -> bool {
         self.manual.is_none()
     }
 
-    /// The virtual moment.
+    /// The current virtual time.
     #[expect(
         clippy::disallowed_methods,
         reason = "the region's one look at real time"
@@ -52,7 +52,7 @@ impl Region {
         }
     }
 
-    /// Steps a manual clock; false when time runs by itself.
+    /// Steps a manual clock; returns false when time runs by itself.
     pub(crate) fn advance(&self, by: TimeDelta) -> bool {
         self.manual
             .as_ref()
@@ -65,12 +65,12 @@ impl Region {
         act(&mut world)
     }
 
-    /// The same at a moment that comes after that of everybody who had the world before.
+    /// Like `with`, and passes a time later than that of every previous holder of the lock.
     pub(crate) fn with_time<T>(&self, act: impl FnOnce(&mut World, DateTime<Utc>) -> T) -> T {
         self.with(|world| act(world, self.now()))
     }
 
-    /// The file that an S3 object is.
+    /// The file that backs an S3 object.
     pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
         let rest = uri
             .strip_prefix("s3://")
@@ -78,7 +78,7 @@ impl Region {
         Some(self.s3_root.join(rest))
     }
 
-    /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input does not.
+    /// Whether an object exists under an S3 prefix; SageMaker refuses a job whose input has none.
     pub(crate) fn has_object(&self, uri: &str) -> bool {
         let Some((bucket, prefix)) = uri
             .strip_prefix("s3://")

@@ -1,8 +1,8 @@
-//! What a CreateTrainingJob request says, as far as several parts of the region need it.
+//! The parts of a CreateTrainingJob request that several modules need.
 
 use serde_json::Value;
 
-/// Type and count of each kind of instance that a request asks for.
+/// Type and count of each kind of instance that a request needs.
 pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
     let read = |group: &Value| {
         Some((
@@ -17,7 +17,7 @@ pub(crate) fn groups(body: &Value) -> Vec<(String, u64)> {
     }
 }
 
-/// Seconds; SageMaker's own limit where it says nothing.
+/// Maximum runtime in seconds; SageMaker's own limit when it is absent.
 pub(crate) fn max_runtime(request: &Value) -> u64 {
     request["StoppingCondition"]["MaxRuntimeInSeconds"]
         .as_u64()

@@ -1,5 +1,5 @@
-//! The real service's rules on CreateTrainingJob, with its error texts where they are known from
-//! public reports.
+//! The real service's rules for CreateTrainingJob, with its error texts where public reports show
+//! them.
 
 use bakeoff_domain::catalog;
 use chrono::{DateTime, Utc};
@@ -11,8 +11,8 @@ use crate::region::Region;
 use crate::request::groups;
 use crate::world::World;
 
-/// Everything CreateTrainingJob refuses, in the service's order: shape, cross-field rules, name,
-/// quota, inputs.
+/// Checks everything that CreateTrainingJob refuses, in the service's order: shape, cross-field
+/// rules, name, quota, inputs.
 pub(crate) fn check_create(
     region: &Region,
     world: &World,
@@ -143,7 +143,7 @@ fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal>
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
         let used = world.in_use(&kind, is_spot, now);
         let most = world.quotas.of(&kind);
-        // The instances of a pool that it takes over are counted already.
+        // The instances of a pool that the job would take over are already counted.
         if used.saturating_add(wanted) > most && world.pool_for(body, now).is_none() {
             let usage = if is_spot {
                 "spot training job"

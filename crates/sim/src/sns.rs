@@ -1,5 +1,5 @@
-//! Amazon SNS, as far as it signs: a topic's messages, the certificate that proves them, and the
-//! confirmation of a subscription. It has no topics of its own and delivers nothing by itself;
+//! The signing half of Amazon SNS: a topic's messages, the certificate that proves them, and the
+//! confirmation of a subscription. It keeps no topics and delivers nothing itself;
 //! [`crate::events`] does.
 
 use std::sync::LazyLock;
@@ -10,12 +10,12 @@ use chrono::{DateTime, Utc};
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize, SigningKey};
 use serde_json::{Value, json};
 
-/// As SNS names them: after the hash of the certificate, which nobody checks.
+/// Named as SNS does it, after the hash of the certificate, which nobody checks.
 pub(crate) const CERTIFICATE_PATH: &str =
     "/SimpleNotificationService-51d51d51d51d51d51d51d51d51d51d51.pem";
 /// SNS's query API.
 pub(crate) const CONFIRM_PATH: &str = "/";
-/// Real time, as certificates are judged by.
+/// In real time, which certificates are judged by.
 const VALID_YEARS: (i32, i32) = (2020, 2100);
 
 struct Signer {
@@ -23,7 +23,7 @@ struct Signer {
     certificate: String,
 }
 
-/// Made at first use: an RSA key takes a moment.
+/// Made at first use, because an RSA key takes a moment.
 static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
     let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).ok()?;
     let mut params = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).ok()?;
@@ -41,7 +41,7 @@ pub(crate) async fn certificate() -> Response {
     ([(header::CONTENT_TYPE, "application/x-pem-file")], pem).into_response()
 }
 
-/// A message of a topic, signed (version 2). `origin` is where this region listens.
+/// A signed message (version 2) of a topic. `origin` is the address this region listens on.
 pub(crate) fn envelope(
     origin: &str,
     topic: &str,

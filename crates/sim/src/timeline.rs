@@ -1,6 +1,5 @@
-//! The life of one job, laid out in advance: from its request and a seed, every phase with its
-//! times. A stop cuts it short. Pure: what a job looks like at a moment is a question to its
-//! timeline.
+//! The life of one job, laid out in advance: every phase with its times, drawn from the request and
+//! a seed. A stop cuts it short. Pure: the state of a job at any moment is a query on its timeline.
 
 use bakeoff_domain::clock::seconds;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -9,18 +8,18 @@ use rand::{Rng, SeedableRng};
 
 use crate::billing::Span;
 
-/// How long the training script takes to reach its full speed, and at what share of it until then.
+/// How long the training script takes to reach full speed, and its share of full speed until then.
 pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
 pub(crate) const WARM_UP_SHARE: f64 = 0.6;
-/// Work since the last checkpoint is lost at an interruption.
+/// Checkpoint interval; an interruption loses the work since the last checkpoint.
 pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
-/// From SIGTERM to SIGKILL; these scripts need all of it (API reference, StopTrainingJob).
+/// Time from SIGTERM to SIGKILL; these scripts use all of it (API reference, StopTrainingJob).
 const STOP_GRACE_SECONDS: f64 = 120.0;
 
-/// What has no instances is stopped at once.
+/// A job without instances stops at once.
 const UNLAUNCHED_STOP_SECONDS: f64 = 5.0;
 
-/// What decides the life of a job.
+/// The inputs that decide a job's life.
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
     pub(crate) created_at: DateTime<Utc>,
@@ -29,23 +28,23 @@ pub(crate) struct Life {
     pub(crate) max_runtime_seconds: f64,
     pub(crate) spot: Option<Spot>,
     pub(crate) failure: Option<Failure>,
-    /// It takes over a warm pool: no launch to wait for.
+    /// Takes over a warm pool, so there is no launch to wait for.
     pub(crate) is_warm: bool,
-    /// It waits in a queue before it is launched.
+    /// Waits in a queue before it is launched.
     pub(crate) is_queued: bool,
-    /// Fixed, instead of drawn.
+    /// Fixed launch and download time; drawn when `None`.
     pub(crate) launch_seconds: Option<f64>,
     pub(crate) seed: u64,
 }
 
-/// How it fails.
+/// How a job fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Before it starts.
     Capacity,
-    /// In the middle of the training, by AWS's fault.
+    /// In the middle of training, through AWS's fault.
     Internal,
-    /// In the middle of the training, by the script's.
+    /// In the middle of training, through the script's fault.
     Algorithm,
 }
 
@@ -54,12 +53,12 @@ pub(crate) struct Spot {
     pub(crate) max_wait_seconds: f64,
     pub(crate) mean_hours_between_interruptions: f64,
     pub(crate) saves_progress: bool,
-    /// There is no capacity at all, for as long as it may wait.
+    /// No capacity appears for as long as the job may wait.
     pub(crate) never_launches: bool,
 }
 
-/// One phase: a SecondaryStatus with its times. Training phases know how much work was done before
-/// them.
+/// One phase: a SecondaryStatus with its times. A training phase also knows how much work was done
+/// before it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Phase {
     pub(crate) status: &'static str,
@@ -69,7 +68,7 @@ pub(crate) struct Phase {
     pub(crate) work_before: f64,
 }
 
-/// The whole life and how it ends.
+/// The whole life of a job, and how it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timeline {
     pub(crate) phases: Vec<Phase>,
@@ -186,7 +185,7 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     }
 }
 
-/// Spot capacity never comes: the wait runs out, and nothing is billed.
+/// Spot capacity never comes: the wait times out, and nothing is billed.
 fn never_launched(mut drawing: Drawing, spot: &Spot) -> Timeline {
     let message = "Insufficient capacity error from EC2 while launching instances, retrying!";
     drawing.phase("Starting", message, spot.max_wait_seconds, 0.0);
@@ -219,7 +218,7 @@ fn failed(drawing: Drawing, failure: Failure) -> Timeline {
     }
 }
 
-/// Training, with interruptions on spot, until the work is done or a limit is reached.
+/// Trains, with interruptions on spot, until the work is done or a limit is reached.
 fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
     let mut done = 0.0;
     let mut trained = 0.0;
@@ -273,7 +272,7 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
     }
 }
 
-/// Capacity is taken away and comes back after a while.
+/// Capacity is reclaimed, and comes back after a while.
 fn interrupted(drawing: &mut Drawing, done: f64) {
     let wait = drawing.between(300.0, 2400.0);
     drawing.phase(
@@ -321,11 +320,11 @@ impl Timeline {
         self.phases.iter().find(|phase| now < phase.end)
     }
 
-    /// Stops the job: what is under way ends now, then the grace, the upload of what there is,
-    /// Stopped.
+    /// Stops the job: the current phase ends now, followed by the grace period, the upload of what
+    /// exists, and Stopped.
     pub(crate) fn stop(&mut self, now: DateTime<Utc>) {
-        // As it is now, not as it would have ended: a job that was to run into its limit can be
-        // stopped before.
+        // Judge by the current phase, not by how the job would have ended: a job that was going to
+        // hit its limit can still be stopped before.
         let is_stopping = self
             .phases
             .iter()
@@ -369,7 +368,7 @@ impl Timeline {
         (self.end_status, self.end_secondary, self.failure_reason) = ("Stopped", "Stopped", None);
     }
 
-    /// TrainingStartTime: the instances are there.
+    /// TrainingStartTime: when the instances are up.
     pub(crate) fn billing_start(&self) -> Option<DateTime<Utc>> {
         self.phases
             .iter()
@@ -377,8 +376,8 @@ impl Timeline {
             .map(|phase| phase.start)
     }
 
-    /// When instances were up, until a moment: downloading, training, stopping, uploading, but not
-    /// waiting.
+    /// The spans in which instances were up, until `now`: downloading, training, stopping and
+    /// uploading, but not waiting.
     pub(crate) fn billed_spans(&self, now: DateTime<Utc>) -> Vec<Span> {
         let Some(begin) = self.billing_start() else {
             return Vec::new();
@@ -401,7 +400,7 @@ impl Timeline {
             .collect()
     }
 
-    /// Their seconds.
+    /// The billed spans in seconds.
     pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
         self.billed_spans(now)
             .iter()
@@ -522,7 +521,7 @@ mod tests {
         let now = timeline.billing_start().unwrap() + TimeDelta::hours(1);
         timeline.stop(now);
         assert_eq!(timeline.end_secondary, "Stopped");
-        // The whole grace, and the upload.
+        // The full grace period, plus the upload.
         assert_eq!(timeline.end().unwrap(), now + TimeDelta::seconds(120 + 45));
     }
 

@@ -1,5 +1,5 @@
-//! The world: every job that was created, with its timeline. It keeps the record that the product
-//! is judged by.
+//! The world: every job ever created, with its timeline. It keeps the record that the product is
+//! judged against.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,16 +20,16 @@ use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::request;
 use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
-/// The account that the region's jobs are in.
+/// The account that owns the region's jobs.
 pub(crate) const ACCOUNT: &str = "111122223333";
 
-/// What a job that is no language model sleeps for.
+/// How long a job sleeps that does not train a language model.
 const SLEEP_SECONDS: f64 = 600.0;
 
 /// One training job.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The CreateTrainingJob body, as it came.
+    /// The CreateTrainingJob body, as received.
     pub(crate) request: Value,
     pub(crate) name: String,
     pub(crate) arn: String,
@@ -37,7 +37,7 @@ pub(crate) struct Job {
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) instance: &'static InstanceType,
     pub(crate) count: u32,
-    /// The other groups of a heterogeneous cluster.
+    /// The other instance groups of a heterogeneous cluster.
     pub(crate) helpers: Vec<(&'static InstanceType, u32)>,
     pub(crate) is_spot: bool,
     pub(crate) training: Option<Training>,
@@ -45,32 +45,32 @@ pub(crate) struct Job {
     pub(crate) saving_percent: i64,
     pub(crate) seed: u64,
     pub(crate) tags: BTreeMap<String, String>,
-    /// False when its keep-alive was dropped.
+    /// False when its keep-alive setting was dropped.
     pub(crate) keeps_pool: bool,
     pub(crate) pool_end: Option<PoolEnd>,
-    /// Listings that have shown its pool waiting.
+    /// Listings that have shown its warm pool as idle.
     pub(crate) pool_listed: u32,
     /// Checkpoints written so far.
     pub(crate) checkpoints: usize,
-    /// Its sync to S3 stops after the first checkpoint.
+    /// Whether its sync to S3 stops after the first checkpoint.
     pub(crate) syncs_once: bool,
-    /// How far what Describe says of it is behind, and what List says.
+    /// How far Describe lags behind; `list_lag` is the same for List.
     pub(crate) describe_lag: TimeDelta,
     pub(crate) list_lag: TimeDelta,
-    /// What its bill looks like just after its end.
+    /// How its billing figures look just after its end.
     pub(crate) early_bill: EarlyBill,
-    /// The first StopTrainingJob that reached it.
+    /// When the first StopTrainingJob reached it.
     pub(crate) stop_asked_at: Option<DateTime<Utc>>,
-    /// Describe has shown it.
+    /// Whether Describe has shown it.
     pub(crate) is_shown: bool,
 }
 
-/// What Describe says of the time that is billed, until some time after the end.
+/// How Describe misreports the billed time for a while after the end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EarlyBill {
-    /// Nothing at all.
+    /// How long the figures are missing.
     pub(crate) absent_for: TimeDelta,
-    /// Less than it comes to.
+    /// How long the figures are too low.
     pub(crate) low_for: TimeDelta,
 }
 
@@ -98,7 +98,7 @@ impl Job {
             .map_or(self.timeline.end_secondary, |phase| phase.status)
     }
 
-    /// BillableTimeInSeconds: with spot, the training time less the saving.
+    /// BillableTimeInSeconds: for spot, the training time less the saving.
     pub(crate) fn billable_seconds(&self, now: DateTime<Utc>) -> i64 {
         self.billed_of(self.timeline.training_seconds(now))
     }
@@ -111,8 +111,8 @@ impl Job {
         }
     }
 
-    /// TrainingTimeInSeconds and BillableTimeInSeconds as Describe has them by now, of a job that
-    /// was launched and is over.
+    /// TrainingTimeInSeconds and BillableTimeInSeconds as Describe reports them now, for a job that
+    /// was launched and has ended.
     pub(crate) fn told_seconds(&self, now: DateTime<Utc>) -> Option<(i64, i64)> {
         let since = now - self.timeline.end().filter(|end| *end <= now)?;
         if since < self.early_bill.absent_for {
@@ -127,7 +127,7 @@ impl Job {
         Some((told, self.billed_of(told)))
     }
 
-    /// Micro-dollars for its volumes over some time: local NVMe replaces them.
+    /// Micro-dollars for its volumes over some spans; none where local NVMe replaces the volumes.
     fn volumes(&self, spans: &[Span]) -> i64 {
         let gb = self.request["ResourceConfig"]["VolumeSizeInGB"]
             .as_i64()
@@ -140,29 +140,29 @@ impl Job {
     }
 }
 
-/// Everything there is.
+/// The whole state of the region.
 #[derive(Debug)]
 pub(crate) struct World {
     seed: u64,
     pub(crate) faults: Faults,
     pub(crate) quotas: InstanceQuotas,
-    /// CreateTrainingJob calls per second; `None` for no bound.
+    /// CreateTrainingJob calls per second; `None` for no limit.
     create_per_second: Option<f64>,
     launch_seconds: Option<f64>,
     dice: StdRng,
-    /// Faults that were done, by kind.
+    /// Faults injected so far, by kind.
     done: BTreeMap<&'static str, u64>,
     /// The account that callers' credentials belong to; the region's jobs are in [`ACCOUNT`].
     pub(crate) account: String,
-    /// Confirmed by whoever was asked.
+    /// Confirmed SNS subscriptions.
     pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
-    /// By account and name: another account's job of the same name is another job.
+    /// By account and name: a job of the same name in another account is a different job.
     by_name: BTreeMap<(String, String), usize>,
     alike: BTreeMap<u64, u64>,
     calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
-    /// Metrics of a job that were asked for and not read, because a fault came before.
+    /// Metrics requested for a job but not read, because a fault came first.
     pub(crate) metrics_unserved: BTreeMap<String, u64>,
     pub(crate) rates: RateCard,
 }
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Every job launches and downloads within the same time.
+    /// Gives every job the same launch and download time; `None` draws them.
     pub(crate) fn launching_within(self, seconds: Option<f64>) -> Self {
         Self {
             launch_seconds: seconds,
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Whether a fault of some probability happens now; counts it if so.
+    /// Rolls for a fault of the given probability, and counts it if it happens.
     pub(crate) fn happens(&mut self, share: f64, kind: &'static str) -> bool {
         let happens = share > 0.0 && self.dice.random_bool(share.clamp(0.0, 1.0));
         if happens {
@@ -211,7 +211,7 @@ impl World {
         happens
     }
 
-    /// Counts a call and says whether it is throttled.
+    /// Counts a call and returns whether it is throttled.
     pub(crate) fn throttles(&mut self, operation: &str, now: DateTime<Utc>) -> bool {
         let quota = quotas::per_second(operation, self.create_per_second);
         if !self
@@ -229,14 +229,14 @@ impl World {
         throttles
     }
 
-    /// What goes wrong with the next call, if anything.
+    /// The fault to inject into the next call, if any.
     pub(crate) fn call_fault(&mut self) -> Option<CallFault> {
         let fault = self.faults.on_call(self.dice.random())?;
         *self.done.entry(fault.name()).or_default() += 1;
         Some(fault)
     }
 
-    /// How late the next event comes, if it is late.
+    /// The delay of the next event, if it is delayed.
     pub(crate) fn delays_event(&mut self) -> Option<TimeDelta> {
         self.happens(self.faults.event_late, "late_event")
             .then(|| self.up_to(self.faults.event_late_seconds))
@@ -247,7 +247,7 @@ impl World {
         self.happens(self.faults.lost_reply, "done_then_500")
     }
 
-    /// Whether a create under a taken name is denied instead.
+    /// Whether a create with a name already in use is denied instead.
     pub(crate) fn denies_again(&mut self) -> bool {
         self.happens(self.faults.deny_again, "denied_again")
     }
@@ -267,8 +267,8 @@ impl World {
             .copied()
     }
 
-    /// Instances of a type that count against a quota: jobs that are not over, and on demand idle
-    /// warm pools too.
+    /// Instances of a type that count against a quota: those of unfinished jobs and, for on-demand,
+    /// of idle warm pools.
     pub(crate) fn in_use(&self, instance_type: &str, is_spot: bool, now: DateTime<Utc>) -> u32 {
         let is_there = |job: &&Job| {
             let is_busy = !job.timeline.is_over(now) || job.has_idle_pool(now);
@@ -294,13 +294,13 @@ impl World {
             .position(|job| is_own(job) && job.has_idle_pool(now) && job.matches(request))
     }
 
-    /// Forgets a job: its name is free again.
+    /// Forgets a job, which frees its name.
     pub(crate) fn delete(&mut self, name: &str) {
         self.by_name
             .remove(&(self.account.clone(), name.to_owned()));
     }
 
-    /// Creates a job whose request has passed the rules; its life is drawn here and now.
+    /// Creates a job whose request has passed the rules, and draws its life.
     pub(crate) fn create(&mut self, request: Value, now: DateTime<Utc>) -> Option<&Job> {
         let name = request["TrainingJobName"].as_str()?.to_owned();
         let groups = request::groups(&request);
@@ -382,7 +382,7 @@ impl World {
         }
     }
 
-    /// The idle pool that matches a request goes on as its instances; false when there is none.
+    /// Hands the idle pool that matches a request over to the new job; false when there is none.
     fn take_over_pool(&mut self, request: &Value, name: &str, now: DateTime<Utc>) -> bool {
         let pool = self.pool_for(request, now);
         let Some(left) = pool.and_then(|index| self.jobs.get_mut(index)) else {
@@ -395,7 +395,7 @@ impl World {
         true
     }
 
-    /// What becomes of a request: SageMaker drops some members without a word.
+    /// Drops members of a request without an error, as SageMaker does with some.
     fn dropped_silently(&mut self, mut request: Value) -> Value {
         if self.happens(self.faults.silent_drop, "silent_drop") {
             request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = Value::Null;
@@ -404,7 +404,7 @@ impl World {
         request
     }
 
-    /// How far a reading operation is behind.
+    /// Draws how far a read operation lags behind.
     fn lag(&mut self, is_lagging: bool) -> TimeDelta {
         if is_lagging {
             self.up_to(self.faults.lag_seconds)
@@ -424,12 +424,12 @@ impl World {
         bill
     }
 
-    /// A number from nothing to one less than `most`, drawn.
+    /// Draws a number below `most`.
     pub(crate) fn fewer_than(&mut self, most: usize) -> usize {
         self.dice.random_range(0..most)
     }
 
-    /// Some time, drawn.
+    /// Draws a duration of at most `seconds`.
     fn up_to(&mut self, seconds: f64) -> TimeDelta {
         clock::seconds((self.dice.random_range(0.2..=1.0) * seconds).round())
     }
@@ -449,8 +449,8 @@ impl World {
         Some(failure)
     }
 
-    /// Job names are random, lives must not be: the seed is what the job is, and how many like it
-    /// came before.
+    /// Job names are random, but lives must be reproducible: the seed is made of what the job is,
+    /// and how many like it came before.
     fn seed_for(
         &mut self,
         instance: &InstanceType,
@@ -466,7 +466,7 @@ impl World {
         hasher.finish()
     }
 
-    /// The region's own record: one entry per job, billed by its own arithmetic; and calls by
+    /// The region's own record: one entry per job, billed by its own arithmetic, and the calls by
     /// operation.
     pub(crate) fn record(&self, now: DateTime<Utc>) -> Value {
         let jobs: Vec<Value> = self

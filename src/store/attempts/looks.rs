@@ -1,4 +1,4 @@
-//! What a look at a job leaves behind when it decides nothing: it is made again later.
+//! Records job observations that lead to no decision; the job is polled again later.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
@@ -17,7 +17,8 @@ use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, retried, warm_pools};
 
 impl Store {
-    /// Compares what a running attempt asked for with what an event says it got; once.
+    /// Compares the settings that a running attempt requested with those that an event reports;
+    /// once.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn compare_settings(
         &self,
@@ -35,7 +36,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(()) };
-        // Of a plan that cannot be read there is an alarm already.
+        // A plan that cannot be read has already raised an alarm.
         let plan = stored::read::<TrialPlan>(row.plan, "trials", row.trial_id, "plan").ok();
         let Some((plan, request)) = plan
             .as_ref()
@@ -56,7 +57,7 @@ impl Store {
                 project_id: ProjectId(row.project_id),
                 experiment_id: ExperimentId(row.experiment_id),
                 trial_id: Some(trial),
-                kind: "trial.silent_drop".to_owned(),
+                kind: "trial.setting_ignored".to_owned(),
                 severity: "warning",
                 message: format!("{}: {difference}", plan.candidate),
             })
@@ -66,7 +67,7 @@ impl Store {
         Ok(())
     }
 
-    /// Nothing came of it yet: the attempt stays as it is, and is looked at again.
+    /// Postpones an attempt: nothing came of it yet, so it stays as it is and is polled again.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn postpone(
         &self,
@@ -97,7 +98,7 @@ impl Store {
         if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        // Said at first, and loudly when it lasts.
+        // Report the first wait, and raise an alarm when it lasts.
         if let Some(severity) = match attempt.postponed {
             0 => Some("info"),
             POSTPONED_ALARM => Some("alarm"),
@@ -110,8 +111,8 @@ impl Store {
         Ok(Applied::Done)
     }
 
-    /// Cancelled or refused while a create may have been under way: held, with its reservation,
-    /// until it is due.
+    /// Quarantines an attempt that was cancelled or refused while a create may have been under way:
+    /// it keeps its reservation until it is due.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn quarantine(
         &self,
@@ -146,8 +147,8 @@ impl Store {
         Ok(Applied::Done)
     }
 
-    /// Records what a look showed, for the next one at `at`. `absent`: looks in a row that have
-    /// found no job.
+    /// Records an observation and schedules the next one at `at`. `absent` counts consecutive
+    /// observations that found no job.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_look(
         &self,
@@ -179,7 +180,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         found_one(&done, "attempts", attempt.id)?;
-        // Its pool is looked after although its bill is waited for.
+        // The warm pool is tracked from now on, even while the job's bill is still pending.
         let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
         if let Some(ended_at) = over.and_then(|job| job.ended_at) {
             warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;

@@ -1,5 +1,5 @@
-//! Settling: the lines of a bill become rows of the ledger, and what they cost goes from reserved
-//! to spent, in the caller's transaction. What the lines are is the domain's business.
+//! Settlement: writes the lines of a bill to the ledger and moves their cost from reserved to
+//! settled, in the caller's transaction. The domain computes the lines.
 
 pub(in crate::store) use bakeoff_domain::money::bill::waits;
 
@@ -14,16 +14,17 @@ use crate::store::StoreError;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::{budget, prices};
 
-/// Spans without instances.
+/// Time spans without instances.
 pub(in crate::store) type Waits = Vec<(DateTime<Utc>, DateTime<Utc>)>;
 
-/// What is settled.
+/// What a settlement is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum What {
     Job,
     Pool,
-    /// The settlement's number: a stray may be settled again when it turns out to have run on.
-    Stray(i32),
+    /// Number of the settlement: an orphaned job may be settled again if it turns out to have run
+    /// on.
+    Orphan(i32),
 }
 
 impl What {
@@ -31,29 +32,29 @@ impl What {
         match self {
             Self::Job => "training",
             Self::Pool => "warm_pool",
-            Self::Stray(_) => "stray",
+            Self::Orphan(_) => "orphaned_job",
         }
     }
 
-    /// An attempt's volumes are lines of one component, whatever they belonged to: each has its own
-    /// range of parts.
+    /// All volumes of an attempt share one ledger component, so jobs, pools and orphans each get
+    /// their own range of part numbers.
     fn first_part(self, component: Component) -> i32 {
         match (self, component) {
-            (Self::Stray(number), Component::Training) => number * PARTS,
-            (Self::Stray(number), _) => (2 + number) * PARTS,
+            (Self::Orphan(number), Component::Training) => number * PARTS,
+            (Self::Orphan(number), _) => (2 + number) * PARTS,
             (Self::Pool, Component::Storage) => PARTS,
             _ => 0,
         }
     }
 }
 
-/// Lines that one settlement has at most: changes of price, and of the month, within the 28 days
-/// that a job can run.
+/// Maximum number of lines of one settlement: changes of price or of month within the 28 days that
+/// a job can run.
 const PARTS: i32 = 100;
 
-/// Locks the experiment's row, so that a change of price is applied either before or after what the
-/// caller books. As an UPDATE would, and no stronger: rows that refer to it have locked its key
-/// already.
+/// Locks the experiment's row, so that a price change is applied either before or after what the
+/// caller books. The lock is as strong as an UPDATE's and no stronger, because referring rows have
+/// already locked the key.
 pub(in crate::store) async fn lock(
     tx: &mut PgConnection,
     experiment: ExperimentId,
@@ -67,19 +68,19 @@ pub(in crate::store) async fn lock(
     Ok(())
 }
 
-/// What is booked at a settlement.
+/// Input of a settlement.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct Billed<'a> {
     pub(in crate::store) what: What,
     pub(in crate::store) usage: &'a Usage,
     pub(in crate::store) agreed: Agreed,
-    /// Given back; none where nothing was reserved for it.
+    /// The reservation to release; none if nothing was reserved.
     pub(in crate::store) held: Option<Usd>,
-    /// Its seconds are not SageMaker's own figure.
+    /// Whether the seconds are an estimate instead of SageMaker's own figure.
     pub(in crate::store) estimated: bool,
 }
 
-/// Books some usage and gives back what was held for it; returns what it cost.
+/// Books usage and releases its reservation; returns the cost.
 pub(in crate::store) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
@@ -98,8 +99,8 @@ pub(in crate::store) async fn settle(
     let tariffs = prices::tariffs(&mut *tx, account.project_id, &usage.region, kind).await?;
     let lines = bill::lines(usage, &tariffs.prices, &tariffs.rates, agreed);
     let total: Usd = lines.iter().map(|line| line.usd).sum();
-    // The budget's row first: its lock puts the ledger's rows in order, and a release comes before
-    // what it makes room for.
+    // The budget's row comes first: its lock orders the ledger's rows, so that a release precedes
+    // the reservations it makes room for.
     let given_back = held.unwrap_or(Usd::ZERO);
     let (experiment, project) = (account.experiment_id, account.project_id);
     budget::settle(tx, experiment, project, given_back, total).await?;

@@ -1,5 +1,5 @@
-//! The hard cap: reservations and settlements on the running totals of experiment and project,
-//! inside the caller's transaction. Lock order everywhere: experiment, then project.
+//! The hard budget cap: reservations and settlements change the running totals of experiment and
+//! project inside the caller's transaction. Lock order everywhere: experiment, then project.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -11,10 +11,9 @@ use crate::store::error::found_one;
 use crate::store::events::{self, NewEvent};
 use crate::store::money::ledger::Account;
 
-/// Takes `amount` out of both budgets; false (and nothing taken that the caller's rollback would
-/// not give back) when either has too little left, or the experiment is paused or over. The rows
-/// are locked by their own UPDATE, so concurrent reservations take their turns and the cap holds in
-/// every interleaving.
+/// Reserves `amount` in both budgets. False when either has too little left, or when the experiment
+/// is paused or over; the caller's rollback then undoes any partial change. Each UPDATE locks its
+/// row, so concurrent reservations take turns and the cap holds in every interleaving.
 pub(crate) async fn reserve(
     tx: &mut PgConnection,
     experiment: ExperimentId,
@@ -44,8 +43,8 @@ pub(crate) async fn reserve(
     Ok(within.rows_affected() == 1)
 }
 
-/// Something cost more than what was reserved for it: an alarm, and nothing more is started until a
-/// person has looked.
+/// Handles a cost above its reservation: raises an alarm and pauses the experiment until a person
+/// has checked.
 pub(crate) async fn over_reservation(
     tx: &mut PgConnection,
     account: &Account,
@@ -71,7 +70,7 @@ pub(crate) async fn over_reservation(
     events::insert(tx, &event, now).await
 }
 
-/// Money was spent that was never reserved: if that passes the budget, nothing more is started.
+/// Pauses the experiment if spending without a reservation has exceeded the budget.
 pub(crate) async fn pause_when_overdrawn(
     tx: &mut PgConnection,
     experiment: ExperimentId,
@@ -81,14 +80,14 @@ pub(crate) async fn pause_when_overdrawn(
         r#"UPDATE experiments SET paused_reason = $2
            WHERE id = $1 AND reserved_usd + settled_usd > budget_usd AND paused_reason IS NULL"#,
         experiment.0,
-        format!("{job_name} ran without a reservation, and the budget is overdrawn"),
+        format!("{job_name} ran without a reservation and overdrew the budget"),
     )
     .execute(tx)
     .await?;
     Ok(())
 }
 
-/// Gives a reservation back and books what it really cost.
+/// Releases a reservation and books the actual cost.
 pub(crate) async fn settle(
     tx: &mut PgConnection,
     experiment: ExperimentId,

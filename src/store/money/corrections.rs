@@ -1,5 +1,5 @@
-//! Corrections by hand: what a person knows of an attempt's bill, where SageMaker told nothing and
-//! an estimate was booked.
+//! Manual corrections: a person supplies an attempt's actual bill where SageMaker reported nothing
+//! and an estimate was booked.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
@@ -12,32 +12,33 @@ use crate::store::money::settled::{Part, settled_rows};
 use crate::store::money::{bill, budget, prices};
 use crate::store::{Store, StoreError, retried};
 
-/// What a person says of an attempt's bill.
+/// A person's statement of an attempt's bill.
 #[derive(Debug, Clone, Copy)]
 pub struct BilledByHand<'a> {
     pub project: ProjectId,
     pub attempt: AttemptId,
-    /// BillableTimeInSeconds, as AWS's bill has it.
+    /// BillableTimeInSeconds according to AWS's bill.
     pub billable_seconds: u64,
     pub reason: &'a str,
 }
 
-/// What became of a correction.
+/// The outcome of a correction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Corrected {
-    /// What it costs more, or less.
+    /// The change in cost, positive or negative.
     By(Usd),
-    /// There is no such attempt in the project.
+    /// The project has no such attempt.
     Unknown,
-    /// It runs, or never had instances: there is nothing to correct.
+    /// The attempt is still running or never had instances, so there is nothing to correct.
     NotSettled,
-    /// A part of it was booked when it was found to run on: its bill is what SageMaker said at
-    /// last.
+    /// Part of the attempt was booked as an orphaned job, because it was found to run on. Its bill
+    /// is SageMaker's last report.
     Followed,
 }
 
 impl Store {
-    /// Bills an attempt for other seconds than were booked, with an event that says why.
+    /// Bills an attempt for different seconds than were booked, with an event that gives the
+    /// reason.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn correct_billing(
         &self,
@@ -58,7 +59,7 @@ impl Store {
             r#"UPDATE attempts a SET billable_seconds = $3, billing_estimated = false
                FROM trials t
                WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
-                 AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id)
+                 AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.attempt_id = a.id)
                RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
                          t.region"#,
             said.attempt.0,
@@ -103,7 +104,7 @@ impl Store {
             kind: "trial.billing_corrected".to_owned(),
             severity: "warning",
             message: format!(
-                "{}: {} was billed {seconds} s, {total} to what was booked: {}",
+                "{}: {} was billed {seconds} s, a correction of {total}: {}",
                 row.candidate, row.job_name, said.reason
             ),
         };
@@ -112,10 +113,10 @@ impl Store {
         Ok(Corrected::By(total))
     }
 
-    /// Why there is nothing to correct.
+    /// Finds out why there is nothing to correct.
     async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
         let found = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM stray_jobs s WHERE s.attempt_id = a.id) AS "followed!" FROM attempts a
+            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s WHERE s.attempt_id = a.id) AS "followed!" FROM attempts a
                WHERE id = $1 AND project_id = $2"#,
             said.attempt.0,
             said.project.0,
@@ -128,7 +129,8 @@ impl Store {
     }
 }
 
-/// What the lines of a component come to beyond what is booked; none when nothing.
+/// The correction of one component: its current lines minus what is booked; none when they are
+/// equal.
 pub(in crate::store) fn correction(
     account: Account,
     part: &Part,

@@ -1,4 +1,4 @@
-//! The ledger: one row for each thing that happens to an attempt's money, each at most once.
+//! The ledger: one row for each change to an attempt's money, each written at most once.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
@@ -7,10 +7,9 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::api::LedgerEntryView;
 use crate::store::{Store, StoreError};
 
-/// Whose money it is.
+/// The attempt that money belongs to, with its price.
 #[derive(Debug, Clone, Copy)]
 pub struct Account {
     pub project_id: ProjectId,
@@ -20,18 +19,18 @@ pub struct Account {
     pub price_id: PriceId,
 }
 
-/// A row to be written.
+/// A new ledger row.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     /// `reserved`, `released`, `settled` or `adjusted`.
     pub(crate) kind: &'static str,
-    /// `training`, `cloudwatch`, `warm_pool`, `stray` or `storage`.
+    /// `training`, `cloudwatch`, `warm_pool`, `orphaned_job` or `storage`.
     pub(crate) component: &'static str,
     pub(crate) usd: Usd,
     pub(crate) quantity: i64,
     pub(crate) unit: &'static str,
     pub(crate) estimated: bool,
-    /// When what is settled was used.
+    /// Start and end of use, for settled usage.
     pub(crate) used: Option<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
@@ -49,7 +48,7 @@ impl Entry {
     }
 }
 
-/// Writes a row once: a second of its kind changes nothing.
+/// Writes a row. A second row of the same kind is an error.
 pub(crate) async fn write(
     tx: &mut PgConnection,
     account: &Account,
@@ -59,7 +58,7 @@ pub(crate) async fn write(
     write_part(tx, account, entry, 0, now).await
 }
 
-/// The same for what is settled in several parts.
+/// Like `write`, for one of several parts of a settlement.
 pub(crate) async fn write_part(
     tx: &mut PgConnection,
     account: &Account,
@@ -90,8 +89,8 @@ pub(crate) async fn write_part(
     )
     .execute(tx)
     .await?;
-    // The budgets have been told of it in the same transaction: they would count twice what is
-    // written once.
+    // The budgets were already changed in this transaction: without the rollback they would count
+    // the amount twice.
     if written.rows_affected() == 0 {
         return Err(StoreError::Twice {
             table: "ledger",
@@ -101,30 +100,48 @@ pub(crate) async fn write_part(
     Ok(())
 }
 
-/// What a trial has cost, as settled.
+/// A trial's cost, as settled.
 #[derive(Debug, Clone, Default)]
 pub struct TrialCost {
     pub training_usd: Usd,
     pub metrics_usd: Usd,
-    /// Volumes of its jobs and pools.
+    /// Volumes of the trial's jobs and pools.
     pub storage_usd: Usd,
-    /// Its warm pools, and strays.
+    /// The trial's warm pools and orphaned jobs.
     pub other_usd: Usd,
-    /// True while a part is an estimate.
+    /// True while part of the cost is an estimate.
     pub estimated: bool,
-    /// Whose jobs are in it: whatever was read of them before, they are over.
+    /// Attempts whose jobs are included. They are over, whatever was read about them earlier.
     pub settled: Vec<AttemptId>,
 }
 
+/// A stored ledger row.
+#[derive(Debug, Clone)]
+pub struct Written {
+    pub id: i64,
+    pub trial_id: TrialId,
+    pub attempt_id: AttemptId,
+    pub kind: String,
+    pub component: String,
+    pub usd: Usd,
+    pub quantity: i64,
+    pub unit: String,
+    pub price_id: Option<PriceId>,
+    pub estimated: bool,
+    pub used_from: Option<DateTime<Utc>>,
+    pub used_until: Option<DateTime<Utc>>,
+    pub recorded_at: DateTime<Utc>,
+}
+
 impl Store {
-    /// Rows of an experiment after an id, oldest first.
+    /// Ledger rows of an experiment after the given id, oldest first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn ledger(
         &self,
         experiment: ExperimentId,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<LedgerEntryView>, StoreError> {
+    ) -> Result<Vec<Written>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at,
                       used_from, used_until
@@ -137,7 +154,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| LedgerEntryView {
+            .map(|row| Written {
                 id: row.id,
                 trial_id: TrialId(row.trial_id),
                 attempt_id: AttemptId(row.attempt_id),
@@ -155,7 +172,7 @@ impl Store {
             .collect())
     }
 
-    /// Settled costs of all trials of an experiment, in one query.
+    /// Settled costs of all trials of the given experiments, in one query.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trial_costs(
         &self,
@@ -166,7 +183,7 @@ impl Store {
                       coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
-                      coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'stray')), 0) AS "other!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'orphaned_job')), 0) AS "other!: Decimal",
                       bool_or(estimated) AS "estimated!",
                       coalesce(array_agg(attempt_id) FILTER (WHERE component = 'training' AND kind = 'settled'), '{}')
                           AS "settled!: Vec<Uuid>"

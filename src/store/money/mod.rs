@@ -1,4 +1,5 @@
-//! Dollars in rows: prices, budgets, the ledger, what an attempt's end and a price's change write.
+//! Money in the database: prices, budgets, the ledger, and the effects of settlements and price
+//! changes.
 
 pub mod bill;
 pub mod budget;

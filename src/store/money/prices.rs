@@ -1,6 +1,6 @@
-//! Effective-dated prices: the shipped catalog, what AWS lists, and each project's own. Never
-//! overwritten; what is seen again is confirmed. What follows from a new one is in
-//! [`crate::store::money::repricing`].
+//! Effective-dated prices: the shipped catalog, AWS's list, and each project's own. Prices are
+//! never overwritten; a price that is seen again is confirmed. [`crate::store::money::repricing`]
+//! handles the effects of new prices.
 
 use bakeoff_domain::ids::{PriceId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -74,7 +74,7 @@ impl TryFrom<Row> for Rate {
     }
 }
 
-/// What is charged for something in one region, with its history.
+/// Prices and rates in one region, with their history.
 #[derive(Debug, Clone, Default)]
 pub struct Tariffs {
     pub prices: Vec<Price>,
@@ -90,8 +90,8 @@ impl Tariffs {
     }
 }
 
-/// Reads what a project pays in a region, instances of one type or of all named ones, inside the
-/// caller's transaction.
+/// Reads a project's prices in a region for the given instance types, and the related rates, inside
+/// the caller's transaction.
 pub(in crate::store) async fn tariffs(
     executor: impl PgExecutor<'_>,
     project: ProjectId,
@@ -125,8 +125,8 @@ pub(in crate::store) async fn tariffs(
 }
 
 impl Store {
-    /// Adds catalog or listed prices that are not there yet, and notes of the others that they were
-    /// seen again. Returns the places of the new ones.
+    /// Adds new catalog or listed prices, and marks the others as confirmed. Returns the indices of
+    /// the new ones.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_prices(
         &self,
@@ -184,7 +184,7 @@ impl Store {
             .collect())
     }
 
-    /// A project's own price. The same source on the same day again is a conflict.
+    /// Adds a project's own price. The same source on the same day is a conflict.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn insert_price(
         &self,
@@ -212,7 +212,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a project pays in a region for some instance types, and for what goes with them.
+    /// A project's prices in a region for the given instance types, and the related rates.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn tariffs(
         &self,
@@ -223,8 +223,8 @@ impl Store {
         tariffs(&self.pool, project, region, instance_types).await
     }
 
-    /// Every price that a project sees, with its history, by type and region; only of some types,
-    /// when given.
+    /// All prices visible to a project, with their history, by type and region; only of the given
+    /// types, if any.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_of(
         &self,
@@ -251,7 +251,7 @@ impl Store {
         .collect()
     }
 
-    /// The rates that are not of an instance type, with their history.
+    /// Rates that do not depend on an instance type, with their history.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn rates(
         &self,

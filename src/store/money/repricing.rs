@@ -1,6 +1,5 @@
-//! What a change of price does to what is there: which experiments depend on it, what of them is
-//! settled at another price, and the correction with its reason, in one transaction for each
-//! experiment.
+//! Effects of a price change: which experiments depend on it, what they have settled at another
+//! price, and the correction with its reason, in one transaction per experiment.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,6 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::api::RepricingView;
 use crate::store::error::found_one;
 use crate::store::events::{self, NewEvent};
 use crate::store::money::ledger::{self, Account, Entry};
@@ -21,13 +19,25 @@ use crate::store::money::{bill, budget};
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
-/// A price whose day has come and which has not been applied.
+/// The effect of a price change on an experiment.
+#[derive(Debug, Clone)]
+pub struct Repricing {
+    /// The prices that caused it.
+    pub price_ids: Vec<PriceId>,
+    pub reason: String,
+    /// Change in the settled amount, USD.
+    pub usd: Usd,
+    pub is_decided_anew: bool,
+    pub recorded_at: DateTime<Utc>,
+}
+
+/// A price that has taken effect but has not been applied yet.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub price_id: PriceId,
     project_id: Option<Uuid>,
     pub region: String,
-    /// Of training; storage has none.
+    /// Only for training; storage has none.
     pub instance_type: Option<String>,
 }
 
@@ -41,7 +51,7 @@ pub struct Dependent {
 }
 
 impl Dependent {
-    /// Whether a change is about it.
+    /// Whether a change affects this experiment.
     pub fn is_hit_by(&self, change: &Change) -> bool {
         change
             .project_id
@@ -54,8 +64,8 @@ impl Dependent {
     }
 }
 
-/// What an experiment's bill would be changed by: one entry for each attempt and component that is
-/// billed otherwise now.
+/// The correction of an experiment's bill: one entry for each attempt and component that is now
+/// billed differently.
 #[derive(Debug, Clone)]
 pub struct Correction {
     pub(in crate::store) account: Account,
@@ -66,25 +76,25 @@ pub struct Correction {
     pub(in crate::store) used: (DateTime<Utc>, DateTime<Utc>),
 }
 
-/// A recommendation, and the one that takes its place.
+/// A recommendation and its replacement.
 #[derive(Debug, Clone, Copy)]
 pub struct Revision<'a> {
     pub before: &'a Recommendation,
     pub after: &'a Recommendation,
 }
 
-/// What a change did to an experiment.
+/// The effect of price changes on an experiment.
 #[derive(Debug, Clone)]
 pub struct Effect {
     pub usd: Usd,
     pub attempts: BTreeSet<AttemptId>,
-    /// Those of the changes that something was billed at.
+    /// The changed prices that something was billed at.
     pub prices: BTreeSet<PriceId>,
     pub is_decided_anew: bool,
 }
 
 impl Store {
-    /// Prices that are to be applied; those that nothing depends on are done with at once.
+    /// Prices to be applied. Prices that nothing depends on are marked as applied at once.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_to_apply(
         &self,
@@ -120,8 +130,8 @@ impl Store {
         Ok(change.collect())
     }
 
-    /// Experiments after one that may use something whose price has changed, in the order of their
-    /// ids.
+    /// Experiments after the given one that may use something whose price has changed, ordered by
+    /// id.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn dependents(
         &self,
@@ -159,7 +169,8 @@ impl Store {
         Ok(dependent.collect())
     }
 
-    /// An experiment that some prices could not be applied to: it is tried again from a moment on.
+    /// Records that prices could not be applied to an experiment, to be retried from the given time
+    /// on.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricing_failed(
         &self,
@@ -179,7 +190,7 @@ impl Store {
         Ok(())
     }
 
-    /// Experiments that prices are to be applied to again, each with those prices.
+    /// Experiments to retry, each with the prices to be applied.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricings_to_retry(
         &self,
@@ -221,7 +232,7 @@ impl Store {
         Ok(all)
     }
 
-    /// What could not be applied is applied now.
+    /// Clears recorded failures that have now been applied.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn repricing_done(
         &self,
@@ -241,7 +252,7 @@ impl Store {
         Ok(())
     }
 
-    /// Everything that depends on some prices has been looked at.
+    /// Marks prices as applied once everything that depends on them has been checked.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_are_applied(
         &self,
@@ -259,9 +270,8 @@ impl Store {
         Ok(())
     }
 
-    /// Corrects what is settled, and puts another recommendation in the place of the one that there
-    /// was. Computed under the experiment's lock, where nothing is settled meanwhile; a second time
-    /// changes nothing.
+    /// Corrects what is settled, and replaces the recommendation. Computed under the experiment's
+    /// lock, so nothing is settled meanwhile; repeating it changes nothing.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn reprice(
         &self,
@@ -325,12 +335,9 @@ impl Store {
         Ok(true)
     }
 
-    /// What changes of price have done to an experiment, newest first.
+    /// Past effects of price changes on an experiment, newest first.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn repricings(
-        &self,
-        experiment: ExperimentId,
-    ) -> Result<Vec<RepricingView>, StoreError> {
+    pub async fn repricings(&self, experiment: ExperimentId) -> Result<Vec<Repricing>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT price_ids, reason, usd, recommendation_before IS NOT NULL AS "is_decided_anew!", recorded_at
                FROM repricings WHERE experiment_id = $1 ORDER BY recorded_at DESC LIMIT 100"#,
@@ -340,7 +347,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| RepricingView {
+            .map(|row| Repricing {
                 price_ids: row.price_ids.into_iter().map(PriceId).collect(),
                 reason: row.reason,
                 usd: Usd(row.usd),
@@ -373,7 +380,7 @@ async fn corrections(
     for row in rows {
         for part in row.parts(region, &tariffs)? {
             let usd = part.owed();
-            // What another price made of it is that one's correction.
+            // Differences caused by another price belong to that price's correction.
             let own = part.lines.iter().find(|line| {
                 changes
                     .iter()
@@ -402,7 +409,7 @@ async fn corrections(
     Ok(corrections)
 }
 
-/// Puts a recommendation in the place of another; false when that is not there any more. Under the
+/// Replaces a recommendation; false when the stored one is no longer the expected one. Requires the
 /// experiment's lock.
 async fn replace(
     tx: &mut PgConnection,
@@ -415,7 +422,7 @@ async fn replace(
     )
     .fetch_one(&mut *tx)
     .await?;
-    // Compared as read: figures that are printed again need not be the same to the last digit.
+    // Compare parsed values: figures that are printed again may differ in the last digit.
     let stored: Option<Recommendation> = stored
         .map(|value| stored::read(value, "experiments", experiment, "recommendation"))
         .transpose()?;
@@ -433,7 +440,7 @@ async fn replace(
     Ok(true)
 }
 
-/// Each correction of an attempt's component is a part of its own.
+/// Writes a correction to the ledger. Each correction of an attempt's component is a separate part.
 pub(in crate::store) async fn adjust(
     tx: &mut PgConnection,
     correction: &Correction,

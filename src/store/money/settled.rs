@@ -1,5 +1,4 @@
-//! What is settled of an experiment, and what its lines would be at the prices of this moment: what
-//! corrections rest on.
+//! Settled attempts of an experiment, and their lines at current prices: the basis for corrections.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId};
 use bakeoff_domain::money::Usd;
@@ -15,7 +14,7 @@ use crate::store::StoreError;
 use crate::store::money::prices::Tariffs;
 use crate::store::{error, stored};
 
-/// An attempt that is settled, with what its pool was kept for and what is booked so far.
+/// A settled attempt, with how long its pool was kept and what is booked so far.
 pub(in crate::store) struct SettledRow {
     pub(in crate::store) id: Uuid,
     pub(in crate::store) trial_id: Uuid,
@@ -38,7 +37,8 @@ pub(in crate::store) struct SettledRow {
 }
 
 impl SettledRow {
-    /// A count that is no count is not taken for nothing: what is booked would be corrected to it.
+    /// Converts a count. An invalid count is an error, not zero: otherwise the booked amount would
+    /// be corrected to it.
     fn count<T: TryFrom<i64>>(&self, value: i64, column: &'static str) -> Result<T, StoreError> {
         error::count(value, "attempts", self.id, column)
     }
@@ -84,7 +84,7 @@ impl SettledRow {
         }))
     }
 
-    /// What its lines are now, by component, beside what is booked.
+    /// The current lines by component, with what is booked.
     pub(in crate::store) fn parts(
         &self,
         region: &str,
@@ -121,31 +121,32 @@ impl SettledRow {
     }
 }
 
-/// One component of what an attempt cost.
+/// One component of an attempt's cost.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Part {
     pub(in crate::store) component: &'static str,
-    /// As they are now.
+    /// The lines at current prices.
     pub(in crate::store) lines: Vec<Line>,
     pub(in crate::store) booked: Usd,
 }
 
 impl Part {
-    /// What it comes to beyond what is booked.
+    /// What the lines cost beyond what is booked.
     pub(in crate::store) fn owed(&self) -> Usd {
         self.lines.iter().map(|line| line.usd).sum::<Usd>() - self.booked
     }
 }
 
-/// Settled attempts of an experiment with what is booked of each: of some types, or one.
+/// Settled attempts of an experiment with what is booked for each: only of the given types, or one
+/// attempt.
 pub(in crate::store) async fn settled_rows(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     types: Option<&[String]>,
     attempt: Option<AttemptId>,
 ) -> Result<Vec<SettledRow>, StoreError> {
-    // Volumes of strays (parts from 200) stay as they were booked: when they ran is not known well
-    // enough.
+    // Volumes of orphaned jobs (parts from 200) keep their booked amount, because the time they ran
+    // is not known precisely enough.
     Ok(sqlx::query_as!(
         SettledRow,
         r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,

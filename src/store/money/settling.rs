@@ -1,6 +1,6 @@
-//! The end of an attempt: what it cost goes from reserved to spent, and its trial ends or is queued
-//! again, in one transaction fenced by the lease token. It writes no metrics: money must not wait
-//! for them.
+//! The end of an attempt: its cost moves from reserved to settled, and its trial ends or is queued
+//! again, in one transaction fenced by the lease token. No metrics are written here, because
+//! settling must not wait for them.
 
 use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
 use bakeoff_domain::lifecycle::state::TrialState;
@@ -18,15 +18,15 @@ use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, events, retried, warm_pools};
 
-/// How an attempt ends, and what comes after it.
+/// How an attempt ends, and what follows.
 #[derive(Debug, Clone, Copy)]
 pub struct Settlement<'a> {
     pub ending: &'a Ending,
-    /// Its own job, as the last look found it.
+    /// The attempt's own job, as last observed.
     pub seen: Option<&'a ObservedJob>,
-    /// When the trial is tried again; none when it is over.
+    /// When the trial is retried; none when it is over.
     pub again_at: Option<DateTime<Utc>>,
-    /// When its metrics are read for the last time.
+    /// When the attempt's metrics are read for the last time.
     pub metrics_at: DateTime<Utc>,
 }
 
@@ -73,13 +73,13 @@ impl Store {
             warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
         }
-        // The experiment's row is locked before the trial's, as everywhere.
+        // The usual lock order: the experiment's row before the trial's.
         let due = Due::because(due_at, &ending.reason);
         if !fenced(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         if ran.is_none() {
-            // Nothing would be booked, and nothing given back, of a trial that is over.
+            // Otherwise a trial would end with nothing booked and nothing released.
             return Err(StoreError::Missing {
                 table: "attempts",
                 id: attempt.id.to_string(),
@@ -104,7 +104,7 @@ impl Store {
 
 /// How long an attempt's job ran.
 struct Ran {
-    /// None when it never did.
+    /// None when it never started.
     started_at: Option<DateTime<Utc>>,
     ended_at: DateTime<Utc>,
     /// TrainingTimeInSeconds.
@@ -112,7 +112,7 @@ struct Ran {
     waits: Waits,
 }
 
-/// Ends the attempt's row; none when it was settled already.
+/// Ends the attempt's row; none when it was already settled.
 async fn end(
     tx: &mut PgConnection,
     attempt: &Attempt,
@@ -155,7 +155,8 @@ async fn end(
     }))
 }
 
-/// What bounds retries: a shortage of room is counted apart from attempts that came to nothing.
+/// Counters that limit retries: shortages of quota or capacity are counted separately from failed
+/// attempts.
 async fn count_failure(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -176,9 +177,9 @@ async fn count_failure(
     Ok(())
 }
 
-/// The money of an ended attempt: the job's part is settled and released now; the metrics' part
-/// with the last read, or now when there is nothing to read. What is to be said when it cost more
-/// than was held.
+/// Books the money of an ended attempt: the job's part is settled and released now, the metrics'
+/// part with the last read, or now when there is nothing to read. Returns an alarm message if the
+/// cost exceeded the reservation.
 async fn book(
     tx: &mut PgConnection,
     trial: &Claimed,

@@ -1,5 +1,5 @@
-//! What was spent, added up from the ledger by day, experiment, trial or component: of what was
-//! used within a span.
+//! Spending, summed from the ledger by day, experiment, trial or component, for usage within a time
+//! span.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
@@ -9,18 +9,18 @@ use uuid::Uuid;
 
 use crate::store::{Store, StoreError};
 
-/// What rows are added up by.
+/// How rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// Of UTC.
+    /// By UTC day.
     Day,
     Experiment,
     Trial,
-    /// All together.
+    /// All rows together.
     Project,
 }
 
-/// Which rows.
+/// Which rows to include.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     pub project: ProjectId,
@@ -29,7 +29,7 @@ pub struct Span {
     pub until: DateTime<Utc>,
 }
 
-/// What was spent on one component within a group.
+/// Spending on one component within a group.
 #[derive(Debug, Clone)]
 pub struct Spent {
     pub day: Option<DateTime<Utc>>,
@@ -40,7 +40,7 @@ pub struct Spent {
     pub estimated: bool,
 }
 
-/// What spot saved within a group.
+/// Savings through spot within a group.
 #[derive(Debug, Clone)]
 pub struct Saved {
     pub day: Option<DateTime<Utc>>,
@@ -50,8 +50,8 @@ pub struct Saved {
 }
 
 impl Store {
-    /// A row that was used over several days counts on each by its time there, and outside the span
-    /// not at all.
+    /// Spending by group and component. Usage over several days is split between them by time;
+    /// usage outside the span is not counted.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn spent(&self, span: &Span, by: By, limit: i64) -> Result<Vec<Spent>, StoreError> {
         let rows = sqlx::query!(
@@ -93,8 +93,8 @@ impl Store {
         Ok(spent.collect())
     }
 
-    /// What managed spot did not bill of the time that ended attempts trained, at their price; on
-    /// the day of their end.
+    /// Savings of ended attempts through managed spot: the training time that was not billed, at
+    /// their price, counted on the day they ended.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn saved_by_spot(&self, span: &Span, by: By) -> Result<Vec<Saved>, StoreError> {
         let rows = sqlx::query!(

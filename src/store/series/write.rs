@@ -1,4 +1,4 @@
-//! Writing points: in order in one statement, or merged with what is there.
+//! Writing points: in order, in one statement; or merged with existing points.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use sqlx::{PgConnection, PgExecutor};
 use crate::store::series::Again;
 use crate::store::{StoreError, compaction};
 
-/// By key, each once; the first of equals stays.
+/// Points sorted by key without duplicates; the first of equal keys is kept.
 pub(in crate::store) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
     let stored = |point: &Point| {
         let series = ids.get(point.name).copied()?;
@@ -28,12 +28,13 @@ pub(in crate::store) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint
     points
 }
 
-/// One field of all rows, as UNNEST takes them.
+/// One field of all rows, as an array for UNNEST.
 fn column<T, U>(rows: &[T], of: impl Fn(&T) -> U) -> Vec<U> {
     rows.iter().map(of).collect()
 }
 
-/// Points, what they add to buckets and what series gain, in one statement. The points must be new.
+/// Writes points, their rollups and the gains of their series in one statement. The points must be
+/// new.
 pub(super) async fn write(
     executor: impl PgExecutor<'_>,
     points: &[StoredPoint],
@@ -97,7 +98,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Points that may be there already, or late, or of a compacted series; returns how many were new.
+/// Merges points that may already exist, be late, or belong to a compacted series; returns how many
+/// were new.
 pub(in crate::store) async fn merge(
     tx: &mut PgConnection,
     points: &[StoredPoint],
@@ -167,7 +169,7 @@ pub(super) async fn insert_new(
     Ok(fresh)
 }
 
-/// New values for points that are there; returns the buckets that they lie in.
+/// Replaces the values of existing points; returns the affected buckets.
 pub(super) async fn replace(
     tx: &mut PgConnection,
     points: &[StoredPoint],
@@ -195,7 +197,7 @@ pub(super) async fn replace(
     Ok(buckets)
 }
 
-/// Computes some buckets anew from their points.
+/// Recomputes the given buckets from their points.
 pub(super) async fn roll_again(
     tx: &mut PgConnection,
     buckets: &[(i32, DateTime<Utc>)],
@@ -235,7 +237,7 @@ pub(super) async fn roll_again(
         })
         .collect();
     let (rolls, gains) = roll_up(&points);
-    // They are counted already; only the latest value may be another.
+    // The points are already counted; only the latest value may change.
     let gains: Vec<Gain> = gains
         .into_iter()
         .map(|gain| Gain {

@@ -1,4 +1,4 @@
-//! What SQL reads of a trial's plan, as columns of its row.
+//! Columns derived from a trial's plan, for use in SQL.
 
 use bakeoff_domain::money::price::PriceStatus;
 use bakeoff_planner::plan::TrialPlan;
@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use crate::store::{StoreError, stored};
 
-/// The columns that follow from a plan.
+/// The columns derived from a plan.
 #[derive(Debug)]
 pub(in crate::store) struct PlanColumns {
     pub(in crate::store) plan: Value,
     pub(in crate::store) is_price_estimated: bool,
-    /// Nothing of a trial that cannot be run.
+    /// Zero for a trial that cannot run.
     pub(in crate::store) volume_gb: i32,
     pub(in crate::store) keep_alive_seconds: Option<i32>,
     pub(in crate::store) checkpoint_s3_uri: Option<String>,
     pub(in crate::store) checkpoint_local_path: Option<String>,
     pub(in crate::store) checkpoint_interval_seconds: Option<i32>,
     pub(in crate::store) metrics: Value,
-    /// The longest that one instance of its job is billed, where a worst case says so.
+    /// The longest that one instance of its job can be billed, if the plan has a worst case.
     pub(in crate::store) billed_seconds_max: Option<i64>,
 }
 
@@ -55,6 +55,6 @@ impl PlanColumns {
 
 fn integer<T, U: TryFrom<T>>(value: T) -> Result<U, StoreError> {
     U::try_from(value).map_err(|_| StoreError::Refused {
-        what: "a number of the plan is too large".to_owned(),
+        what: "a number in the plan is too large".to_owned(),
     })
 }

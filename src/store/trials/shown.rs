@@ -1,4 +1,4 @@
-//! Trials as they are shown: with what their plan says, and without the request that is in it.
+//! Trials for display, with their attempts.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
@@ -6,21 +6,22 @@ use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::store::error;
 use crate::store::stored;
-use crate::store::trials::{Attempt, AttemptRow, count};
+use crate::store::trials::{Attempt, AttemptRow};
 use crate::store::{Store, StoreError};
 
-/// A trial for the API, with its attempts: the plan goes through unread.
+/// A trial for the API, with its attempts.
 #[derive(Debug)]
 pub struct ShownTrial {
     pub id: TrialId,
     pub experiment_id: ExperimentId,
     pub state: TrialState,
     pub reason: Option<String>,
-    pub plan: Box<RawValue>,
+    /// Empty when this program cannot read it.
+    pub plan: Option<TrialPlan>,
     pub is_spot: bool,
     pub instance_count: u32,
     /// Zero without checkpoints.
@@ -48,17 +49,24 @@ impl TryFrom<HeadRow> for ShownTrial {
     type Error = StoreError;
 
     fn try_from(row: HeadRow) -> Result<Self, StoreError> {
-        let plan = row.plan.as_deref().and_then(shown);
+        let plan = row
+            .plan
+            .and_then(|plan| stored::read_text(&plan, "trials", row.id, "plan").ok());
         Ok(Self {
             id: TrialId(row.id),
             experiment_id: ExperimentId(row.experiment_id),
             state: TrialState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("trials", row.id, "state"))?,
             reason: row.reason,
-            plan: plan.ok_or_else(|| StoreError::corrupt("trials", row.id, "plan"))?,
+            plan,
             is_spot: row.purchase_option == PurchaseOption::Spot.as_str(),
-            instance_count: count(row.instance_count),
-            checkpoint_seconds: row.checkpoint_seconds.map_or(0, count),
+            instance_count: error::count(row.instance_count, "trials", row.id, "instance_count")?,
+            checkpoint_seconds: error::count(
+                row.checkpoint_seconds.unwrap_or(0),
+                "trials",
+                row.id,
+                "checkpoint_interval_seconds",
+            )?,
             created_at: row.created_at,
             ended_at: row.ended_at,
             attempts: Vec::new(),
@@ -66,19 +74,8 @@ impl TryFrom<HeadRow> for ShownTrial {
     }
 }
 
-/// A plan without its version, unread if it is of the newest; as it is if it cannot be read.
-fn shown(stored: &str) -> Option<Box<RawValue>> {
-    let newest = stored::without_version::<TrialPlan>(stored);
-    let upgraded = || {
-        let plan: TrialPlan = stored::read_text(stored, "trials", "", "plan").ok()?;
-        serde_json::to_string(&plan).ok()
-    };
-    let shown = newest.or_else(upgraded);
-    RawValue::from_string(shown.unwrap_or_else(|| stored.to_owned())).ok()
-}
-
 impl Store {
-    /// Trials of an experiment, or one, as they are shown, without attempts.
+    /// Trials for display, without attempts: one, or all of an experiment.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn heads(
         &self,
@@ -103,7 +100,7 @@ impl Store {
         .collect()
     }
 
-    /// A trial as it is shown, with its attempts: one query, and the plan is not parsed.
+    /// A trial for display, with its attempts, in one query.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn shown_trial(
         &self,
@@ -131,25 +128,25 @@ impl Store {
         .await?;
         let mut rows = rows.into_iter();
         let Some(mut first) = rows.next() else {
-            // Nothing was attempted.
+            // No attempts yet.
             return Ok(self.heads(project, Some(id), None).await?.pop());
         };
         let mut shown = ShownTrial::try_from(first.head())?;
         for row in std::iter::once(first).chain(rows) {
-            shown.attempts.push(row.attempt().try_into()?);
+            shown.attempts.push(row.attempt().shown()?);
         }
         Ok(Some(shown))
     }
 }
 
-/// A trial beside one of its attempts.
+/// A trial joined with one of its attempts.
 struct ShownRow {
     experiment_id: Uuid,
     trial_state: String,
     reason: Option<String>,
     purchase_option: String,
     instance_count: i32,
-    /// With the first attempt only.
+    /// Only in the row of the first attempt.
     plan: Option<String>,
     checkpoint_seconds: Option<i32>,
     created_at: DateTime<Utc>,
@@ -184,7 +181,7 @@ struct ShownRow {
 }
 
 impl ShownRow {
-    /// The trial without attempts; takes the plan.
+    /// The trial without attempts. Moves the plan out of the row.
     fn head(&mut self) -> HeadRow {
         HeadRow {
             id: self.trial_id,

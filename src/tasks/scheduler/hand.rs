@@ -1,13 +1,13 @@
-//! One claimed trial in a scheduler's hand: look, and carry out what is decided.
+//! Works on one claimed trial: looks, and carries out the decision.
 
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
-use bakeoff_domain::lifecycle::queue::Lane;
-use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::lifecycle::queue::QuotaPool;
+use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::money::bill;
-use bakeoff_domain::money::budget::{Purse, Shortfall, shortfall};
+use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{self, WorstCase};
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -27,28 +27,27 @@ use crate::store::money::settling::Settlement;
 use crate::store::trials::{Attempt, Claimed};
 use crate::{crash, ids};
 
-/// What is known in the middle of a claim.
+/// The state in the course of one claim.
 pub(super) struct Hand<'a> {
     pub(super) app: &'a App,
     pub(super) trial: &'a Claimed,
     pub(super) attempt: Option<Attempt>,
     pub(super) seen: Seen,
     pub(super) held_since: &'a HeldSince,
-    /// The attempt that this very claim has planned: nobody else can have sent its create.
+    /// The attempt planned by this very claim: no other process can have sent its create.
     pub(super) planned_here: Option<AttemptId>,
 }
 
 impl Hand<'_> {
     pub(super) fn facts(&self) -> Option<AttemptFacts> {
         self.attempt.as_ref().map(|attempt| AttemptFacts {
-            state: attempt.state,
+            phase: attempt.phase,
             failures: self.trial.failures,
             over_quota: self.trial.over_quota,
             no_capacity: self.trial.no_capacity,
             give_up_at: self.trial.give_up_at,
             longest_billed_seconds: self.trial.billed_seconds_max,
             marker: attempt.id.to_string(),
-            quarantine_until: attempt.quarantine_until,
             absent: attempt.absent,
             postponed: attempt.postponed,
             may_be_under_way: self.planned_here != Some(attempt.id),
@@ -69,7 +68,7 @@ impl Hand<'_> {
         };
     }
 
-    /// At the first look, and only for a sample. What cannot be asked is not asked again.
+    /// Checks tags at the first look, and only for a sample of jobs. A failed read is not repeated.
     async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
         let plan = self.trial.plan.as_ref();
         let Some(request) = plan.and_then(|plan| plan.request.as_ref()) else {
@@ -85,10 +84,10 @@ impl Hand<'_> {
             && let Err(error) = self
                 .app
                 .store
-                .record_silent_drop(self.trial, &missing, self.app.clock.now())
+                .record_ignored_setting(self.trial, &missing, self.app.clock.now())
                 .await
         {
-            tracing::info!(%error, trial = %self.trial.id, "missing tags could not be reported");
+            tracing::info!(%error, trial = %self.trial.id, "reporting missing tags failed");
         }
     }
 
@@ -99,7 +98,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Acts and applies. True when the same claim has a next step.
+    /// Acts and applies. True if the same claim has a next step.
     pub(super) async fn carry_out(
         &mut self,
         decision: Decision,
@@ -114,7 +113,9 @@ impl Hand<'_> {
             (Decision::LookAgain { at }, Some(attempt)) => {
                 let absent = match self.seen {
                     Seen::Absent => attempt.absent + 1,
-                    Seen::NotLooked | Seen::Job(_) | Seen::NoAnswer(_) => 0,
+                    Seen::Job(_) => 0,
+                    // No answer says nothing against what earlier looks found.
+                    Seen::NotLooked | Seen::NoAnswer(_) => attempt.absent,
                 };
                 store
                     .record_look(self.trial, &attempt, self.job(), absent, at, now)
@@ -122,7 +123,7 @@ impl Hand<'_> {
                 Ok(false)
             }
             (Decision::Quarantine { until }, Some(attempt)) => {
-                let why = "cancelled; waiting until it is certain that no job exists";
+                let why = "cancelled; waiting to confirm that no job exists";
                 store
                     .quarantine(self.trial, &attempt, Due::because(until, why), now)
                     .await?;
@@ -159,8 +160,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Price and worst case are those of this moment: a trial may have waited long, and a retry may
-    /// come days later.
+    /// Plans an attempt with the current price and worst case: a trial may have waited long, and a
+    /// retry may come days later.
     async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let Some(mut plan) = self.trial.plan.clone() else {
             self.app
@@ -182,13 +183,13 @@ impl Hand<'_> {
                 .store
                 .refuse(
                     self.trial,
-                    "its price is unknown: its cost cannot be bounded",
+                    "its price is unknown, so its cost cannot be bounded; set one with PUT /v1/prices and start a new experiment",
                     now,
                 )
                 .await?;
             return Ok(false);
         };
-        // What its weights and data take was worked out with the plan.
+        // The transfer time of its weights and data was computed with the plan.
         let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
         let spacing = self.app.settings.metrics_spacing();
         let worst =
@@ -229,7 +230,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Read after the refusal, so money may have come back meanwhile: then the next claim finds it.
+    /// The budget is read after the refusal, so money may have been released meanwhile; the next
+    /// claim finds it.
     async fn wait_for_budget(
         &self,
         worst: &WorstCase,
@@ -251,12 +253,12 @@ impl Hand<'_> {
             | ExperimentState::Failed
             | ExperimentState::Cancelled => Some("cancelled"),
         };
-        let own = Purse {
+        let own = Balance {
             budget_usd: Some(experiment.budget_usd),
             reserved_usd: experiment.reserved_usd,
             settled_usd: experiment.settled_usd,
         };
-        let shared = Purse {
+        let shared = Balance {
             budget_usd: project.budget_usd,
             reserved_usd: project.reserved_usd,
             settled_usd: project.settled_usd,
@@ -275,9 +277,9 @@ impl Hand<'_> {
         Ok(false)
     }
 
-    /// The request of this attempt, with what its script needs to push metrics.
+    /// The request of this attempt, including what its script needs to push metrics.
     fn request(&self, attempt: &Attempt) -> Result<TrainingJobRequest, StoreError> {
-        // An attempt is planned only from a request; without one the lease runs out, and the log
+        // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
         let plan = self.trial.plan.as_ref();
         let Some(template) = plan.and_then(|plan| plan.request.as_ref()) else {
@@ -304,7 +306,8 @@ impl Hand<'_> {
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        // It may have been sent before: what came of that is adopted, else the trial is parked.
+        // The create may have been sent before: adopt its job if there is one, otherwise park the
+        // trial.
         if self.trial.plan.is_none() {
             let until = now + self.app.settings.policy.quarantine;
             let due = Due::because(until, UNREADABLE);
@@ -329,7 +332,7 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         }
-        // Fencing cannot reach AWS: a create is sent only while the lease is certainly still ours.
+        // Fencing cannot reach AWS: send a create only while the lease is certainly still ours.
         if self.held_since.elapsed() * 2 > self.app.settings.lease {
             self.app.store.release_lease(self.trial, now, None).await?;
             return Ok(false);
@@ -359,8 +362,7 @@ impl Hand<'_> {
                 Ok(false)
             }
             AfterCreate::Hold { until, why } => {
-                let why =
-                    format!("{why}; waiting until it is certain that no earlier create arrives");
+                let why = format!("{why}; waiting to confirm that no earlier create arrives");
                 self.app
                     .store
                     .quarantine(self.trial, attempt, Due::because(until, &why), now)
@@ -373,30 +375,30 @@ impl Hand<'_> {
         }
     }
 
-    /// One job of a trial at a time. What cannot be stopped or looked at within
-    /// [`EARLIER_JOB_HOLDS`] has raised its alarm, and the trial goes on without it.
+    /// Only one job of a trial runs at a time. An earlier job that cannot be stopped or described
+    /// within [`EARLIER_JOB_HOLDS`] has raised its alarm, and the trial continues without it.
     async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
         self.app
             .store
-            .has_unsettled_stray(self.trial.id, now - EARLIER_JOB_HOLDS)
+            .has_unsettled_orphan(self.trial.id, now - EARLIER_JOB_HOLDS)
             .await
     }
 
-    /// Why nothing may be created at this moment, whoever asks for it, and when to try again.
+    /// Why no job may be created now, whatever requests it, and when to try again.
     async fn is_held_back(
         &self,
         now: DateTime<Utc>,
     ) -> Result<Option<(DateTime<Utc>, String)>, StoreError> {
         let soon = now + self.app.settings.policy.poll;
         if !self.app.fence.may_act(now) {
-            let why = "held back: it is not certain that this database is the installation's own";
+            let why = "held back: this database may be a copy; the fence is not confirmed";
             return Ok(Some((soon, why.to_owned())));
         }
-        // In another account it would run where nobody looks.
+        // In another account the job would run unwatched.
         if let Err(error) = crate::tasks::confirm_account(self.app).await? {
             return Ok(Some((soon, format!("held back: {error}"))));
         }
-        // A create that may have been sent already is repeated in any case: its job must be found.
+        // Repeat a create that may already have been sent in any case: its job must be found.
         let is_fresh = self.planned_here.is_some();
         Ok((is_fresh && self.has_earlier_job(now).await?).then(|| (soon, EARLIER_JOB.to_owned())))
     }
@@ -407,7 +409,7 @@ impl Hand<'_> {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let settings = &self.app.settings;
-        // Launching and warming up tell nothing.
+        // Launching and warming up produce no useful metrics.
         let metrics_at = settings
             .metrics_interval
             .map(|interval| settings.metrics_slot(now + interval * 2));
@@ -422,18 +424,19 @@ impl Hand<'_> {
             .record_running(self.trial, attempt, due_at, metrics_at, now)
             .await?;
         crash::point("after_running");
-        // The job runs, and the trial has passed on: whoever has it adopts the job, unless it is
-        // over. Then we alone know of it.
-        if applied == Applied::Stale && self.app.store.record_stray(&attempt.job_name, now).await? {
+        // The job runs, but another holder has moved the trial on. That holder adopts the job,
+        // unless the attempt is over: then only this process knows of the job.
+        if applied == Applied::Stale && self.app.store.record_orphan(&attempt.job_name, now).await?
+        {
             tracing::error!(
                 job = attempt.job_name,
-                "a create arrived after its attempt was over; the job is stopped"
+                "create succeeded after its attempt had ended; stopping the job"
             );
         }
         Ok(false)
     }
 
-    /// A refusal for the quota holds its lane, whoever waits in it.
+    /// A refusal for the quota holds back its quota pool, for every trial waiting in it.
     async fn learn_of_quota(
         &self,
         reply: &Result<(), AwsError>,
@@ -442,16 +445,19 @@ impl Hand<'_> {
         let Err(AwsError::LimitExceeded(_)) = reply else {
             return Ok(());
         };
-        let lane = Lane {
+        let quota_pool = QuotaPool {
             instance_type: self.trial.instance_type.clone(),
             option: self.trial.purchase_option,
         };
         let policy = &self.app.settings.policy;
-        let until = now + policy.backoff_after(self.trial.over_quota, &lane.instance_type);
-        self.app.store.hold_lane(&lane, until, now).await
+        let until = now + policy.backoff_after(self.trial.over_quota, &quota_pool.instance_type);
+        self.app
+            .store
+            .hold_quota_pool(&quota_pool, until, now)
+            .await
     }
 
-    /// A stop that fails is asked for again soon; one that was taken is looked at when it should be
+    /// A failed stop is retried soon; after an accepted one, the job is polled when it should be
     /// over.
     async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
@@ -459,10 +465,10 @@ impl Hand<'_> {
             at = now + self.app.settings.policy.poll;
             tracing::error!(
                 job = attempt.job_name,
-                "not stopped: this database may be a copy of the installation's"
+                "not stopped: this database may be a copy; the fence is not confirmed"
             );
         } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
-            tracing::info!(%error, job = attempt.job_name, "a stop was not accepted; asking again");
+            tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
         }
         self.app
@@ -479,7 +485,8 @@ impl Hand<'_> {
         again_at: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        // An attempt without a job of its own learns nothing from somebody else's of that name.
+        // An attempt without a job of its own must not take data from somebody else's job of that
+        // name.
         let job = ending.billable_seconds.and(self.job());
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
         let metrics_at = self
@@ -502,7 +509,7 @@ impl Hand<'_> {
     }
 }
 
-/// An attempt as it has just been committed.
+/// An attempt as it was just committed.
 fn planned(
     trial: &Claimed,
     id: AttemptId,
@@ -521,7 +528,7 @@ fn planned(
         usd_per_hour: price.usd_per_hour,
         reserved_training_usd: worst.training_usd,
         reserved_metrics_usd: worst.metrics_usd,
-        quarantine_until: None,
+        phase: AttemptPhase::Planned,
         absent: 0,
         postponed: 0,
         job_status: None,

@@ -1,6 +1,6 @@
-//! What metrics cost: writing them, reading them, keeping them, beside a bare server on the same
-//! tables and the same Postgres, in alternated rounds. Ratios of medians; the absolute figures are
-//! of this machine at that moment.
+//! What metrics cost: writing, reading and storing them, compared with a bare server on the same
+//! tables and the same Postgres, in alternating rounds. Reports ratios of medians; the absolute
+//! figures hold only for this machine at that moment.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use super::{HOUR_OF_TOKENS, round};
 
 const ROUNDS: usize = 7;
 const CONNECTIONS: usize = 4;
-/// Lines of ten metrics: a thousand points.
+/// Lines per batch, with ten metrics each: a thousand points.
 const LINES_OF_BATCH: i64 = 100;
-/// Batches that each connection sends in a round.
+/// Batches that each connection sends per round.
 const BATCHES: i64 = 60;
 const TRIALS: u32 = 10_000;
 const READ_FOR: Duration = Duration::from_secs(4);
 const HISTORY_POINTS: i64 = 100_000;
-/// 2026-11-10: in the past on the domain clock of the bench.
+/// 2026-11-10, which is in the past on the bench's domain clock.
 const EPOCH: i64 = 1_794_268_800;
 
-/// In the order in which they are measured: storage first, on empty tables, where only what the
-/// service has written is.
+/// In the order of measurement: storage first, on empty tables that hold only what the service has
+/// written.
 pub(super) const PARTS: [&str; 5] = [
     "storage",
     "ingest",
@@ -59,8 +59,8 @@ pub(super) fn measure(parts: &[&str]) -> Result<Value, String> {
     Ok(figures)
 }
 
-/// Ten thousand that have ended, with their metrics read and settled: what is measured is reading
-/// alone.
+/// Creates ten thousand trials that have ended, with their metrics read and settled, so that only
+/// reading is measured.
 fn make_trials(rig: &Rig) -> Result<(), String> {
     rig.submit(TRIALS, HOUR_OF_TOKENS / 10, 7200)?;
     rig.wait(
@@ -95,7 +95,7 @@ fn real(count: usize) -> f64 {
     count as f64
 }
 
-/// One batch of a script that reports ten metrics a step, every second.
+/// One batch of a script that reports ten metrics per step, one step per second.
 fn batch(number: i64) -> String {
     use std::fmt::Write;
     let mut body = String::new();
@@ -115,7 +115,7 @@ fn batch(number: i64) -> String {
     body
 }
 
-/// How one way of writing is sent to.
+/// A way of writing points.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Ours,
@@ -129,14 +129,14 @@ struct Written {
     cpu_seconds_per_million: Vec<f64>,
 }
 
-/// Sends the same bodies on all connections at once: one run or one set of series for each.
+/// Sends the same bodies on all connections at once; each connection has its own run or series.
 fn send(rig: &Rig, way: Way, runs: &[String], bodies: &[String]) -> Result<(), String> {
     let one = |connection: usize, body: &str| match way {
         Way::Ours => {
             let run = runs.get(connection).map_or("", String::as_str);
             rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop)
         }
-        // Series that are nobody's: the same table, other keys.
+        // Series that belong to no run: the same table, other keys.
         Way::Bare => rig.post_bare(&format!("/points/{}", 1_000_000 + connection * 10), body),
         Way::Copy => rig.post_bare(&format!("/copy/{}", 2_000_000 + connection * 10), body),
     };
@@ -166,7 +166,7 @@ fn ingest(rig: &Rig) -> Result<Value, String> {
             let (cpu, begun) = (rig.cpu_of(way == Way::Ours), Instant::now());
             send(rig, way, &runs, &bodies)?;
             let points = real(CONNECTIONS) * real(bodies.len()) * 1000.0;
-            // The first round makes connections and series: not counted.
+            // The first round creates connections and series, and is not counted.
             if round > 0 {
                 figures
                     .points_per_second
@@ -234,7 +234,7 @@ fn timed<T>(act: impl FnOnce() -> Result<T, String>) -> Result<f64, String> {
     Ok(begun.elapsed().as_secs_f64() * 1000.0)
 }
 
-/// Room that a million points take: as they were written, and compacted.
+/// Space that a million points take: as written, and compacted.
 fn storage(rig: &Rig) -> Result<Value, String> {
     let bodies: Vec<String> = (0..1000 / i64::try_from(CONNECTIONS).unwrap_or(1))
         .map(batch)
@@ -267,7 +267,7 @@ fn storage(rig: &Rig) -> Result<Value, String> {
     }))
 }
 
-/// The digits of a typed id as a UUID, which the bare server knows it by.
+/// The digits of a typed id, which the bare server takes as a UUID.
 fn bare_id(id: &str) -> String {
     id.rsplit_once('_')
         .map_or(id, |(_, digits)| digits)
@@ -296,7 +296,7 @@ fn get_trial(rig: &Rig) -> Result<Value, String> {
     }))
 }
 
-/// Requests a second over all connections, and each one's milliseconds.
+/// Requests per second over all connections, and the milliseconds of each.
 fn load(
     ids: &[String],
     ask: impl Fn(&str) -> Result<(), String> + Sync,
@@ -332,7 +332,7 @@ fn load(
     ))
 }
 
-/// A table of a hundred trials where there are ten thousand.
+/// The comparison of a hundred trials among ten thousand.
 fn comparison(rig: &Rig) -> Result<Value, String> {
     let experiment = rig.new_experiment(100, HOUR_OF_TOKENS / 10)?;
     rig.wait(

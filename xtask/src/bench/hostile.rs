@@ -1,6 +1,6 @@
 //! How long a health check takes while clients are hostile: half-open connections, bodies of
-//! unknown fields, huge regular expressions, and exports of a million points. Whoever cannot be
-//! answered within a tenth of a second is taken for dead.
+//! unknown fields, huge regular expressions, and exports of a million points. A service that cannot
+//! answer within a tenth of a second is treated as dead.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use super::rig::{Rig, Setting};
 use super::round;
 
 const LIVEZ_MS_MAX: f64 = 100.0;
-/// Shorter than the time that a head may take: the connections stay half open meanwhile.
+/// Shorter than the time allowed for a request head, so the connections stay half open.
 const WINDOW: Duration = Duration::from_secs(8);
 const HALF_OPEN: usize = 2000;
 const VIEWERS: usize = 4;
@@ -24,18 +24,18 @@ const REGEXES: usize = 40;
 const EXPORTS: usize = 6;
 pub(super) const POINTS: i64 = 1_000_000;
 const POINTS_OF_PUSH: i64 = 100_000;
-/// 2026-11-10: in the past on the domain clock of the bench.
+/// 2026-11-10, which is in the past on the bench's domain clock.
 const EPOCH: i64 = 1_794_268_800;
 
-/// One way to be hostile: what each of its clients does again and again.
+/// One kind of attack: what each of its clients does repeatedly.
 struct Attack<'a> {
     name: &'static str,
     clients: usize,
     once: Box<dyn Fn(usize) + Sync + 'a>,
 }
 
-/// Latencies of the health check at rest and under each attack; the series that is exported has so
-/// many points.
+/// Latencies of the health check at rest and under each attack; the exported series has this many
+/// points.
 pub(super) fn measure(points: i64) -> Result<Value, String> {
     let rig = Rig::set(&Setting {
         factor: 1,
@@ -114,7 +114,7 @@ fn to_real(count: i64) -> f64 {
     count as f64
 }
 
-/// Heads that never end, opened again when the server has closed them.
+/// Opens connections whose request heads never end.
 fn half_open(rig: &Rig) -> Result<Value, String> {
     let mut files = getrlimit(Resource::Nofile);
     files = Rlimit {
@@ -156,7 +156,7 @@ fn under(rig: &Rig, attack: &Attack<'_>) -> Result<Value, String> {
     })
 }
 
-/// Asks for the health again and again, on a connection of its own each time.
+/// Polls the health check, on a new connection each time.
 fn probed(rig: &Rig, attacks: &AtomicU64) -> Result<Value, String> {
     let mut latencies = Vec::new();
     let begun = Instant::now();

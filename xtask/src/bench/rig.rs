@@ -1,5 +1,5 @@
-//! What a figure is measured on: release builds of region and service, a Postgres of their own, and
-//! a client.
+//! The setup of a measurement: release builds of the region and the service, their own Postgres,
+//! and a client.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::stack::{kill, now_seconds, ready, rfc3339, simulated_aws};
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 const TRIALS_OF_EXPERIMENT: u32 = 200;
 
-/// What is measured.
+/// The conditions of a measurement.
 pub(super) struct Setting {
-    /// Virtual seconds in a real one.
+    /// Virtual seconds per real second.
     pub(super) factor: u32,
     pub(super) push: bool,
-    /// 0: once, after the end.
+    /// 0: read once, after the end.
     pub(super) metrics_interval_seconds: u32,
     pub(super) region: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Rig {
     key: String,
     agent: ureq::Agent,
     bare: Option<(Child, String)>,
-    // Last: the folder goes when everything in it has ended.
+    // Last, so that the folder is removed after everything in it has ended.
     scratch: Scratch,
 }
 
@@ -123,7 +123,7 @@ impl Rig {
             .map_err(|error| format!("GET {url}: {error}"))
     }
 
-    /// A key of another role.
+    /// Creates a key with another role.
     pub(super) fn new_key(&self, role: &str) -> Result<String, String> {
         host(
             &["keys", "create", "--project", "bench", "--role", role],
@@ -136,7 +136,7 @@ impl Rig {
         self.url.trim_start_matches("http://")
     }
 
-    /// Whether the service lives, on a connection of its own.
+    /// Checks that the service is alive, on a new connection.
     pub(super) fn livez(&self) -> Result<(), String> {
         let request = self
             .agent
@@ -148,7 +148,7 @@ impl Rig {
             .map_err(|error| format!("GET /livez: {error}"))
     }
 
-    /// Sends something and does not mind the answer.
+    /// Sends a body and ignores the answer.
     pub(super) fn post_as(&self, key: &str, path: &str, body: &str) {
         let request = self
             .agent
@@ -161,7 +161,7 @@ impl Rig {
         );
     }
 
-    /// Starts the bare server beside the service, on its database.
+    /// Starts the bare server beside the service, on the same database.
     pub(super) fn start_bare(&mut self) -> Result<(), String> {
         let program = bench_program("bare")?;
         let file = self.scratch.0.join("bare.url");
@@ -215,7 +215,7 @@ impl Rig {
             .map_err(|error| format!("POST {url}: {error}"))
     }
 
-    /// A body, read whole.
+    /// A response body, read whole.
     pub(super) fn bytes(&self, path: &str) -> Result<Vec<u8>, String> {
         let url = format!("{}{path}", self.url);
         let request = self
@@ -252,7 +252,7 @@ impl Rig {
         serde_json::from_slice(&self.bytes_bare(path)?).map_err(|error| error.to_string())
     }
 
-    /// An external run; its id.
+    /// Creates an external run; returns its id.
     pub(super) fn new_run(&self) -> Result<String, String> {
         let spec = json!({"name": "bench", "hardware": "none", "accelerator_count": 1});
         let run = self.post("/v1/runs", &spec.to_string())?;
@@ -271,7 +271,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Ids of some trials.
+    /// The ids of some trials.
     pub(super) fn trial_ids(&self, count: usize) -> Result<Vec<String>, String> {
         let experiments = self.get("/v1/experiments?page_size=500")?;
         let mut ids = Vec::new();
@@ -290,7 +290,7 @@ impl Rig {
         Ok(ids)
     }
 
-    /// One experiment of so many trials; its id.
+    /// Creates one experiment with this many trials; returns its id.
     pub(super) fn new_experiment(&self, trials: u32, tokens: u64) -> Result<String, String> {
         let created = self.post(
             "/v1/experiments",
@@ -302,14 +302,14 @@ impl Rig {
             .ok_or_else(|| created.to_string())
     }
 
-    /// CPU seconds of a server (ours, or the bare one) and of Postgres together.
+    /// CPU seconds of a server (ours, or the bare one) plus those of Postgres.
     pub(super) fn cpu_of(&self, is_ours: bool) -> f64 {
         let server = match (&self.bare, is_ours) {
             (Some((bare, _)), false) => bare.id(),
             _ => self.service.id(),
         };
         let postmaster = u32::try_from(self.cluster.pid()).unwrap_or_default();
-        // Its children, and those that have ended and been waited for.
+        // Postgres's children; `ended_cpu` covers those that have ended and been waited for.
         let children = fs::read_dir("/proc").into_iter().flatten().flatten();
         let children = children.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let own = children.filter(|pid| {
@@ -337,7 +337,7 @@ impl Rig {
             .map_err(|error| format!("GET {url}: {error}"))
     }
 
-    /// Submits so many trials; returns their ids.
+    /// Submits this many trials; returns their ids.
     pub(super) fn submit(
         &self,
         trials: u32,
@@ -367,7 +367,7 @@ impl Rig {
         Ok(ids)
     }
 
-    /// Trials in a state, from the service's own metrics.
+    /// The number of trials in a state, from the service's own metrics.
     pub(super) fn trials_in(&self, state: &str) -> Result<u64, String> {
         let url = format!("{}/metrics", self.url);
         let request = self
@@ -400,7 +400,7 @@ impl Rig {
             / 1024.0
     }
 
-    /// Waits for something to be true.
+    /// Waits until a condition holds.
     pub(super) fn wait(
         &self,
         patience: Duration,
@@ -430,7 +430,7 @@ impl Rig {
     }
 }
 
-/// Fields of /proc/<pid>/stat after the name: state is 0 (and no number), the parent is 1.
+/// Fields of /proc/<pid>/stat after the name: index 0 is the state (not a number), 1 the parent.
 fn stat(pid: u32) -> Vec<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text
@@ -442,7 +442,7 @@ fn stat(pid: u32) -> Vec<f64> {
         .collect()
 }
 
-/// User and system time of a process, seconds; clock ticks are 100 a second on Linux.
+/// User and system time of a process in seconds; Linux has 100 clock ticks per second.
 fn cpu(pid: u32) -> f64 {
     let fields = stat(pid);
     [11, 12]
@@ -452,7 +452,7 @@ fn cpu(pid: u32) -> f64 {
         / 100.0
 }
 
-/// The same of its children that have ended.
+/// The same for its children that have ended.
 fn ended_cpu(pid: u32) -> f64 {
     let fields = stat(pid);
     [13, 14]
@@ -462,7 +462,7 @@ fn ended_cpu(pid: u32) -> f64 {
         / 100.0
 }
 
-/// Builds a bench target for release; where it is.
+/// Builds a bench target for release; returns its path.
 fn bench_program(name: &str) -> Result<String, String> {
     let output = crate::process::cargo()
         .args([
@@ -533,7 +533,7 @@ fn start_region(
 /// What a service is started with.
 struct Surroundings<'a> {
     clock: &'a str,
-    /// Where it listens.
+    /// The address it listens on.
     address: &'a str,
     database: &'a str,
     region: &'a str,

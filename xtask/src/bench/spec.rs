@@ -1,8 +1,8 @@
-//! The experiment that is measured with.
+//! The experiment used for measurements.
 
 use serde_json::{Value, json};
 
-/// Ten series a job: five of its host, five of its script.
+/// Ten series per job: five of its host, five of its script.
 pub(super) fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) -> Value {
     let metric = |name: &str, key: &str, meaning: &str| json!({"name": name, "regex": format!("{key}=([0-9.e+-]+)"), "meaning": meaning});
     let candidates: Vec<Value> = (0..trials.div_ceil(20))

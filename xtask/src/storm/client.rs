@@ -1,5 +1,5 @@
-//! The client of a seed: it submits, looks at budgets, cancels, and reads what it is told, all
-//! pages of it. Also what it submits.
+//! The client of a seed: it submits experiments, polls budgets, cancels, and reads every page of
+//! the replies. Also defines what it submits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use super::http::{agent, get, pages, post, send};
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 
-/// Between two requests of the load.
+/// Pause between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
-/// Of the budgets together: the project's own budget binds as well.
+/// The project's budget as a share of the experiments' budgets together, so that it binds as well.
 const PROJECT_SHARE: f64 = 0.8;
 
 /// Experiments that the service has accepted.
@@ -27,38 +27,38 @@ pub(super) struct Accepted {
 /// A cancel that the service has accepted.
 pub(super) struct Cancel {
     pub(super) experiment: String,
-    /// When it was asked for, the first time: whoever cannot cancel waits as well.
+    /// When it was first requested: a user whose cancel fails is waiting as well.
     pub(super) asked_at: SystemTime,
 }
 
-/// What becomes of a price.
+/// The state of a price change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Price {
     ToChange,
-    /// At AWS, from then on; the service has not read it since.
+    /// Changed at AWS, effective then; the service has not read it since.
     Changed(DateTime<Utc>),
     Stays,
 }
 
-/// An experiment to be submitted.
+/// An experiment to submit.
 struct Pending {
     name: &'static str,
     spec: Value,
-    /// Of the worst cases of all its trials: what its budget is.
+    /// Its budget, as a share of the worst cases of all its trials.
     budget_share: f64,
 }
 
-/// Submits, and looks at budgets on the way.
+/// Submits experiments, and polls budgets meanwhile.
 pub(super) struct Client {
     pub(super) accepted: Vec<Accepted>,
     pub(super) cancels: Vec<Cancel>,
-    /// When each experiment's cancel was first asked for.
+    /// When each experiment's cancel was first requested.
     asked: BTreeMap<String, SystemTime>,
     pending: Vec<Pending>,
     has_project_budget: bool,
-    /// A price that is to change, and is to be read from AWS's list.
+    /// A price to change, which the service must then read from AWS's list.
     price: Price,
-    /// Looks that found more reserved and spent than a budget.
+    /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
 
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Changes a price if one is to change, and has the service read it.
+    /// Makes a pending price change, and has the service read it.
     pub(super) fn follow_prices(&mut self, stage: &mut Stage) {
         if self.price == Price::ToChange
             && let Ok(from) = stage.change_price(LONG_TYPE, LONG_TYPE_MICRO_USD)
@@ -93,7 +93,7 @@ impl Client {
         let Price::Changed(from) = self.price else {
             return;
         };
-        // AWS's list has no price before it is in force.
+        // AWS's list does not show a price before it is in force.
         let is_in_force = stage.real(from) < DateTime::<Utc>::from(SystemTime::now());
         let Some(url) = stage.urls().into_iter().next().filter(|_| is_in_force) else {
             return;
@@ -117,7 +117,7 @@ impl Client {
         self.pending.is_empty()
     }
 
-    /// Asks again for what was asked for and not accepted.
+    /// Repeats the cancels that were requested and not accepted.
     fn cancel_again(&mut self, stage: &Stage) {
         let is_accepted = |id: &String| self.cancels.iter().any(|cancel| cancel.experiment == *id);
         let open: Vec<String> = self
@@ -131,7 +131,8 @@ impl Client {
         }
     }
 
-    /// One try at everything that is not done yet; a key makes a repeated submission count once.
+    /// Tries everything that is not done yet; an idempotency key makes a repeated submission count
+    /// once.
     pub(super) fn work(&mut self, stage: &Stage) {
         self.cancel_again(stage);
         let Some(url) = stage.urls().into_iter().next() else {
@@ -163,7 +164,7 @@ impl Client {
         self.look_at_budgets(&url, &stage.api_key);
     }
 
-    /// What the plans say decides on the budgets, so that they bind whatever an hour costs by now.
+    /// Derives the budgets from the plans, so that they bind whatever an hour costs today.
     fn set_budgets(&mut self, url: &str, key: &str) -> Result<(), String> {
         let mut all = 0.0;
         for Pending {
@@ -217,15 +218,15 @@ impl Client {
         }
     }
 
-    /// Whatever somebody has in hand.
+    /// Cancels every accepted experiment, whichever of them a replica is working on.
     pub(super) fn cancel_all(&mut self, stage: &Stage) {
         for nth in 0..self.accepted.len() {
             self.cancel(stage, nth);
         }
     }
 
-    /// Cancels the experiment that would go on for hours, once its job runs: whether a stop arrives
-    /// is seen on it.
+    /// Cancels the experiment that would run for hours, once its job runs: it shows whether a stop
+    /// arrives.
     pub(super) fn cancel_long_one(&mut self, stage: &Stage) {
         let Some(long) = self
             .accepted
@@ -267,7 +268,7 @@ impl Client {
     }
 }
 
-/// Other people's requests, as fast as a few dashboards ask. Returns how many were answered.
+/// Sends other users' requests, as fast as a few dashboards would. Returns how many were answered.
 pub(super) fn load(urls: &[String], key: &str, is_over: &AtomicBool) -> u64 {
     let answered = AtomicU64::new(0);
     let paths = [
@@ -292,7 +293,7 @@ pub(super) fn load(urls: &[String], key: &str, is_over: &AtomicBool) -> u64 {
     answered.into_inner()
 }
 
-/// What somebody else runs in the same account: it takes up the quota, and is none of our business.
+/// Starts someone else's job in the same account: it uses up quota, and we must leave it alone.
 pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, String> {
     let body = json!({
         "TrainingJobName": name,
@@ -316,11 +317,11 @@ const LONG: &str = "long";
 const LONG_TOKENS_OF_WEEKS: u64 = 150_000_000_000;
 const LONG_SECONDS_OF_WEEKS: u32 = 20 * 24 * 3600;
 const LONG_TYPE: &str = "ml.p5.48xlarge";
-/// What an hour of it costs once its price has changed, millionths of a dollar.
+/// What an hour of this type costs after the price change, millionths of a dollar.
 const LONG_TYPE_MICRO_USD: i64 = 70_000_000;
 
-/// The same for hours, without pools: those would last for a moment. The long one would go on for
-/// weeks, which are minutes here.
+/// The same experiments lasting hours, without pools, which would last only a moment here. The long
+/// one would run for weeks, which are minutes here.
 fn quiet_specs() -> Vec<Pending> {
     let mut all = specs();
     for Pending { spec, .. } in all.iter_mut().filter(|one| one.name == LONG) {
@@ -344,8 +345,8 @@ fn quiet_specs() -> Vec<Pending> {
     all
 }
 
-/// A small model on a type whose volumes are billed, by months that differ: the others have local
-/// disks.
+/// A small model on a type whose volumes are billed, by months of different lengths; the other
+/// types have local disks.
 fn with_volumes(spec: &mut Value) {
     spec["workload"]["model"] = json!({"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "intermediate": 3072,
                                        "vocabulary": 50_304, "sequence_length": 1024});
@@ -356,7 +357,7 @@ fn with_volumes(spec: &mut Value) {
                                               "activation_checkpointing": true, "volume_size_gb": 2000});
 }
 
-/// Less of the same, where a minute takes three seconds.
+/// Fewer and smaller experiments, for a pace at which a minute takes three seconds.
 fn short_specs() -> Vec<Pending> {
     let mut all = specs();
     all.retain(|one| one.name != SPOT);
@@ -370,7 +371,7 @@ fn short_specs() -> Vec<Pending> {
 }
 
 /// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
-/// can hold at once, and one that goes on until it is cancelled.
+/// can hold at once, and one that runs until it is cancelled.
 fn specs() -> Vec<Pending> {
     let workload = json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
@@ -403,7 +404,7 @@ fn specs() -> Vec<Pending> {
     spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);
     spot.spec["max_wait_seconds"] = json!(10_800);
     spot.spec["checkpoint"] = json!({"s3_uri": "s3://storm/checkpoints"});
-    // 1.6 worst cases of three: one at a time fits, whoever is first.
+    // 1.6 of three worst cases: one trial at a time fits, whichever comes first.
     let tight = spec(
         TIGHT,
         1.6 / 3.0,

@@ -15,31 +15,31 @@ use super::stage::{Database, LEASE_SECONDS, Stage};
 use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
 
-/// After the storm something has to change while this many listings are served. It is the service's
-/// own pace: on a machine that is slow, listings are as slow as what follows from them.
+/// After the storm, something must change within this many listings. Listings follow the service's
+/// own pace: on a slow machine they are as slow as what results from them.
 const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
-/// And nothing more comes once so many have shown nothing new.
+/// The seed is at rest once this many listings have shown nothing new.
 const LISTINGS_AT_REST: i64 = 2;
-/// Nothing at all is asked of the region for so long: nobody is there any more.
+/// When the region receives no calls at all for this long, no replica is alive any more.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
-/// Whatever goes on: it goes in circles.
+/// Limit for everything: beyond it, the seed is going in circles.
 const STORY_MAX: Duration = Duration::from_mins(20);
 const TICK: Duration = Duration::from_millis(50);
 
-/// Where the seeds' databases are.
+/// Where the seeds' folders and databases are.
 pub(super) struct Ground {
     pub(super) folder: PathBuf,
     pub(super) cluster_url: Box<dyn Fn(&str) -> String + Send + Sync>,
     pub(super) cluster_port: u16,
-    /// When Postgres was away.
+    /// When Postgres was down.
     pub(super) outages: Mutex<Vec<(SystemTime, SystemTime)>>,
-    /// Migrations of a newer program are played with it; where there is none, they are not.
+    /// Needed to simulate migrations by a newer program; without it there are none.
     pub(super) psql: Option<PathBuf>,
-    /// In every seed one of three replicas stands still for good.
+    /// Whether one of three replicas freezes for good in every seed.
     pub(super) is_one_frozen: bool,
 }
 
-/// `played` tells how often this seed has been played before.
+/// Plays and judges a seed. `played` is how often it has been played before.
 pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, String> {
     let mut plan = Plan::draw(seed, ground.is_one_frozen);
     let again = if played == 0 {
@@ -104,12 +104,12 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
 
 /// What the service logs when its clock is set back at a named point.
 const SET_BACK: &str = "the clock is set back, as asked";
-/// Whoever waits for the old time waits much longer.
+/// A service that waits for the old time would wait much longer.
 const DEAF_MAX: Duration = Duration::from_secs(90);
-/// More than are left over from before in what a replica may ask at once.
+/// More listings than a replica may still send at once from what was left before.
 const LISTINGS_AFTER_A_STEP_BACK: i64 = 4;
 
-/// False when the only replica, whose clock was set back, lists no jobs any more.
+/// False when the only replica, whose clock was set back, no longer lists jobs.
 fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
     let Some(pid) = stage
         .set_back_pid()
@@ -126,7 +126,7 @@ fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
     let (begun, before) = (Instant::now(), listings(stage)?);
     while begun.elapsed() < DEAF_MAX {
         stage.tend(Duration::from_millis(100))?;
-        // Another process says nothing of that one.
+        // A different process says nothing about that one.
         if stage.set_back_pid() != Some(pid)
             || listings(stage)? >= before + LISTINGS_AFTER_A_STEP_BACK
         {
@@ -137,7 +137,7 @@ fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Nobody may be there for a while, under a newer schema.
+/// Freezes a replica for good. Under a newer schema, none may be running for a while.
 fn lose_somebody(stage: &mut Stage) -> Result<(), String> {
     let begun = Instant::now();
     while begun.elapsed() < SILENCE_MAX {
@@ -150,10 +150,10 @@ fn lose_somebody(stage: &mut Stage) -> Result<(), String> {
     Err("nobody could be frozen for good".to_owned())
 }
 
-/// What the service logs when a budget does not hold a reservation.
+/// What the service logs when a reservation does not fit its budget.
 const REFUSED: &str = "a reservation does not fit its budget";
 
-/// Requests beside everything else, on a thread of their own.
+/// Background requests, on their own thread.
 struct Load {
     is_over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<u64>>,
@@ -170,7 +170,7 @@ impl Load {
         }
     }
 
-    /// Returns how many requests were answered.
+    /// Stops the load; returns how many requests were answered.
     fn stop(mut self) -> u64 {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread
@@ -181,13 +181,13 @@ impl Load {
 }
 
 impl Drop for Load {
-    /// A seed that ends early asks for nothing any more.
+    /// A seed that ends early sends no more requests.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
 }
 
-/// Postgres may be dead at any moment, also when it is asked for the verdict.
+/// Retries, because Postgres may be down at any moment, even during the verdict.
 fn patiently<T>(ask: impl Fn() -> Result<T, String>) -> Result<T, String> {
     for _ in 0..240 {
         if let Ok(answer) = ask() {
@@ -201,8 +201,8 @@ fn patiently<T>(ask: impl Fn() -> Result<T, String>) -> Result<T, String> {
 fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), String> {
     let begun = Instant::now();
     let mut blows = plan.blows.clone().into_iter().peekable();
-    // Past the lease, by a little or by much.
-    let freeze = Duration::from_millis(plan.dice.random_range(1200..4500)) * LEASE_SECONDS;
+    // A little longer than the lease, or longer than a quarantine.
+    let freeze = Duration::from_millis(plan.dice.random_range(1200..6000)) * LEASE_SECONDS;
     let (mut looked, mut moved) = (Instant::now(), (0, Instant::now()));
     while begun.elapsed() < Duration::from_millis(STORM_MILLIS) || !client.is_done() {
         if client.accepted.len() > moved.0 {
@@ -224,7 +224,7 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
                 Blow::FreezeForGood => drop(stage.lose_replica(victim)),
                 Blow::CutConnections => stage.cut_connections(),
                 Blow::SilenceConnections => stage.silence_connections(),
-                // The first account that was seen is the installation's.
+                // The first account it sees becomes the installation's.
                 Blow::ForeignCredentials if client.accepted.is_empty() => {}
                 Blow::ForeignCredentials => stage.use_foreign_credentials(),
                 Blow::Upgrade => stage.upgrade(),
@@ -248,17 +248,17 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
     Ok(())
 }
 
-/// How waiting for the end ends.
+/// How waiting for the end turned out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Over,
-    /// The service goes on listing, and nothing comes of it: that is no fault of the machine.
+    /// The service keeps listing without any effect, which is not the machine's fault.
     Stuck,
-    /// It came to no end, in listings or in time.
+    /// It did not end, in listings or in time.
     Late,
 }
 
-/// Waits until every experiment has ended and the region is quiet, or nothing comes of waiting.
+/// Waits until every experiment has ended and the region is quiet, or waiting is useless.
 fn settle(
     stage: &mut Stage,
     client: &mut Client,
@@ -289,7 +289,7 @@ fn settle(
         let is_told =
             twin.as_ref().is_none_or(|twin| twin.is_played) && client.has_followed_prices();
         progress.look(&items, &record);
-        // What was found at last is settled a little later.
+        // What was found last is settled a little later.
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
             return Ok(End::Over);
         }
@@ -302,11 +302,11 @@ fn settle(
     })
 }
 
-/// What has become of a seed since the last look. Seconds alone say nothing: machines are slow and
-/// shared.
+/// What has changed in a seed since the last poll. Seconds alone say nothing, because machines are
+/// slow and shared.
 struct Progress {
     begun: Instant,
-    /// Statuses and sums, on both sides.
+    /// Statuses and sums, of the service and of the region.
     state: Value,
     listings_at_change: i64,
     /// Calls that the region has served.
@@ -375,7 +375,7 @@ impl Progress {
     }
 }
 
-/// A person reads the reason and acts; here they only resume.
+/// A person would read the reason and act; here the trials are only resumed.
 fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
     for experiment in experiments.iter().filter(|one| one["ended_at"].is_null()) {
         let base = format!(
@@ -390,7 +390,7 @@ fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
     }
 }
 
-/// No job runs and no pool waits.
+/// Whether no job runs and no pool is idle.
 fn is_quiet(record: &Value) -> bool {
     let jobs = record["jobs"]
         .as_array()

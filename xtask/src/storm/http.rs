@@ -1,19 +1,18 @@
-//! Requests to services that may be dead, frozen or cut off: each has an end.
+//! Requests to services that may be dead, frozen or cut off; each has a timeout.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Whoever is asked may be stopped, and is to be continued in time: nobody waits for its answer
-/// longer.
+/// Timeout of a request. The service may be stopped and must be continued on time, so nothing may
+/// wait longer for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 
 pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
     found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
 }
 
-/// `None` is a 404, and nothing else is: a database that is away just now says nothing of what is
-/// in it.
+/// `None` means a 404 and nothing else: a database that is down says nothing about its contents.
 pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
     let mut request = agent().get(url);
     if !key.is_empty() {
@@ -28,7 +27,7 @@ pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
         .map_err(|error| format!("GET {url}: {error}"))
 }
 
-/// Items of all pages.
+/// The items of all pages.
 pub(super) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
     let (mut items, mut token) = (Vec::new(), None::<String>);
     loop {

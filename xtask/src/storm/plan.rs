@@ -1,12 +1,12 @@
-//! What happens to one seed: drawn in advance, so that a failing seed can be played again.
+//! What happens to one seed: drawn in advance, so that a failing seed can be replayed.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-/// Named points of the service at which it can be killed or frozen (`src/crash.rs`), between two
-/// transactions.
+/// Named points between two transactions at which the service can be killed or frozen
+/// (`src/crash.rs`).
 const BETWEEN: [&str; 16] = [
     "claimed",
     "before_plan",
@@ -26,8 +26,8 @@ const BETWEEN: [&str; 16] = [
     "after_metrics",
 ];
 
-/// The same within a transaction: rows are locked there. What a claim holds is there more often:
-/// others have to take it over.
+/// Points inside a transaction, holding row locks. Those that hold a claim are drawn more often,
+/// because others must take it over.
 const WITHIN: [&str; 7] = [
     "in_admission",
     "in_plan",
@@ -38,7 +38,7 @@ const WITHIN: [&str; 7] = [
     "in_metrics",
 ];
 
-/// Everything that is drawn, as it is counted.
+/// Every fault, as it is counted.
 pub(super) const FAULTS: [&str; 52] = [
     "algorithm_error",
     "billing_late",
@@ -94,57 +94,57 @@ pub(super) const FAULTS: [&str; 52] = [
     "cancel",
 ];
 
-/// How fast virtual time runs in a seed, and when it begins.
+/// How fast virtual time runs in a seed, and where it begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Virtual seconds in a real one.
+    /// Virtual seconds per real second.
     pub(super) factor: i32,
     pub(super) origin: &'static str,
-    /// Between two listings, virtual seconds.
+    /// Virtual seconds between two listings.
     pub(super) poll_seconds: u32,
 }
 
-/// Minutes of jobs in seconds.
+/// Minutes of a job pass in seconds.
 pub(super) const USUAL: Pace = Pace {
     factor: 300,
     origin: "2026-11-20T00:00:00Z",
     poll_seconds: 600,
 };
-/// Hours of jobs in seconds, little else, the end of a month, and a price that changes.
+/// Hours of a job pass in seconds; little else, the end of a month, and a price change.
 const QUIET: Pace = Pace {
     factor: 2400,
     origin: "2026-11-30T20:00:00Z",
     poll_seconds: 3600,
 };
-/// One seed of so many is quiet.
+/// One seed in this many is quiet.
 const QUIET_EVERY: u64 = 10;
-/// With a second database: what tells the two apart is renewed every minute, which has to be long
-/// for a process.
+/// For seeds with a second database: the fence is renewed every minute, which must be long for a
+/// process.
 const FENCED: Pace = Pace {
     factor: 20,
     origin: "2026-11-20T00:00:00Z",
     poll_seconds: 40,
 };
-/// One seed of so many has one: a copy and a backup in turns.
+/// One seed in this many has a second database, a copy and a backup in turn.
 const FENCED_EVERY: u64 = 20;
 
-/// One thing that is done to the stack.
+/// One fault injected into the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blow {
     Kill,
     Freeze,
-    /// A replica stands still and never goes on.
+    /// A replica is stopped and never continues.
     FreezeForGood,
     CutConnections,
-    /// Connections to Postgres stay open, and nothing comes through them any more.
+    /// Connections to Postgres stay open, but pass nothing any more.
     SilenceConnections,
-    /// For a while the credentials are of another account.
+    /// For a while the credentials belong to another account.
     ForeignCredentials,
-    /// The database is migrated by a newer program, whose replicas then do not come.
+    /// The database is migrated by a newer program, whose replicas then never appear.
     Upgrade,
-    /// Somebody else's job takes up half of a quota.
+    /// Someone else's job takes up half of a quota.
     StrangersJob,
-    /// A replica comes back with a clock that is off, by this many virtual seconds.
+    /// A replica restarts with a clock that is off by this many virtual seconds.
     ClockJump(i64),
     Cancel,
 }
@@ -154,33 +154,33 @@ pub(super) enum Blow {
 pub(super) struct Plan {
     pub(super) replicas: usize,
     pub(super) pace: Pace,
-    /// Little goes wrong, and time runs fast: what comes every few hours, at the end of a month,
-    /// and with a new price.
+    /// Few faults and fast time: covers what happens every few hours, at the end of a month, and
+    /// with a new price.
     pub(super) is_quiet: bool,
-    /// What becomes of a second database of the installation.
+    /// What becomes of a second database of the installation, if there is one.
     pub(super) twin: Option<Kind>,
     pub(super) push: bool,
-    /// What the region does wrong while it storms.
+    /// The region's faults during the storm.
     pub(super) region: Value,
-    /// Moments (milliseconds) and blows, in order.
+    /// Times (milliseconds) and faults, in order.
     pub(super) blows: Vec<(u64, Blow)>,
-    /// What the replicas are armed with as they start, in order; then they start unarmed.
+    /// What the replicas are armed with as they start, in order; later starts are unarmed.
     pub(super) armed: Vec<String>,
     pub(super) cancels_what_freezes: bool,
-    /// A replica that freezes within a transaction never goes on, if there is another.
+    /// Whether a replica that freezes within a transaction never continues, if there is another.
     pub(super) loses_what_freezes: bool,
-    /// Other people's requests, beside everything else.
+    /// Whether other users' requests run alongside.
     pub(super) has_load: bool,
-    /// A replica's clock is wrong for a while.
+    /// Whether a replica's clock is wrong for a while.
     pub(super) is_clock_off: bool,
     pub(super) dice: StdRng,
 }
 
-/// How long it storms.
+/// Duration of the storm.
 pub(super) const STORM_MILLIS: u64 = 14_000;
 
 impl Plan {
-    /// `is_one_frozen`: three replicas, of which one stands still for good.
+    /// Draws a plan. `is_one_frozen`: three replicas, one of which freezes for good.
     pub(super) fn draw(seed: u64, is_one_frozen: bool) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
         let is_quiet = seed % QUIET_EVERY == QUIET_EVERY - 1;
@@ -202,15 +202,25 @@ impl Plan {
         let mut armed: Vec<String> = (0..dice.random_range(1..6))
             .map(|_| arm(&mut dice, replicas == 1))
             .collect();
+        let cancels_what_freezes = dice.random_bool(0.6);
+        if replicas > 1 && cancels_what_freezes && dice.random_bool(0.6) {
+            // A create that arrives late, for a trial cancelled meanwhile: the case quarantines
+            // exist for.
+            armed.insert(
+                0,
+                format!("freeze@before_create:{}", dice.random_range(1..4)),
+            );
+        }
         if is_fenced {
-            // What a cancel reached is seen in one database, and a clock that is off is a
-            // stranger's.
+            // The effect of a cancel shows in only one of two databases, and a replica whose clock
+            // is off counts as a stranger.
             blows.retain(|(_, blow)| {
                 matches!(blow, Blow::Kill | Blow::Freeze | Blow::CutConnections)
             });
             armed.clear();
         }
-        // Whose clock is off by more than a bill is waited for takes what it is told.
+        // A replica whose clock is off by more than the wait for a bill accepts the first one it
+        // gets.
         let is_clock_off = blows
             .iter()
             .any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
@@ -235,7 +245,7 @@ impl Plan {
             region,
             blows,
             armed,
-            cancels_what_freezes: dice.random_bool(0.5),
+            cancels_what_freezes,
             loses_what_freezes: replicas > 1 && dice.random_bool(0.5),
             has_load: dice.random_bool(0.5),
             is_clock_off,
@@ -244,7 +254,7 @@ impl Plan {
     }
 }
 
-/// How often the region fails in which way.
+/// How often the region fails, by kind of fault.
 fn region(dice: &mut StdRng, calmer: f64) -> Value {
     let mut share = |most: f64| {
         if dice.random_bool(0.6) {
@@ -266,16 +276,16 @@ fn region(dice: &mut StdRng, calmer: f64) -> Value {
     })
 }
 
-/// What becomes of the copy.
+/// What becomes of the second database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It is started beside its original, and told to cancel everything.
     Copy,
-    /// Its original is lost with all that was done since, and it takes its place.
+    /// It replaces its original, which is lost together with everything done since.
     Backup,
 }
 
-/// It takes minutes where others take half of one.
+/// Whether a seed has a second database; it then takes minutes instead of half of one.
 pub(super) fn is_fenced(seed: u64) -> bool {
     seed % FENCED_EVERY == FENCED_EVERY / 2 + 3
 }
@@ -295,8 +305,8 @@ fn blow(dice: &mut StdRng) -> (u64, Blow) {
     (dice.random_range(500..STORM_MILLIS), blow)
 }
 
-/// `is_alone`: whether a clock that was set back keeps the service from its work is seen where nobody
-/// else does it.
+/// Draws what a replica is armed with. `is_alone`: only without other replicas does it show whether
+/// a clock that was set back stops the service.
 fn arm(dice: &mut StdRng, is_alone: bool) -> String {
     let mut of = |points: &[&'static str]| points.choose(dice).copied().unwrap_or("after_create");
     let (within, between) = (of(&WITHIN), of(&BETWEEN));
@@ -305,7 +315,7 @@ fn arm(dice: &mut StdRng, is_alone: bool) -> String {
         3 => ("kill", within),
         4 => ("set-back", between),
         7..9 if is_alone => ("set-back", between),
-        // Freezing is worst between the last check and the send, or the write.
+        // Freezing is worst between the last check and the send or the write.
         5 => ("freeze", "before_last_metrics"),
         6 => ("freeze", "before_create"),
         _ => ("kill", between),

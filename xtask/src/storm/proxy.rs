@@ -1,5 +1,5 @@
-//! A TCP proxy in front of Postgres, so that a seed's connections can be cut or silenced without
-//! touching its neighbours'.
+//! A TCP proxy in front of Postgres, so that one seed's connections can be cut or silenced without
+//! touching those of others.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub(super) struct Proxy {
     pub(super) port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
     is_over: Arc<AtomicBool>,
-    /// Of the connections so far; those that are silent have lower numbers.
+    /// Number of connections so far; silent ones have numbers below `silent`.
     count: Arc<AtomicU64>,
     silent: Arc<AtomicU64>,
 }
@@ -27,7 +27,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Listens on a port of its own until it is dropped.
+    /// Listens on its own port until it is dropped.
     pub(super) fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
@@ -41,7 +41,7 @@ impl Proxy {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
-                // Postgres is away: so is the client, at once.
+                // Postgres is down, so the client is disconnected at once.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
                     continue;
                 };
@@ -62,8 +62,8 @@ impl Proxy {
         })
     }
 
-    /// Nothing comes through the connections of this moment any more, and they stay open: a
-    /// firewall that forgot them.
+    /// Silences all current connections: they stay open but pass nothing any more, as if a firewall
+    /// had forgotten them.
     pub(super) fn silence(&self) {
         self.silent
             .store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -82,7 +82,7 @@ impl Proxy {
     }
 }
 
-/// Whether a connection is silent: all are whose number is below a limit.
+/// Whether a connection is silent: those numbered below the limit are.
 #[derive(Clone)]
 struct Silence {
     number: u64,
@@ -95,7 +95,7 @@ impl Silence {
     }
 }
 
-/// A connection between client and server.
+/// Connects a client and a server.
 fn pass(
     open: &Mutex<Vec<TcpStream>>,
     client: TcpStream,
@@ -119,7 +119,7 @@ fn pass(
     Ok(())
 }
 
-/// What is read while the connection is silent is lost, and nobody is told, not even of an end.
+/// Drops what it reads while the connection is silent, without reporting anything, not even an end.
 fn copy(mut from: TcpStream, mut to: TcpStream, silence: &Silence) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {

@@ -1,5 +1,5 @@
-//! The processes of one seed: a region, replicas of the service, a proxy to their database. Nothing
-//! of it can reach AWS.
+//! The processes of one seed: a region, replicas of the service, and a proxy to their database.
+//! None of them can reach AWS.
 
 mod blows;
 
@@ -18,7 +18,7 @@ use super::upgrade::Upgraded;
 use crate::process::{Signal, program, signal, spawn};
 use crate::stack::{kill, ready, rfc3339, simulated_aws};
 
-/// Where the fence is: two databases of one installation are told apart by it.
+/// The fence object, which tells two databases of one installation apart.
 const FENCE: &str = "s3://storm/fence.json";
 
 pub(super) const LEASE_SECONDS: u32 = 1;
@@ -26,30 +26,30 @@ pub(super) const KEEP_ALIVE_SECONDS: u32 = 5400;
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 
 const SETUP_TRIES: u32 = 240;
-/// The account of the region's jobs, and one of somebody else's.
+/// The account of the region's jobs, and one that belongs to someone else.
 pub(super) const ACCOUNT: &str = "111122223333";
 const FOREIGN_ACCOUNT: &str = "999988887777";
-/// How the names of somebody else's jobs begin.
+/// Prefix of the names of other people's jobs.
 pub(super) const STRANGERS: &str = "nightly-";
-/// How long credentials are of another account.
+/// How long the credentials belong to another account.
 const FOREIGN_FOR: Duration = Duration::from_secs(4);
 
-/// Work on a connection that has fallen silent is given up after this.
+/// Work on a silent connection is given up after this time.
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(30);
 
-/// What the name of a seed's second database ends with.
+/// Suffix of the name of a seed's second database.
 const COPY: &str = "_copy";
 
-/// Where a seed's database is.
+/// How to reach a seed's database.
 pub(super) struct Database {
     pub(super) url: String,
-    /// Of the cluster, without the proxy.
+    /// The port of the cluster, without the proxy.
     pub(super) port: u16,
     pub(super) psql: Option<PathBuf>,
 }
 
 impl Database {
-    /// Another database of the same cluster.
+    /// Another database in the same cluster.
     fn beside(&self, name: &str) -> Self {
         let url = self
             .url
@@ -76,22 +76,22 @@ impl Database {
     }
 }
 
-/// A replica and what becomes of it.
+/// A replica and what is planned for it.
 pub(super) struct Replica {
     pub(super) child: Option<Child>,
     pub(super) port: u16,
-    /// It is to be started again then.
+    /// When to start it again.
     restart_at: Option<Instant>,
-    /// It is stopped, to be continued then.
+    /// When to continue it, while it is stopped.
     pub(super) continue_at: Option<Instant>,
-    /// It is stopped, and stays so.
+    /// Whether it is stopped for good.
     pub(super) is_lost: bool,
     clock_shift: i64,
-    /// What it is armed with.
+    /// The fault it is armed with.
     armed: Option<String>,
 }
 
-/// How a replica left what it held to the others.
+/// How a replica came to leave what it held to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Killed,
@@ -99,14 +99,14 @@ pub(super) enum End {
     Frozen,
 }
 
-/// A replica that died or stood still.
+/// A replica that died or froze.
 pub(super) struct Death {
     pub(super) pid: u32,
     pub(super) at: SystemTime,
     pub(super) end: End,
 }
 
-/// A replica that was stopped, from when to when.
+/// A stopped replica, with its start and end.
 pub(super) struct Freeze {
     pub(super) pid: u32,
     pub(super) from: SystemTime,
@@ -116,7 +116,7 @@ pub(super) struct Freeze {
 /// Everything that runs for one seed.
 pub(super) struct Stage {
     folder: PathBuf,
-    /// Through the proxy.
+    /// The URL through the proxy.
     database: String,
     proxy: Proxy,
     region: Child,
@@ -128,27 +128,27 @@ pub(super) struct Stage {
     armed: Vec<String>,
     push: bool,
     pub(super) api_key: String,
-    /// Others take over what they held.
+    /// Replicas whose work others take over.
     pub(super) deaths: Vec<Death>,
     pub(super) freezes: Vec<Freeze>,
-    /// Replicas that ended by themselves.
+    /// Replicas that exited by themselves.
     ended: u64,
     /// When connections fell silent.
     pub(super) silences: Vec<SystemTime>,
-    /// When credentials became another account's.
+    /// When the credentials switched to another account.
     pub(super) foreign_from: Vec<SystemTime>,
-    /// Until when credentials are of another account.
+    /// When the credentials switch back.
     foreign_until: Option<Instant>,
     pub(super) direct: Database,
-    /// Replicas have a fence.
+    /// Whether the replicas have a fence.
     is_fenced: bool,
     pub(super) upgraded: Option<Upgraded>,
-    /// When the schema was newer than the program, and until everybody was back.
+    /// From when the schema was newer than the program until all replicas were back.
     pub(super) upgrades: Vec<(SystemTime, SystemTime)>,
     loses_what_freezes: bool,
-    /// Replicas that went on although the schema was newer than they.
+    /// Replicas that kept running under a newer schema.
     pub(super) unnoticed: u32,
-    /// What was done to the processes, by kind.
+    /// Faults injected into the processes, by kind.
     pub(super) blows: BTreeMap<&'static str, u64>,
 }
 
@@ -160,7 +160,7 @@ fn free_port() -> Result<u16, String> {
         .port())
 }
 
-/// Runs a command of the host's until it succeeds: Postgres may just be dead.
+/// Runs a setup command until it succeeds, because Postgres may be down just now.
 fn output(command: &mut Command) -> Result<String, String> {
     let mut why = String::new();
     for _ in 0..SETUP_TRIES {
@@ -175,7 +175,7 @@ fn output(command: &mut Command) -> Result<String, String> {
 }
 
 impl Replica {
-    /// To be started.
+    /// A replica that is due to start.
     fn new(port: u16) -> Self {
         Self {
             child: None,
@@ -189,7 +189,7 @@ impl Replica {
     }
 }
 
-/// Where the region listens, once it does.
+/// Waits for the region, and returns the addresses it listens on.
 fn addresses(folder: &Path, region: &mut Child) -> Result<Value, String> {
     let text = ready(
         &folder.join("region.json"),
@@ -200,7 +200,8 @@ fn addresses(folder: &Path, region: &mut Child) -> Result<Value, String> {
 }
 
 impl Stage {
-    /// `database_url` is a function of the port, so that replicas go through the proxy.
+    /// Migrates the database and starts the proxy and the region; `tend` starts the replicas, which
+    /// reach the database through the proxy.
     pub(super) fn set(
         folder: PathBuf,
         plan: &Plan,
@@ -266,8 +267,8 @@ impl Stage {
         })
     }
 
-    /// Starts what is due to start, continues what is due to go on, and notices who died or froze.
-    /// True when somebody froze at a named point.
+    /// Starts and continues the replicas that are due, and records which ones died or froze.
+    /// Returns true when one froze at a named point.
     pub(super) fn tend(&mut self, freeze: Duration) -> Result<bool, String> {
         if self.foreign_until.is_some_and(|at| at <= Instant::now()) {
             self.use_account(ACCOUNT)?;
@@ -291,7 +292,7 @@ impl Stage {
         Ok(froze)
     }
 
-    /// True when it has just frozen at a named point.
+    /// Returns true when the replica has just frozen at a named point.
     fn look_after(&mut self, index: usize, freeze: Duration) -> bool {
         let now = SystemTime::now();
         let last_words = self.last_words(index);
@@ -308,8 +309,8 @@ impl Stage {
         };
         let pid = child.id();
         if let Ok(Some(status)) = child.try_wait() {
-            // One that ends by itself, because its credentials are of another account, holds
-            // nothing.
+            // A replica that exits by itself, because its credentials belong to another account,
+            // holds nothing.
             if status.code().is_none() {
                 self.deaths.push(Death {
                     pid,
@@ -335,7 +336,7 @@ impl Stage {
             Some(at) if at <= Instant::now() => {
                 signal(i32::try_from(pid).unwrap_or_default(), Signal::CONT);
                 replica.continue_at = None;
-                // It was to be sooner, perhaps.
+                // It may have been planned to end sooner.
                 if let Some(freeze) = self.freezes.iter_mut().rfind(|freeze| freeze.pid == pid) {
                     freeze.to = freeze.to.max(now);
                 }
@@ -390,7 +391,7 @@ impl Stage {
         Ok(child)
     }
 
-    /// A replica, ready to be started.
+    /// A command that starts a replica.
     fn serve(
         &self,
         name: &str,
@@ -435,20 +436,20 @@ impl Stage {
         self.folder.join(format!("service-{name}.log"))
     }
 
-    /// When a replica last logged something: one that froze at a point has said so.
+    /// When a replica last logged something; one that freezes at a point logs that.
     fn last_words(&self, index: usize) -> SystemTime {
         let said = fs::metadata(self.log_of(&index.to_string())).and_then(|log| log.modified());
         said.unwrap_or_else(|_| SystemTime::now())
     }
 
-    /// The real moment of a virtual one.
+    /// Converts virtual to real time.
     pub(super) fn real(&self, at: DateTime<Utc>) -> DateTime<Utc> {
         let virtual_origin: DateTime<Utc> = self.pace.origin.parse().unwrap_or_default();
         let origin = DateTime::from_timestamp(self.real_origin, 0).unwrap_or_default();
         origin + (at - virtual_origin) / self.pace.factor
     }
 
-    /// The only replica, if its clock is set back.
+    /// The process id of the only replica, if its clock is set back.
     pub(super) fn set_back_pid(&self) -> Option<u32> {
         let [replica] = self.replicas.as_slice() else {
             return None;
@@ -464,7 +465,7 @@ impl Stage {
             .map(Child::id)
     }
 
-    /// Lines of the replicas' logs that contain a text.
+    /// Counts the lines of the replicas' logs that contain a text.
     pub(super) fn count_in_logs(&self, text: &str) -> u64 {
         let names = (0..self.replicas.len())
             .map(|index| index.to_string())
@@ -482,7 +483,7 @@ impl Stage {
             .sum()
     }
 
-    /// Where replicas listen, whether they answer or not.
+    /// The addresses of all replicas, whether they answer or not.
     pub(super) fn all_urls(&self) -> Vec<String> {
         self.replicas
             .iter()
@@ -490,7 +491,7 @@ impl Stage {
             .collect()
     }
 
-    /// Where the service answers, if anywhere.
+    /// The addresses of the replicas that are up.
     pub(super) fn urls(&self) -> Vec<String> {
         let up = |replica: &&Replica| {
             replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost
@@ -500,7 +501,7 @@ impl Stage {
             .collect()
     }
 
-    /// Ends everything: the last part of a seed.
+    /// Kills everything; the last step of a seed.
     pub(super) fn strike(&mut self) {
         for replica in &mut self.replicas {
             if let Some(child) = &mut replica.child {
@@ -565,7 +566,7 @@ fn start_region(
     spawn(&mut command)
 }
 
-/// What was done to a process, by where it was armed.
+/// The kind of fault that a process suffered, by where it was armed.
 fn kind_of(what: &str, armed: Option<&str>) -> &'static str {
     match (what, armed.is_some_and(|armed| armed.contains("@in_"))) {
         ("kill", true) => "kill_in_transaction",

@@ -1,15 +1,16 @@
-//! The order in which people are told of a job's statuses: it goes forwards, however late and in
-//! whatever order events arrive.
+//! The order in which a job's statuses are reported to users: it only moves forwards, however late
+//! and in whatever order events arrive.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What a trial was told of, in order: only of on-demand trials, since spot begins again and again.
+/// The statuses reported for each on-demand trial, in order; spot trials start over again and
+/// again.
 #[derive(Default)]
 pub(super) struct Told(BTreeMap<String, Vec<u8>>);
 
-/// How far a job is; none of a status that says nothing about that.
+/// How far along a job is; `None` for a status that does not say.
 fn stage_of(status: &str) -> Option<u8> {
     Some(match status {
         "Starting" | "Pending" => 0,
@@ -22,7 +23,7 @@ fn stage_of(status: &str) -> Option<u8> {
 }
 
 impl Told {
-    /// An event `<candidate> on_demand: <status>` of a trial.
+    /// Records a trial's event `<candidate> on_demand: <status>`.
     pub(super) fn hear(&mut self, event: &Value) {
         let (trial, message) = (
             event["trial_id"].as_str(),
@@ -38,8 +39,8 @@ impl Told {
         }
     }
 
-    /// Trials that went backwards more often than they began anew, with how far they were told to
-    /// be.
+    /// Trials whose status went backwards more often than they started over, with the reported
+    /// stages.
     pub(super) fn backwards(&self, attempts: &BTreeMap<String, usize>) -> Vec<String> {
         let goes_back = |told: &[u8]| {
             told.windows(2)

@@ -1,6 +1,6 @@
-//! A second database of the installation, as a person makes one: a copy that is started beside its
-//! original, or a backup that is restored when the original is lost. It is in the seed's own
-//! cluster, and an object in S3 tells the two apart.
+//! A second database of the installation, as a person would create one: a copy started beside its
+//! original, or a backup restored when the original is lost. It is in the seed's own cluster, and
+//! an object in S3 tells the two apart.
 
 use std::process::Child;
 use std::time::{Duration, SystemTime};
@@ -11,19 +11,19 @@ use super::http::{get, pages, post};
 use super::plan::Kind;
 use super::stage::Stage;
 
-/// The original is lost this long after its backup at the earliest, and once it has created a job
+/// The original is lost at least this long after its backup, and not before it has created a job
 /// that the backup does not know.
 const LOST_AFTER: Duration = Duration::from_secs(10);
-/// What a copy says that has met its original.
+/// What a copy logs when it has met its original.
 pub(super) const MET: &str = "another database holds this installation's fence";
 
-/// The second database of a seed, and how far its story has come.
+/// The second database of a seed, and how far its scenario has come.
 pub(super) struct Twin {
     pub(super) kind: Kind,
     pub(super) made_at: Option<SystemTime>,
     /// The replica on a copy.
     service: Option<(Child, String)>,
-    /// It was told to cancel everything, or took its original's place.
+    /// Whether the copy was told to cancel everything, or the backup has replaced its original.
     pub(super) is_played: bool,
 }
 
@@ -37,8 +37,8 @@ impl Twin {
         }
     }
 
-    /// One step of the story, if it is time for one. It begins when everything was submitted: jobs
-    /// have been created, and more are to come.
+    /// Takes the next step of the scenario when it is due. It begins once everything is submitted:
+    /// jobs have been created by then, and more are to come.
     pub(super) fn follow(&mut self, stage: &mut Stage) -> Result<(), String> {
         let Some(made_at) = self.made_at else {
             if stage.copy_database().is_ok() {
@@ -70,7 +70,7 @@ impl Twin {
     }
 }
 
-/// Somebody takes the copy for a playground.
+/// Someone mistakes the copy for a playground.
 fn cancel_all(url: &str, key: &str) -> Result<(), String> {
     for experiment in pages(&format!("{url}/v1/experiments"), key)? {
         let id = experiment["id"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A newer program migrates the database under running replicas: whoever runs has to notice and
-//! stop, and whoever starts must not come up. Then the old program is put back.
+//! A newer program migrates the database under running replicas: those that run must notice and
+//! stop, and those that start must not come up. Then the old program is restored.
 
 use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,33 +7,34 @@ use std::time::{Duration, Instant, SystemTime};
 use super::http::get;
 use super::stage::{Replica, Stage};
 
-/// A replica has to notice within this time that its database was migrated under it.
+/// Time within which a replica must notice that its database was migrated.
 const NOTICE_MAX: Duration = Duration::from_mins(1);
-/// Once all have stopped, they are started again and again for so long: none may come up.
+/// How long stopped replicas are started again and again; none of them may come up.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
-/// Then the old program is back after this.
+/// Time until the old program is back after that.
 const BACK: Duration = Duration::from_secs(2);
-/// What a newer program leaves behind, and how it is taken back.
+/// What a newer program leaves behind, and how it is undone.
 const UPGRADE: &str =
     "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
                        VALUES (9999, 'of a newer program', true, '', 0)";
 const DOWNGRADE: &str = "DELETE FROM _sqlx_migrations WHERE version = 9999";
 
-/// The schema is newer than the replicas that ran when it was migrated.
+/// A schema newer than the replicas that were running when it was migrated.
 pub(super) struct Upgraded {
     since: Instant,
     pids: Vec<u32>,
     begun_at: SystemTime,
     /// When the last of them had stopped.
     gone_at: Option<Instant>,
-    /// Somebody was started since, and ended at once.
+    /// Whether a replica started since then, and ended at once.
     was_refused: bool,
-    /// Somebody was started since, and answered.
+    /// Whether a replica started since then, and answered.
     came_up: bool,
 }
 
 impl Upgraded {
-    /// A process has ended by itself; true when it was started since, and so had to.
+    /// Records that a process ended by itself; true when it started after the migration, and so had
+    /// to.
     pub(super) fn has_refused(&mut self, pid: u32) -> bool {
         let is_new = !self.pids.contains(&pid);
         self.was_refused |= is_new;
@@ -45,7 +46,7 @@ impl Upgraded {
         !replica.is_lost && pid.is_some_and(|pid| self.pids.contains(&pid))
     }
 
-    /// It was started since, and answers.
+    /// Whether a replica started after the migration answers.
     fn has_come_up(&self, replica: &Replica) -> bool {
         let is_there = replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost;
         is_there
@@ -55,7 +56,7 @@ impl Upgraded {
 }
 
 impl Stage {
-    /// The database is migrated by a newer program, unless nobody runs who could notice.
+    /// Migrates the database as a newer program would, unless no replica runs that could notice.
     pub(super) fn upgrade(&mut self) {
         let up = self.replicas.iter().filter(|replica| !replica.is_lost);
         let pids: Vec<u32> = up
@@ -74,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// Once all have noticed, and nobody has come up for a while, the old program is put back.
+    /// Restores the old program once all replicas have noticed, and none has come up for a while.
     pub(super) fn follow_upgrade(&mut self) {
         let Some(upgraded) = &mut self.upgraded else {
             return;

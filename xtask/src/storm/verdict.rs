@@ -1,10 +1,11 @@
-//! The verdict on a seed, read from the region's own record: what it ran, for whom, and what it
-//! bills. The service is asked only what it believes, to be held against that.
+//! The verdict on a seed, based on the region's own record: what it ran, for whom, and what it
+//! bills. The service is asked only for its own view, which is compared with that record.
 
 mod counts;
 mod recoveries;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -16,35 +17,35 @@ use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
 
-/// Small enough that there are several pages.
+/// Small enough to need several pages.
 const PAGE: u32 = 25;
 
-/// A create may be under way when credentials change: the region asks for the account when it
-/// answers, AWS when a call is signed.
-const FOREIGN_UNSEEN: TimeDelta = TimeDelta::seconds(2);
+/// How close to a change of credentials a create may land in the wrong account. A create may be in
+/// flight at that moment: the region checks the account when it answers, AWS when a call is signed.
+/// Covers half a lease since the account was confirmed, a call, and the delays of a busy machine.
+const FOREIGN_UNSEEN: Duration = Duration::from_secs(3);
 
-/// A pool that runs out after so many listings have shown it waiting is left alone; after fewer,
-/// the service was late. Two of them are enough to end it, and nine fit into the time that it is
-/// kept.
+/// A pool that expires after this many listings have shown it idle was neglected; after fewer, the
+/// service was late. Two listings are enough to end it, and nine fit into the time it is kept.
 const POOL_LISTINGS_MAX: u64 = 6;
 
-/// A cancel has to reach the jobs within so many real seconds, whatever fails meanwhile.
+/// A cancel must reach the jobs within this real time, whatever fails meanwhile.
 const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
 
-/// What the service logs of a tick that panicked, and Rust of a thread.
+/// What the service logs for a panicked tick, and Rust for a panicked thread.
 const PANICKED: &str = "panicked";
 
-/// How the reason of an attempt begins whose job SageMaker no longer knows.
+/// Prefix of an attempt's failure reason when SageMaker no longer knows its job.
 const VANISHED: &str = "the job vanished";
 
-/// A bill and its ledger differ by so many millionths of a dollar at most: each line is rounded.
+/// Maximum difference between a bill and its ledger, millionths of a dollar: each line is rounded.
 const ROUNDING: i64 = 100;
-/// The same where the second in which a price changes may be billed at the one or the other.
+/// The same where a price changes, because that second may be billed at either price.
 const CENT: i64 = 10_000;
 
-/// What one metric read costs at CloudWatch, millionths of a dollar.
+/// CloudWatch's price for one metric read, millionths of a dollar.
 const METRIC_MICRO_USD: i64 = 10;
-/// What one read of a job asks for: its own metric, and those of each of its hosts.
+/// What one read of a job requests: the job's own metric, and those of each of its hosts.
 const METRICS_OF_A_JOB: u64 = 1;
 const METRICS_OF_A_HOST: u64 = 5;
 
@@ -55,46 +56,45 @@ pub(super) struct Verdict {
     pub(super) jobs: u64,
     /// Attempts with more than one job, and trials with two jobs at a time.
     pub(super) duplicates: u32,
-    /// Accepted experiments and trials that did not come to an end.
+    /// Accepted experiments and trials that did not end.
     pub(super) lost: u32,
-    /// Jobs that run on, or that no row stands for, or that are not billed as the region bills
-    /// them.
+    /// Jobs still running, jobs without a row, and jobs booked differently from the region's bill.
     pub(super) orphans: u32,
     pub(super) over_budget: u32,
-    /// Of the orphans and pools, those that no patience mends: without a row, or left to run out.
+    /// Orphans and pools that waiting cannot fix: without a row, or left to expire.
     pub(super) wrong: u32,
-    /// Pools that wait on, or ran out by themselves.
+    /// Pools that are still idle, or expired by themselves.
     pub(super) pools_leaked: u32,
     /// Jobs that a cancel did not reach in time.
     pub(super) unstopped: u32,
-    /// Trials whose points are not those that CloudWatch has, and jobs whose metrics are not booked
-    /// as read.
+    /// Trials whose points differ from CloudWatch's, and jobs whose metrics are booked differently
+    /// from what was read.
     pub(super) metrics_wrong: u32,
-    /// Other people's jobs that were stopped, jobs of ours in other people's account, and replicas
-    /// under a newer schema than theirs.
+    /// Other people's jobs that were stopped, our jobs in another account, and replicas that ran
+    /// under a schema newer than theirs.
     pub(super) trespasses: u32,
     /// Panics of the service.
     pub(super) panics: u32,
     /// Trials whose statuses went backwards.
     pub(super) backwards: u32,
-    /// Seconds from an accepted cancel to the stop of each job that ran.
+    /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
     pub(super) cancels: Vec<f64>,
-    /// Reservations that a budget did not hold.
+    /// Reservations refused because they did not fit a budget.
     pub(super) refused_reservations: u64,
-    /// Points that were compared.
+    /// Points compared with CloudWatch's.
     pub(super) points: u64,
     pub(super) pools_reused: u64,
-    pub(super) strays: u64,
+    pub(super) reclaimed: u64,
     pub(super) faults: BTreeMap<String, u64>,
-    /// Real seconds from a `kill -9` to the takeover of what the dead held, while Postgres was
-    /// there.
+    /// Real seconds from a `kill -9` to the takeover of what the process held, while Postgres was
+    /// up.
     pub(super) recoveries: Vec<f64>,
-    /// The same from when somebody froze within a transaction, or for good, and others took over.
+    /// The same for replicas that froze within a transaction, or for good.
     pub(super) thaws: Vec<f64>,
     pub(super) notes: Vec<String>,
-    /// Not everything ended before patience did, or a pool before it was noticed.
+    /// Something had not ended when the wait was over, or a pool expired before it was noticed.
     pub(super) is_late: bool,
-    /// It was late the first time, and is the second verdict on its seed.
+    /// The seed was late the first time, and this is its second verdict.
     pub(super) is_played_again: bool,
 }
 
@@ -105,7 +105,8 @@ impl Verdict {
                 == 0
     }
 
-    /// Nothing is wrong but that it is not over: what still runs, waits or is owed is not lost yet.
+    /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
+    /// yet.
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.metrics_wrong + self.panics + self.backwards > 0;
@@ -113,21 +114,21 @@ impl Verdict {
     }
 }
 
-/// What the service has of one attempt.
+/// What the service has recorded for one attempt.
 #[derive(Default)]
 struct Booked {
     experiment: usize,
-    /// For its job and pool, millionths of a dollar.
+    /// Cost of its job and pool, millionths of a dollar.
     usd: i64,
-    /// For reading its metrics.
+    /// Cost of reading its metrics, millionths of a dollar.
     metrics_usd: i64,
-    /// When it was said to have no job, or none any more.
+    /// When it was declared to have no job, or no longer to have one.
     given_up_at: Option<DateTime<Utc>>,
-    /// What its ledger says, for whoever has to understand it.
+    /// Its ledger entries, for diagnosis.
     entries: Vec<String>,
 }
 
-/// What the service believes of one experiment.
+/// The service's view of one experiment.
 #[derive(Default)]
 struct Believed {
     attempts: BTreeMap<String, Booked>,
@@ -135,17 +136,17 @@ struct Believed {
     takeovers: Vec<recoveries::Takeover>,
     /// Trials whose statuses went backwards.
     backwards: Vec<String>,
-    strays: u64,
+    reclaimed: u64,
 }
 
 /// The region's own record of a seed.
 struct Record {
-    /// Ours, in our account.
+    /// Our jobs, in our account.
     jobs: Vec<Value>,
-    /// Ours, made in another account: credentials may change between the look at whose they are and
-    /// the create. Nobody can find those again.
+    /// Our jobs that were created in another account, because the credentials changed between the
+    /// confirmation of the account and the create. They cannot be found again.
     elsewhere: Vec<Value>,
-    /// Other people's.
+    /// Other people's jobs.
     strangers: Vec<Value>,
     faults: BTreeMap<String, u64>,
 }
@@ -212,8 +213,8 @@ pub(super) fn judge(
     counts::pools(stage, jobs, &mut verdict);
     counts::cancels(stage, ground, jobs, &booked, client, &mut verdict);
     counts::trespasses(stage, &record.strangers, &record.elsewhere, &mut verdict);
-    // What a backup does not know was never created for it, and times mean nothing where a clock is
-    // off.
+    // To a restored backup, a job it does not know was never created; and times mean nothing when a
+    // clock is off.
     if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
         counts::given_up(stage, jobs, &booked, &mut verdict);
     }
@@ -221,19 +222,19 @@ pub(super) fn judge(
         counts::unasked_stops(jobs, &booked, client, &mut verdict);
     }
     count_panics(stage, &mut verdict);
-    // Where hours pass in seconds, a read that fails for seconds is given up; and credentials may
-    // change back between a read and the look at whose they are. What was read before a backup was
-    // restored is booked nowhere.
+    // At a pace where hours pass in seconds, a read that fails for seconds is given up. Credentials
+    // may change back between a read and the check of the account. What was read before a backup
+    // was restored is booked nowhere.
     let is_told_all = stage.foreign_from.is_empty() && plan.twin != Some(Kind::Backup);
     if is_over && !plan.is_quiet && is_told_all {
-        counts::points(stage, &url, jobs, &mut verdict)?;
+        counts::points(stage, &url, jobs, &booked, &mut verdict)?;
         counts::metrics(stage, ground, jobs, &booked, &mut verdict);
     }
     count_faults(stage, record.faults, &mut verdict);
     Ok(verdict)
 }
 
-/// What the region did wrong, and what was done to the processes.
+/// Adds the faults of the region and those injected into the processes.
 fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verdict) {
     let blows = stage
         .blows
@@ -244,16 +245,16 @@ fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verd
     }
 }
 
-/// Counts an experiment; what it has of its attempts is to be held against the region's record.
+/// Counts an experiment; returns its attempts, to be compared with the region's record.
 fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String, Booked> {
     verdict.lost += believed.open_trials;
-    verdict.strays += believed.strays;
+    verdict.reclaimed += believed.reclaimed;
     verdict.backwards += u32::try_from(believed.backwards.len()).unwrap_or(u32::MAX);
     verdict.notes.extend(believed.backwards);
     believed.attempts
 }
 
-/// What was seen while it stormed.
+/// Counts what was observed during the storm.
 fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
     verdict.over_budget = client.overdrawn;
     verdict.trespasses = stage.unnoticed;
@@ -271,7 +272,7 @@ fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
     }
 }
 
-/// After what the judge itself has asked for: that may bring one forth.
+/// Runs after the judge's own requests, because they may cause a panic too.
 fn count_panics(stage: &Stage, verdict: &mut Verdict) {
     let panics = stage.count_in_logs(PANICKED);
     if panics > 0 {
@@ -284,7 +285,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// `experiment`: its place among the accepted ones.
+/// Reads the service's view; `experiment` is its index among the accepted ones.
 fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believed, String> {
     let base = format!("{url}/v1/experiments/{id}");
     let mut believed = Believed::default();
@@ -324,7 +325,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
             entry_in_words(&entry)
         ));
         match entry["component"].as_str() {
-            Some("training" | "warm_pool" | "stray" | "storage") => booked.usd += usd,
+            Some("training" | "warm_pool" | "orphaned_job" | "storage") => booked.usd += usd,
             Some("cloudwatch") => booked.metrics_usd += usd,
             _ => {}
         }
@@ -332,7 +333,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
     let mut told = Told::default();
     for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
         told.hear(&event);
-        believed.strays += u64::from(event["kind"] == "trial.stray_job");
+        believed.reclaimed += u64::from(event["kind"] == "trial.orphaned_job");
         if event["kind"] == "trial.taken_over" {
             believed.takeovers.extend(recoveries::takeover(&event));
         }
@@ -341,7 +342,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
     Ok(believed)
 }
 
-/// When the service gave up on a job of an attempt: none was created, or none is there any more.
+/// When the service gave up on an attempt's job: none was created, or it no longer exists.
 fn given_up_at(attempt: &Value) -> Option<DateTime<Utc>> {
     let has_vanished = attempt["failure_reason"]
         .as_str()
@@ -434,8 +435,8 @@ fn count_orphans(
     }
 }
 
-/// When all is over nothing is reserved any more, neither for an experiment nor for the project,
-/// and what is spent is what the ledger says.
+/// Checks that nothing is reserved once everything is over, neither for an experiment nor for the
+/// project, and that the spending equals the ledger's total.
 fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String> {
     let experiments = pages(&format!("{url}/v1/experiments"), key)?;
     let project = get(&format!("{url}/v1/projects/current"), key)?;
@@ -477,7 +478,7 @@ fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String>
     Ok(())
 }
 
-/// All that a job costs, millionths of a dollar: itself, its pool, the volumes of both.
+/// Everything a job costs, millionths of a dollar: itself, its pool, and the volumes of both.
 fn billed(job: &Value) -> i64 {
     let parts = [
         "micro_usd",

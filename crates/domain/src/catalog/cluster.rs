@@ -6,12 +6,12 @@ use super::InstanceType;
 #[derive(Debug, Clone, Copy)]
 pub struct Cluster<'a> {
     pub instance: &'a InstanceType,
-    /// Instances; zero is taken for one.
+    /// Number of instances; zero is treated as one.
     pub count: u32,
 }
 
 impl Cluster<'_> {
-    /// Of all instances together; one where an instance has none.
+    /// Accelerators of all instances together; an instance without any counts as one.
     pub fn accelerators(&self) -> u32 {
         self.instance
             .accelerator_count

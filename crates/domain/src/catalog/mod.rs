@@ -1,5 +1,5 @@
-//! Instance types: every legal `ml.*` training type with its hardware. From the catalog, never from
-//! the user. Prices are not here (see [`crate::money::price`]): hardware does not change, prices do.
+//! Instance types: every legal `ml.*` training type with its hardware, taken from the catalog,
+//! never from the user. Prices are in [`crate::money::price`]: hardware does not change, prices do.
 
 pub mod cluster;
 pub mod model;
@@ -7,12 +7,11 @@ pub mod model;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::embedded;
 
-/// The hardware of one SageMaker instance type. Empty means not known.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The hardware of one SageMaker instance type. Empty fields are unknown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InstanceType {
     /// SageMaker's name, `ml.p5.48xlarge`.
     pub instance_type: String,
@@ -35,17 +34,17 @@ pub struct InstanceType {
     pub efa_interfaces: Option<u32>,
     /// Local NVMe per instance, GB. On these types it replaces the EBS volume.
     pub nvme_gb: u32,
-    /// Source codes; the data file's header spells them out.
+    /// Source codes; the header of the data file explains them.
     pub source: String,
 }
 
 impl InstanceType {
-    /// Peak dense TFLOP/s of one accelerator in 16 bit.
+    /// Peak dense 16-bit TFLOP/s of one accelerator.
     pub fn peak_tflops(&self) -> Option<f64> {
         self.bf16_tflops.or(self.fp16_tflops)
     }
 
-    /// `p4d` of `ml.p4d.24xlarge`.
+    /// The family: `p4d` for `ml.p4d.24xlarge`.
     pub fn family(&self) -> &str {
         self.instance_type.split('.').nth(1).unwrap_or_default()
     }
@@ -59,7 +58,7 @@ pub fn all() -> &'static [InstanceType] {
     &CATALOG
 }
 
-/// The type of that name.
+/// Finds an instance type by name.
 pub fn find(name: &str) -> Option<&'static InstanceType> {
     CATALOG
         .iter()

@@ -1,6 +1,6 @@
-//! Counting parameters and floating-point operations of a decoder-only transformer from its shape.
-//! Predicting speed and memory from these is in `planner::predict::fit` and, measured, in
-//! [`crate::ranking::recommend`].
+//! Counts the parameters and floating-point operations of a decoder-only transformer from its
+//! shape. `planner::predict::fit` predicts speed and memory from them;
+//! [`crate::ranking::recommend`] works from measurements.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -33,7 +33,7 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
-    /// Parameters of one layer's matrices: `12h²` of a plain transformer.
+    /// Parameters of one layer's matrices: `12h²` for a plain transformer.
     pub fn layer_parameters(&self) -> f64 {
         let h = f64::from(self.hidden);
         let Some(intermediate) = self.intermediate else {
@@ -43,9 +43,9 @@ impl ModelShape {
         h * h * (2.0 + 2.0 * kv_share) + 3.0 * h * f64::from(intermediate)
     }
 
-    /// All parameters. GPT-2/MPT style (biases, learned positions) without `intermediate`:
-    /// `L(12h² + 13h) + Vh + sh + 2h`, and the head's `Vh` when it is not tied, after Narayanan et
-    /// al. 2021 (arXiv 2104.04473); else Llama/Qwen style.
+    /// Total parameters. Without `intermediate`, GPT-2/MPT style (biases, learned positions):
+    /// `L(12h² + 13h) + Vh + sh + 2h`, plus the head's `Vh` when it is not tied, after Narayanan et
+    /// al. 2021 (arXiv 2104.04473). Otherwise Llama/Qwen style.
     pub fn parameters(&self) -> f64 {
         let [layers, h, vocabulary, s] = [
             self.layers,
@@ -69,7 +69,7 @@ impl ModelShape {
         layers * (attention + mlp + 2.0 * h) + embeddings + h
     }
 
-    /// Parameters that have gradients and optimiser state: all of them, or LoRA's adapters on the
+    /// Parameters with gradients and optimiser state: all of them, or only the LoRA adapters on the
     /// four attention matrices.
     pub fn trainable_parameters(&self) -> f64 {
         match self.lora_rank {
@@ -83,9 +83,9 @@ impl ModelShape {
         }
     }
 
-    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry), `4N + 12Lhs`
-    /// when the base weights are frozen: the gradients of the weights are skipped, those of the
-    /// activations are not.
+    /// Training FLOP per token: `6N + 12Lhs` (no causal halving, after llm-foundry). When the base
+    /// weights are frozen, `4N + 12Lhs`: weight gradients are skipped, activation gradients are
+    /// not.
     pub fn flops_per_token(&self) -> f64 {
         let n = self.parameters();
         let attention =
@@ -98,7 +98,7 @@ impl ModelShape {
     }
 }
 
-/// Whether figures can be computed of a shape.
+/// Whether figures can be computed from a shape.
 pub fn is_sound(model: &ModelShape) -> bool {
     let counts = [
         model.layers,

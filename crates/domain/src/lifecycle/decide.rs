@@ -1,51 +1,52 @@
-//! The scheduler's mind: from what is stored and what was seen, the next action of one trial. Pure,
-//! and without a wildcard arm: a new state does not compile until somebody has thought about it.
+//! The scheduler's decisions: the next action for one trial, from what is stored and what AWS
+//! showed. Pure, and without a wildcard arm: a new state does not compile until it is handled.
 //!
-//! It performs nothing. `tasks::scheduler` in the service claims, looks, calls [`decide`], acts and
-//! applies.
+//! It performs no action itself: `tasks::scheduler` in the service claims trials, polls AWS, calls
+//! [`decide`], acts and applies.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::policy::Policy;
-use crate::lifecycle::state::{AttemptState, TrialState};
+use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use crate::money::bill;
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::observed::{JobStatus, ObservedJob};
 
-/// StopTrainingJob to the end: 120 s of grace, and the upload of what there is.
+/// Time from StopTrainingJob to the end of the job: 120 s of grace, and the upload of any
+/// artefacts.
 pub const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
 
-/// What is stored of the attempt in hand.
+/// Stored facts about the current attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptFacts {
-    pub state: AttemptState,
-    /// Earlier attempts of the trial that came to nothing.
+    pub phase: AttemptPhase,
+    /// Earlier unsuccessful attempts of the trial.
     pub failures: u32,
-    /// Creates of the trial that a quota turned down.
+    /// Creates of the trial that a quota rejected.
     pub over_quota: u32,
     /// Jobs of the trial that found no capacity.
     pub no_capacity: u32,
-    /// Until then the trial waits for capacity: the experiment's deadline.
+    /// The experiment's deadline, until which the trial waits for capacity.
     pub give_up_at: DateTime<Utc>,
-    /// The longest that an instance of its job can be billed, seconds: what an estimate never
-    /// exceeds.
+    /// The longest time that an instance of its job can be billed, seconds; an estimate never
+    /// exceeds it.
     pub longest_billed_seconds: u64,
     /// Value of the marker that its job must carry.
     pub marker: String,
-    pub quarantine_until: Option<DateTime<Utc>>,
-    /// Looks in a row that found no job.
+    /// Consecutive polls that found no job.
     pub absent: u32,
-    /// Creates in a row that were put off.
+    /// Consecutive creates that were postponed.
     pub postponed: u32,
-    /// A create of an earlier claim may still be under way: its sender timed out, died, or sleeps.
+    /// A create from an earlier claim may still be in flight: its sender timed out, died, or is
+    /// suspended.
     pub may_be_under_way: bool,
     /// When billing began, as last seen.
     pub started_at: Option<DateTime<Utc>>,
-    /// Spans without instances, as last seen.
+    /// Periods without instances, as last seen.
     pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
-/// What a look at AWS showed.
+/// What polling AWS showed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
     NotLooked,
@@ -55,7 +56,7 @@ pub enum Seen {
     NoAnswer(String),
 }
 
-/// Everything the decision rests on.
+/// All inputs of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Situation {
     pub trial: TrialState,
@@ -79,7 +80,7 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// By the prefix of FailureReason, and by nothing behind it: that is the script's own text, and
+    /// Classifies by the prefix of FailureReason only: the text after it is the script's own and
     /// may say anything.
     pub fn of(reason: &str) -> Self {
         let prefixes = [
@@ -101,8 +102,8 @@ impl FailureClass {
     }
 }
 
-/// What turned an attempt down before anything was billed. It uses up no attempt of the trial's:
-/// waiting costs nothing.
+/// Why an attempt was rejected before anything was billed. It does not use up one of the trial's
+/// attempts: waiting costs nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// A quota of the account.
@@ -119,13 +120,13 @@ pub struct Ending {
     pub reason: String,
     /// Seconds to bill; `None` when no job existed.
     pub billable_seconds: Option<u64>,
-    /// True when AWS did not say and the seconds are our own estimate.
+    /// True when AWS did not report them and the seconds are our own estimate.
     pub estimated: bool,
-    /// Set when nothing was wrong with it but that there was no room.
+    /// Set when the only problem was a lack of quota or capacity.
     pub shortage: Option<Shortage>,
 }
 
-/// The next action. It carries all that the executor needs; the executor has no choices.
+/// The next action. It carries everything the executor needs; the executor makes no choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing to do: the trial is over.
@@ -138,7 +139,7 @@ pub enum Decision {
     Adopt,
     /// Send StopTrainingJob.
     Stop,
-    /// Record what was seen and look again.
+    /// Record what was seen and poll again.
     LookAgain { at: DateTime<Utc> },
     /// Hold the cancelled attempt until it is certain that no job exists.
     Quarantine { until: DateTime<Utc> },
@@ -150,24 +151,20 @@ pub enum Decision {
     EndUnstarted { reason: String },
 }
 
-/// Whether the decision needs a look at AWS first.
+/// Whether AWS must be polled before deciding.
 pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTime<Utc>) -> bool {
     let Some(attempt) = attempt else { return false };
     if trial.is_terminal() {
         return false;
     }
-    match attempt.state {
-        AttemptState::Running => true,
-        AttemptState::Quarantined => attempt.quarantine_until.is_none_or(|until| until <= now),
-        AttemptState::Planned
-        | AttemptState::Completed
-        | AttemptState::Failed
-        | AttemptState::Stopped
-        | AttemptState::NeverCreated => false,
+    match attempt.phase {
+        AttemptPhase::Running => true,
+        AttemptPhase::Quarantined { until } => until <= now,
+        AttemptPhase::Planned | AttemptPhase::Over => false,
     }
 }
 
-/// The next action of one trial.
+/// Decides the next action for one trial.
 pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
     match situation.trial {
         TrialState::Refused | TrialState::Completed | TrialState::Failed | TrialState::Stopped => {
@@ -189,9 +186,9 @@ pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
 }
 
 fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) -> Decision {
-    match attempt.state {
-        AttemptState::Planned => match &situation.seen {
-            // A look happens here only after AWS said that the name is taken.
+    match attempt.phase {
+        AttemptPhase::Planned => match &situation.seen {
+            // AWS is polled here only after it replied that the name is taken.
             Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
             Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) if situation.stop_requested => {
                 Decision::Quarantine {
@@ -203,22 +200,21 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
             },
         },
-        AttemptState::Quarantined => match &situation.seen {
-            Seen::NotLooked => Decision::LookAgain {
-                at: attempt
-                    .quarantine_until
-                    .unwrap_or(situation.now + policy.quarantine),
+        AttemptPhase::Quarantined { until } => match &situation.seen {
+            Seen::NotLooked => Decision::LookAgain { at: until },
+            // One look proves nothing: AWS may not show a job yet, or may forget it once.
+            Seen::Absent if attempt.absent < policy.absent_max => Decision::LookAgain {
+                at: situation.now + policy.poll,
             },
             Seen::Absent if situation.stop_requested => Decision::End(never_created(
                 TrialState::Stopped,
-                "cancelled before it was created",
+                "cancelled before the job was created",
             )),
-            // It was refused, and whatever was under way has not arrived: another attempt, in its
-            // turn.
+            // The create was refused, and no create in flight has arrived: queue another attempt.
             Seen::Absent => Decision::Retry {
                 ending: Ending {
                     shortage: Some(Shortage::Quota),
-                    ..never_created(TrialState::Queued, "refused, and no job came of it")
+                    ..never_created(TrialState::Queued, "create rejected, and no job appeared")
                 },
                 at: situation.now,
             },
@@ -227,7 +223,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 at: situation.now + policy.poll,
             },
         },
-        AttemptState::Running => match &situation.seen {
+        AttemptPhase::Running => match &situation.seen {
             Seen::Job(job) => with_job(situation, attempt, job, policy),
             Seen::Absent if attempt.absent >= policy.absent_max => {
                 Decision::End(vanished(attempt, situation.now))
@@ -236,11 +232,8 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 at: situation.now + policy.poll,
             },
         },
-        // The attempt in hand is over and the trial is not: its next one is due.
-        AttemptState::Completed
-        | AttemptState::Failed
-        | AttemptState::Stopped
-        | AttemptState::NeverCreated => {
+        // The current attempt is over but the trial is not: its next attempt is due.
+        AttemptPhase::Over => {
             if situation.stop_requested {
                 Decision::EndUnstarted {
                     reason: "cancelled".to_owned(),
@@ -252,8 +245,8 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
     }
 }
 
-/// A job with our name: ours if it carries our marker, else somebody made it by hand and we take
-/// another name.
+/// Handles a job with our name: it is ours if it carries our marker; otherwise someone created it
+/// manually, and we take another name.
 fn adopt_or_step_aside(
     situation: &Situation,
     attempt: &AttemptFacts,
@@ -291,9 +284,9 @@ fn with_job(
         status if status.is_over() && job.awaits_bill(situation.now) => Decision::LookAgain {
             at: situation.now + policy.poll,
         },
-        // A status that nobody has heard of means that it is not over.
+        // An unknown status means that the job is not over.
         JobStatus::InProgress | JobStatus::Unknown(_) if situation.stop_requested => Decision::Stop,
-        // A listing or an event says when there is more to see.
+        // A listing or an event requests an earlier poll when there is news.
         JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain {
             at: situation.now + policy.net,
         },
@@ -313,7 +306,7 @@ fn with_job(
                 "MaxRuntimeExceeded" => "stopped at its maximum runtime",
                 "MaxWaitTimeExceeded" => "stopped at its maximum wait for spot capacity",
                 _ if situation.stop_requested => "cancelled",
-                _ => "stopped in SageMaker by somebody else",
+                _ => "stopped in SageMaker by someone else",
             };
             Decision::End(ended(
                 job,
@@ -354,7 +347,7 @@ fn failed(
     Decision::End(failed(TrialState::Failed))
 }
 
-/// A drought lasts hours and costs nothing: the trial goes back to the queue, without its
+/// A capacity shortage lasts hours and costs nothing: the trial goes back to the queue, without its
 /// reservation, until the experiment's deadline.
 fn short_of_capacity(
     attempt: &AttemptFacts,
@@ -365,7 +358,7 @@ fn short_of_capacity(
     if now >= attempt.give_up_at {
         let tries = attempt.no_capacity + 1;
         let reason = format!(
-            "{} It was asked for {tries} times, until the experiment's deadline (deadline_hours)",
+            "{} Tried {tries} times, until the experiment's deadline (deadline_hours)",
             ending.reason
         );
         return Decision::End(Ending {
@@ -414,8 +407,9 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
     }
 }
 
-/// Nobody will tell what it cost: billed to this moment, without the waits that are known, and
-/// never for longer than a job of its limits can be. Whoever knows better corrects it by hand.
+/// Ends an attempt whose job vanished. Its cost will never be reported, so it is billed until now,
+/// without the known waits, and never for longer than its limits allow. A person who knows better
+/// can correct it manually.
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
     let ran = attempt
         .started_at
@@ -423,8 +417,7 @@ fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,
-        reason: "the job vanished: SageMaker no longer knows it; its cost is our own estimate"
-            .to_owned(),
+        reason: "the job vanished: SageMaker no longer knows it; its cost is estimated".to_owned(),
         billable_seconds: Some(ran.min(attempt.longest_billed_seconds)),
         estimated: true,
         shortage: None,
@@ -434,26 +427,26 @@ fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
 /// What a reply to CreateTrainingJob means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfterCreate {
-    /// The job is there and ours.
+    /// The job exists and is ours.
     Running,
-    /// The name is taken: look whether by us.
+    /// The name is taken: check whether it is ours.
     LookFirst,
-    /// Nothing is certain, or nothing happened yet: the attempt stays planned; the same create is
+    /// Uncertain, or nothing has happened yet: the attempt stays planned, and the same create is
     /// sent again later.
     Postpone { at: DateTime<Utc>, why: String },
-    /// A definite no to this create. One sent before may have succeeded unseen: look, and settle
-    /// only if there is no job. `again_at`: the trial is queued again.
+    /// A definite refusal of this create. An earlier one may have succeeded unseen: describe the
+    /// job, and settle only if there is none. `again_at`: when the trial is queued again.
     Rejected {
         ending: Ending,
         again_at: Option<DateTime<Utc>>,
     },
-    /// A definite no, but an earlier create may still arrive: held, with its reservation, until
-    /// that is certain.
+    /// A definite refusal, but an earlier create may still arrive: hold the attempt, with its
+    /// reservation, until that is ruled out.
     Hold { until: DateTime<Utc>, why: String },
 }
 
-/// Reads the reply to CreateTrainingJob. Sending the same name again is safe, so doubt is answered
-/// by asking again.
+/// Interprets the reply to CreateTrainingJob. Sending the same name again is safe, so any doubt is
+/// resolved by retrying.
 pub fn after_create(
     reply: Result<(), AwsError>,
     attempt: &AttemptFacts,
@@ -472,12 +465,12 @@ pub fn after_create(
             rejected(
                 TrialState::Parked,
                 format!(
-                    "{why} It was asked {} times; ask AWS for more, then resume the experiment",
+                    "{why} Tried {} times; request a quota increase, then resume the experiment",
                     attempt.over_quota + 1
                 ),
             )
         }
-        // Back into the queue, without its reservation: others may have room.
+        // Back to the queue, without its reservation: other trials may have room.
         Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
             ending: Ending {
                 shortage: Some(Shortage::Quota),
@@ -485,12 +478,12 @@ pub fn after_create(
             },
             again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
         },
-        // An answer that nobody understands, again and again: its reservation is not held for ever.
+        // Repeated uncertain answers: do not hold the reservation forever.
         Err(AwsError::Unknown(why) | AwsError::Expired(why)) if now >= attempt.give_up_at => {
             rejected(
                 TrialState::Parked,
                 format!(
-                    "AWS gave no certain answer until the experiment's deadline: {why}. Look into it, then resume"
+                    "no definite answer from AWS by the experiment's deadline: {why}. Investigate, then resume the experiment"
                 ),
             )
         }
@@ -500,7 +493,7 @@ pub fn after_create(
         Err(AwsError::Denied(why)) => rejected(
             TrialState::Parked,
             format!(
-                "AWS denies CreateTrainingJob: {why}. Mend the permission, then resume the experiment"
+                "AWS denied CreateTrainingJob: {why}. Fix the permission, then resume the experiment"
             ),
         ),
         Err(error @ (AwsError::NotFound(_) | AwsError::Rejected { .. })) => {
@@ -509,7 +502,8 @@ pub fn after_create(
     }
 }
 
-/// Reads a definite no to a create, after a look: one sent before may have succeeded unseen.
+/// Interprets a definite refusal of a create, after a Describe: an earlier create may have
+/// succeeded unseen.
 pub fn after_rejection(
     ending: Ending,
     again_at: Option<DateTime<Utc>>,
@@ -526,7 +520,8 @@ pub fn after_rejection(
             until: now + policy.quarantine,
             why: ending.reason,
         },
-        // Somebody else has the name: no create of ours can succeed any more.
+        // The name belongs to another job, or no create is in flight: no create of ours can still
+        // succeed.
         Seen::Job(_) | Seen::Absent => AfterCreate::Rejected { ending, again_at },
         Seen::NotLooked | Seen::NoAnswer(_) => {
             let at = now + policy.backoff_after(attempt.postponed, &attempt.marker);

@@ -1,39 +1,37 @@
-//! The fence: a token outside the database (an object in S3) that only the installation's living
-//! database knows how to follow. A copy of that database has the same installation, the same names
-//! and the same rows; what it lacks is the token's next value, since the owner changes it every
-//! minute. Pure: it reads no clock and no S3.
+//! The fence: a token outside the database (an object in S3) that only the installation's live
+//! database can follow. A copy of that database has the same installation, names and rows, but
+//! lacks the token's next value, since the owner changes it every minute. Pure: it reads neither a
+//! clock nor S3.
 //!
-//! In effect a lease: a holder that cannot renew in time stops acting before anyone else may take
-//! over.
+//! In effect a lease: a holder that cannot renew in time stops acting before another may take over.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-/// Between two renewals.
+/// Interval between renewals.
 pub const RENEW_EVERY: TimeDelta = TimeDelta::seconds(60);
-/// Whoever has not renewed or confirmed for so long no longer acts.
+/// A process that has not renewed or confirmed for this long stops acting.
 pub const TRUSTED: TimeDelta = TimeDelta::seconds(120);
-/// A stranger's token that has not changed for so long belongs to nobody who lives: a restored
-/// backup takes over.
+/// A stranger's token that has not changed for this long has no live owner: a restored backup takes
+/// over.
 pub const SILENCE: TimeDelta = TimeDelta::seconds(240);
 
-/// Which database wrote the object, as far as it says.
+/// Which database wrote the object, as far as it says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WrittenFrom {
-    /// This one, or one that cannot be told from it: a copied data directory under the same
-    /// address.
+    /// This one, or one indistinguishable from it: a copied data directory under the same address.
     #[default]
     Here,
-    /// This one, of this cluster, when its server had another address: it has moved, or this is a
-    /// clone of the whole server.
+    /// The same database and cluster under another server address: the server has moved, or this is
+    /// a clone of the whole server.
     OtherServer,
-    /// Another one.
+    /// Another database.
     OtherDatabase,
 }
 
 impl WrittenFrom {
-    /// Compares what two looks say: cluster, database and address, with strokes between them. Who
-    /// says nothing wrote before that was asked for.
+    /// Compares two identities, each `cluster/database/address`. An object without one was written
+    /// before identities were recorded.
     pub fn of(written: Option<&str>, here: &str) -> Self {
         let database = |text: &str| {
             text.splitn(3, '/')
@@ -53,41 +51,41 @@ impl WrittenFrom {
 /// What this database and this process know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FenceFacts {
-    /// The token that was written last, and the one that was about to be: a crash lies between.
+    /// The token written last, and the one about to be written: a crash may come in between.
     pub token: Option<Uuid>,
     pub next: Option<Uuid>,
-    /// When the database's owner renewed last, as the database has it.
+    /// When the owner last renewed, according to the database.
     pub renewed_at: Option<DateTime<Utc>>,
-    /// This process has seen the token change together with its own database: it is the owner's.
+    /// This process has seen the token change together with its own database, which is therefore
+    /// the owner's.
     pub has_followed: bool,
     pub written_from: WrittenFrom,
-    /// A stranger's token, and since when it has not changed; the nil token when the object was
-    /// gone.
+    /// A stranger's token, and since when it has not changed; the nil token if the object was gone.
     pub stranger: Option<(Uuid, DateTime<Utc>)>,
-    /// This database has lived beside a stranger that renewed: it is a copy, and never takes over
+    /// This database has coexisted with a stranger that renewed: it is a copy, and never takes over
     /// by itself.
     pub has_rival: bool,
 }
 
-/// What follows from a look at the object.
+/// The decision after reading the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceDecision {
-    /// It is ours: act, and renew it when that is due.
+    /// The token is ours: act, and renew it when due.
     Ours,
-    /// There is none yet: make it, and act.
+    /// There is no object yet: create it, and act.
     Make,
     /// The token is ours, but a copy made moments ago would have it too: wait to see whether
     /// someone else renews it.
     Unsure,
-    /// Somebody else holds it.
+    /// Another database holds it.
     Stranger { token: Uuid, since: DateTime<Utc> },
-    /// Its holder has been silent for long: take it over, and sweep before anything is submitted.
+    /// Its holder has been silent for long: take over, and sweep before submitting anything.
     TakeOver,
 }
 
-/// Decides on what the object says.
+/// Decides from the token found in the object.
 pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> FenceDecision {
-    // Gone although there was one: its owner makes it anew within a minute, and a copy must not be
+    // If an existing object is gone, its owner recreates it within a minute, and a copy must not be
     // faster.
     let is_new = facts.token.is_none() && facts.next.is_none();
     if found.is_none() && (is_new || facts.has_followed) {
@@ -97,13 +95,14 @@ pub fn decide(facts: &FenceFacts, found: Option<Uuid>, now: DateTime<Utc>) -> Fe
     let is_known = facts.token == Some(found) || facts.next == Some(found);
     let may_be_ours = match facts.written_from {
         WrittenFrom::Here => true,
-        // A failover moves a server under its processes. Whoever starts there may be a clone's.
+        // A failover moves a server under running processes. A process started there may belong to
+        // a clone.
         WrittenFrom::OtherServer => facts.has_followed,
-        // Whatever it knows, by replication perhaps.
+        // Even if it knows the token, perhaps by replication.
         WrittenFrom::OtherDatabase => false,
     };
     if is_known && may_be_ours {
-        // A living owner would have renewed it by now; or it is us, started again.
+        // A live owner would have renewed by now; if none did, this is the owner, restarted.
         let is_settled = facts
             .renewed_at
             .is_none_or(|at| (now - at).abs() > RENEW_EVERY * 3 / 2);
@@ -164,7 +163,7 @@ mod tests {
         );
     }
 
-    /// Its original pauses for longer than between two renewals: a failover, a deploy.
+    /// The original pauses longer than the renewal interval: a failover, a deploy.
     #[test]
     fn a_copy_elsewhere_is_a_stranger_from_its_first_look_although_it_has_the_token() {
         let copy = FenceFacts {
@@ -197,7 +196,7 @@ mod tests {
             ..copy
         };
         assert_eq!(decide(&moved, Some(token(1)), at(600)), FenceDecision::Ours);
-        // A replica of another cluster is told each token by replication.
+        // A replica in another cluster receives each token by replication.
         let told = FenceFacts {
             written_from: WrittenFrom::OtherDatabase,
             ..moved
@@ -275,7 +274,7 @@ mod tests {
             decide(&waiting, Some(token(2)), at(240)),
             FenceDecision::TakeOver
         );
-        // It changed meanwhile: somebody lives.
+        // It changed meanwhile: the owner is alive.
         let seen = decide(&waiting, Some(token(3)), at(240));
         assert_eq!(
             seen,

@@ -1,12 +1,12 @@
-//! The life of a trial and of its jobs: whose turn it is, what is done next, what a listing tells,
-//! what becomes of pools and stray jobs. All of it pure: the caller looks, and carries out.
+//! The lifecycle of trials and their jobs: admission, the next action, listings, warm pools and
+//! orphaned jobs. All of it is pure: the caller polls AWS and carries out the decisions.
 
 pub mod decide;
 pub mod fence;
+pub mod orphan;
 pub mod policy;
 pub mod pool;
 pub mod queue;
 pub mod spot;
 pub mod state;
-pub mod stray;
 pub mod watch;

@@ -1,26 +1,26 @@
-//! How long to wait, and how often to try again.
+//! Wait times and retry limits.
 
 use chrono::TimeDelta;
 
-/// Intervals and bounds of the scheduler, on the domain clock.
+/// Intervals and limits of the scheduler, on the domain clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Until a look is repeated that showed less than it should: no job, no stop, a pool that still
-    /// waits.
+    /// Wait before repeating a poll that showed less than expected: no job, no stop, a pool that
+    /// still waits.
     pub poll: TimeDelta,
-    /// Between two looks at a running job when no listing and no event asks for one.
+    /// Interval between polls of a running job when no listing or event requests one.
     pub net: TimeDelta,
-    /// How long a cancelled attempt that may have been sent is held before we believe that no job
-    /// exists.
+    /// How long to hold a cancelled attempt whose create may have been sent before concluding that
+    /// no job exists.
     pub quarantine: TimeDelta,
-    /// First wait after a throttle or a failure; doubles up to 64 times.
+    /// First wait after a throttle or a failure; later waits double, up to 64 times this one.
     pub backoff: TimeDelta,
-    /// Attempts of one trial that may come to nothing.
+    /// How many attempts of one trial may be unsuccessful.
     pub attempts_max: u32,
-    /// Looks in a row at which a running job may be absent before it counts as vanished.
+    /// Consecutive polls in which a running job may be absent before it counts as vanished.
     pub absent_max: u32,
-    /// Creates that a quota may turn down before the trial is parked: with the longest backoff,
-    /// about a day.
+    /// Creates that a quota may reject before the trial is parked: with the longest backoff, about
+    /// a day.
     pub over_quota_max: u32,
 }
 
@@ -39,9 +39,9 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Exponential, capped, and spread over its upper half: whoever was turned down together does
-    /// not come back together. `tries` counts from 0; `salt` is what differs between those who
-    /// wait, so that the spread needs no dice.
+    /// Exponential, capped backoff with jitter over its upper half, so that callers rejected
+    /// together do not retry together. `tries` counts from 0; `salt` differs between callers, so
+    /// the jitter needs no randomness.
     pub fn backoff_after(&self, tries: u32, salt: &str) -> TimeDelta {
         let whole = self.backoff * (1i32 << tries.min(6));
         // FNV-1a.

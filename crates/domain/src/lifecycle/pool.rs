@@ -1,6 +1,6 @@
-//! Warm pools: the instances that a job leaves behind for the next one that matches. A pool that
-//! nobody will use is ended at once, one that is wanted is kept; what it cost is settled when
-//! SageMaker says how long it was retained.
+//! Warm pools: instances that a job leaves behind for the next matching job. A pool is kept while a
+//! waiting trial matches it and ended at once otherwise; its cost is settled when SageMaker reports
+//! how long it was retained.
 //!
 //! Rules: SageMaker developer guide, "Train using SageMaker managed warm pools";
 //! DescribeTrainingJob, WarmPoolStatus.
@@ -11,13 +11,13 @@ use crate::lifecycle::policy::Policy;
 use crate::sagemaker::observed::{WarmPool, WarmPoolStatus};
 use crate::sagemaker::request::TrainingJobRequest;
 
-/// KeepAlivePeriodInSeconds, at most (CreateTrainingJob's model: 0 to 21600).
+/// Maximum KeepAlivePeriodInSeconds (CreateTrainingJob's model: 0 to 21600).
 pub const KEEP_ALIVE_SECONDS_MAX: u32 = 21_600;
-/// SageMaker may take so long to end a pool and to say what it cost.
+/// How long SageMaker may take to end a pool and to report its cost.
 const REPORT_ALLOWANCE: TimeDelta = TimeDelta::minutes(30);
 
-/// The seconds that a pool nobody looks after may have cost: as told, without an end while it
-/// waits, and something where nothing is told, since it may not show yet.
+/// Seconds that an unattended pool may have cost: as reported; unlimited while it is idle; 1 if
+/// nothing is reported, since the pool may not be visible yet.
 pub fn may_cost_seconds(told: Option<&WarmPool>) -> u64 {
     match told {
         Some(pool) if pool.is_idle() => u64::MAX,
@@ -25,7 +25,8 @@ pub fn may_cost_seconds(told: Option<&WarmPool>) -> u64 {
     }
 }
 
-/// What SageMaker compares before a job may use a pool (developer guide, "Matching training jobs").
+/// The settings that SageMaker compares before a job may use a pool (developer guide, "Matching
+/// training jobs").
 pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
     request.keep_alive_seconds.filter(|seconds| *seconds > 0)?;
     Some(format!(
@@ -34,22 +35,21 @@ pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
     ))
 }
 
-/// What is stored of a pool whose job is over.
+/// Stored facts about a pool whose job is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolFacts {
     pub keep_alive_seconds: u32,
     pub job_ended_at: DateTime<Utc>,
-    /// A trial waits that matches it.
+    /// A matching trial is waiting.
     pub is_wanted: bool,
-    /// Looks in a row that showed no pool, or no job.
+    /// Consecutive polls that showed no pool, or no job.
     pub absent: u32,
 }
 
-/// What a look at the pool's job showed.
+/// What polling the pool's job showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolSeen {
-    /// The job is there and says nothing of a pool: there was none, or SageMaker does not show it
-    /// yet.
+    /// The job exists but reports no pool: there was none, or SageMaker does not show it yet.
     NoPool,
     Pool(WarmPool),
     /// The job is gone.
@@ -63,16 +63,16 @@ pub enum PoolDecision {
     LookAgain {
         at: DateTime<Utc>,
     },
-    /// Set its keep-alive to zero, and look again.
+    /// Set its keep-alive to zero, and poll again.
     Terminate,
-    /// Book what it cost and give the reservation back.
+    /// Settle its cost and release the reservation.
     Settle {
         retained_seconds: u64,
         estimated: bool,
     },
 }
 
-/// The next action on a pool.
+/// Decides the next action for a pool.
 pub fn decide(
     facts: &PoolFacts,
     seen: &PoolSeen,
@@ -89,7 +89,7 @@ pub fn decide(
             + TimeDelta::seconds(facts.keep_alive_seconds.into())
             + REPORT_ALLOWANCE;
     match seen {
-        // One answer may come from a replica that lags; a pool that waits behind it is billed.
+        // A single answer may come from a lagging replica, and a pool waiting behind it is billed.
         PoolSeen::NoPool | PoolSeen::Absent if facts.absent < policy.absent_max => soon,
         PoolSeen::NoPool => PoolDecision::Settle {
             retained_seconds: 0,

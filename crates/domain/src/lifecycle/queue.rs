@@ -1,9 +1,9 @@
-//! Whose turn it is: which waiting trials are started now, under the account's instance quotas, the
-//! projects' own limits and the rate at which jobs may be created. Fair between projects, by
-//! priority within one, and no trial blocks another: a lane (instance type × purchase option) that
-//! is full is passed over, not waited for.
+//! Admission: which waiting trials start now, under the account's instance quotas, the projects'
+//! own limits and the create rate. It is fair between projects and follows priority within one. No
+//! trial blocks another: a full quota pool (instance type × purchase option) is skipped, not waited
+//! for.
 //!
-//! It does not hold the quota: AWS does. Asking for less than there is only saves refusals.
+//! AWS enforces the quotas, not this module: requesting no more than is free only avoids refusals.
 
 use std::collections::BTreeMap;
 
@@ -12,74 +12,77 @@ use chrono::{DateTime, Utc};
 use crate::ids::{ProjectId, TrialId};
 use crate::spec::PurchaseOption;
 
-/// What shares a quota: an instance type under a purchase option.
+/// A quota pool: an instance type under a purchase option, which share a quota.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lane {
+pub struct QuotaPool {
     pub instance_type: String,
     pub option: PurchaseOption,
 }
 
-/// A trial that waits for its turn.
+/// A trial waiting to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub trial: TrialId,
     pub project: ProjectId,
-    pub lane: Lane,
+    pub quota_pool: QuotaPool,
     pub instances: u32,
     /// Higher goes first, within its project.
     pub priority: i32,
     pub since: DateTime<Utc>,
-    /// What a warm pool must match to be used by it.
+    /// Match key of the warm pools that it can use.
     pub pool_key: Option<String>,
 }
 
-/// What is known of a lane.
+/// State of a quota pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LaneState {
-    /// Service Quotas' figure; unknown when empty.
+pub struct QuotaPoolState {
+    /// The figure from Service Quotas; unknown when empty.
     pub quota: Option<u32>,
-    /// Instances that our own jobs and idle warm pools use.
+    /// Instances used by our own jobs and idle warm pools.
     pub in_use: u32,
-    /// AWS refused lately: nothing until then.
+    /// AWS refused recently: start nothing until then.
     pub held_until: Option<DateTime<Utc>>,
-    /// AWS has refused and not accepted since: one at a time.
+    /// AWS has refused a create and not accepted one since: start one at a time.
     pub is_doubtful: bool,
 }
 
-/// What is known of a project.
+/// State of a project.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProjectState {
     /// Trials with a living attempt.
     pub running: u32,
-    /// The most that may; no limit when empty.
+    /// Maximum number of such trials; no limit when empty.
     pub concurrent_max: Option<u32>,
 }
 
-/// Everything that admission rests on.
+/// The capacity that admission depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capacity {
-    pub lanes: BTreeMap<Lane, LaneState>,
+    pub quota_pools: BTreeMap<QuotaPool, QuotaPoolState>,
     pub projects: BTreeMap<ProjectId, ProjectState>,
-    /// Idle warm pools by match key, with their instances.
+    /// Idle warm pools by match key, with the instance count of each.
     pub pools: BTreeMap<String, Vec<u32>>,
-    /// Jobs that may be created now.
+    /// Number of jobs that may be created now.
     pub creates: usize,
 }
 
-/// Who is started, in order, and who can never be.
+/// Trials to start, in order, and trials that can never start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
     pub admitted: Vec<TrialId>,
-    /// Wants more than the whole quota: a person must act.
+    /// Trials that need more than the whole quota: a person must act.
     pub parked: Vec<(TrialId, String)>,
 }
 
-/// Decides whose turn it is.
+/// Decides which trials start now.
 pub fn admit(waiting: &[Waiting], mut capacity: Capacity, now: DateTime<Utc>) -> Admission {
     let mut admission = Admission::default();
     let mut queues: BTreeMap<ProjectId, Vec<&Waiting>> = BTreeMap::new();
     for trial in waiting {
-        let quota = capacity.lanes.get(&trial.lane).and_then(|lane| lane.quota);
+        let quota = capacity
+            .quota_pools
+            .get(&trial.quota_pool)
+            .and_then(|quota_pool| quota_pool.quota);
         match quota.filter(|quota| *quota < trial.instances) {
             Some(quota) => admission
                 .parked
@@ -88,7 +91,7 @@ pub fn admit(waiting: &[Waiting], mut capacity: Capacity, now: DateTime<Utc>) ->
         }
     }
     for queue in queues.values_mut() {
-        // A warm pool that waits costs money: whoever fits it goes first among equals.
+        // An idle warm pool costs money: among equal priorities, a trial that fits one goes first.
         let fits = |trial: &Waiting| {
             trial
                 .pool_key
@@ -118,8 +121,8 @@ pub fn admit(waiting: &[Waiting], mut capacity: Capacity, now: DateTime<Utc>) ->
     admission
 }
 
-/// The project with the fewest running trials goes next (the longest wait decides a tie), with its
-/// first trial that has room.
+/// Picks the project with the fewest running trials (the longest wait breaks ties) and its first
+/// trial that has room.
 fn next(
     queues: &BTreeMap<ProjectId, Vec<&Waiting>>,
     capacity: &Capacity,
@@ -159,13 +162,13 @@ fn has_room(trial: &Waiting, capacity: &Capacity, now: DateTime<Utc>) -> bool {
     if pool_for(trial, capacity).is_some() {
         return true;
     }
-    let Some(lane) = capacity.lanes.get(&trial.lane) else {
+    let Some(quota_pool) = capacity.quota_pools.get(&trial.quota_pool) else {
         return true;
     };
-    lane.held_until.is_none_or(|until| until <= now)
-        && lane
+    quota_pool.held_until.is_none_or(|until| until <= now)
+        && quota_pool
             .quota
-            .is_none_or(|quota| lane.in_use.saturating_add(trial.instances) <= quota)
+            .is_none_or(|quota| quota_pool.in_use.saturating_add(trial.instances) <= quota)
 }
 
 fn take(trial: &Waiting, capacity: &mut Capacity) {
@@ -182,25 +185,28 @@ fn take(trial: &Waiting, capacity: &mut Capacity) {
         {
             pools.swap_remove(index);
         }
-        // The pool's instances are counted already.
+        // The pool's instances are already counted.
         return;
     }
-    let lane = capacity.lanes.entry(trial.lane.clone()).or_default();
-    lane.in_use = lane.in_use.saturating_add(trial.instances);
-    if lane.is_doubtful {
-        lane.held_until = Some(DateTime::<Utc>::MAX_UTC);
+    let quota_pool = capacity
+        .quota_pools
+        .entry(trial.quota_pool.clone())
+        .or_default();
+    quota_pool.in_use = quota_pool.in_use.saturating_add(trial.instances);
+    if quota_pool.is_doubtful {
+        quota_pool.held_until = Some(DateTime::<Utc>::MAX_UTC);
     }
 }
 
 fn over_the_whole_quota(trial: &Waiting, quota: u32) -> String {
-    let usage = match trial.lane.option {
+    let usage = match trial.quota_pool.option {
         PurchaseOption::OnDemand => "training job usage",
         PurchaseOption::Spot => "spot training job usage",
     };
     format!(
-        "the account's quota `{} for {usage}` is {quota}, and the trial needs {}: ask AWS for more (Service Quotas, \
+        "the account's quota `{} for {usage}` is {quota}, but the trial needs {}: request a quota increase (Service Quotas, \
          Amazon SageMaker), then resume the experiment",
-        trial.lane.instance_type, trial.instances
+        trial.quota_pool.instance_type, trial.instances
     )
 }
 

@@ -1,29 +1,28 @@
-//! What spot does to a run: its interruptions, what it saved, and how much work would be lost if it
-//! were interrupted now.
+//! The effects of spot on a run: its interruptions, its savings, and how much work would be lost if
+//! it were interrupted now.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::money::{Usd, cost};
 use crate::sagemaker::observed::Transition;
 
-/// An upload may take so long before a checkpoint counts as missing.
+/// How long an upload may take before a checkpoint counts as missing.
 const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
 
-/// The most that managed spot saves, by SageMaker's developer guide: what runs on it has cost at
-/// least the rest.
+/// The most that managed spot saves, according to SageMaker's developer guide: a spot job has cost
+/// at least the rest.
 pub const SAVING_PERCENT_MAX: u32 = 90;
 
-/// Capacity was taken away.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// An interruption: capacity was taken away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interruption {
     pub at: DateTime<Utc>,
-    /// When it trained again; empty while it waits, or when it never did.
+    /// When training resumed; empty while it waits, or if it never did.
     pub resumed_at: Option<DateTime<Utc>>,
 }
 
-/// Interruptions, from SecondaryStatusTransitions in their order.
+/// Extracts interruptions from SecondaryStatusTransitions, in their order.
 pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
     let mut found: Vec<Interruption> = Vec::new();
     for transition in transitions {
@@ -52,19 +51,20 @@ pub fn savings_percent(training_seconds: u64, billable_seconds: u64) -> Option<f
     (training_seconds > 0).then(|| 100.0 * (1.0 - share(billable_seconds, training_seconds)))
 }
 
-/// What an interruption at this moment would cost.
+/// What an interruption now would cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
     /// Since the newest checkpoint, or the start.
     pub seconds: u64,
     /// At the full price: the work would be paid for again.
     pub usd: Usd,
-    /// No checkpoint has come for twice the interval: the sync to S3, or the script, has stopped.
+    /// No checkpoint has arrived for twice the interval: the sync to S3, or the script, has
+    /// stopped.
     pub is_stalled: bool,
 }
 
-/// Work since the newest checkpoint. `started_at`: when training (last) began; `usd_per_hour`: of
-/// one instance.
+/// Computes the work at risk since the newest checkpoint. `started_at` is when training (last)
+/// began; `usd_per_hour` is per instance.
 pub fn at_risk(
     started_at: DateTime<Utc>,
     newest: Option<DateTime<Utc>>,

@@ -1,6 +1,7 @@
-//! States of a trial and of its attempts, with their names in the database and the API.
-//! Which state follows which is decided in [`crate::lifecycle::decide`].
+//! States of experiments, trials, attempts and external runs, with their names in the database and
+//! the API. [`crate::lifecycle::decide`] decides the transitions.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,15 +34,15 @@ named_states! {
         Refused = "refused",
         /// Waiting for its turn, its budget, or a retry.
         Queued = "queued",
-        /// Its turn has come: an attempt is being committed, and CreateTrainingJob is being or may
-        /// have been sent.
+        /// Admitted: an attempt is being committed, and CreateTrainingJob is being or may have been
+        /// sent.
         Submitting = "submitting",
-        /// Cannot go on until a person acts: its reason says what to do, and a resume queues it
+        /// Cannot continue until a person acts: its reason says what to do, and a resume queues it
         /// again.
         Parked = "parked",
         /// The job exists.
         Running = "running",
-        /// A stop is wanted or under way.
+        /// A stop is requested or under way.
         Stopping = "stopping",
         Completed = "completed",
         Failed = "failed",
@@ -50,7 +51,7 @@ named_states! {
     }
 }
 
-/// As a trial begins.
+/// The initial state of a trial.
 impl Default for TrialState {
     fn default() -> Self {
         Self::Queued
@@ -63,7 +64,7 @@ named_states! {
         /// Committed with its name and reservation; CreateTrainingJob may have been sent.
         Planned = "planned",
         Running = "running",
-        /// Cancelled or refused while a create may have been under way: the reservation is kept
+        /// Cancelled or refused while a create may have been in flight: the reservation is kept
         /// until it is certain that no job exists.
         Quarantined = "quarantined",
         Completed = "completed",
@@ -75,15 +76,51 @@ named_states! {
 }
 
 named_states! {
-    /// An experiment.
+    /// State of an experiment.
     ExperimentState {
         Running = "running",
-        /// A cancel was asked for; trials are being stopped.
+        /// A cancel was requested; trials are being stopped.
         Cancelling = "cancelling",
         Completed = "completed",
-        /// It is over, and every trial failed or was refused.
+        /// The experiment is over, and every trial failed or was refused.
         Failed = "failed",
         Cancelled = "cancelled",
+    }
+}
+
+named_states! {
+    /// State of an external run.
+    RunState {
+        Running = "running",
+        Completed = "completed",
+        Failed = "failed",
+    }
+}
+
+/// How far an attempt is, with the data that belongs to that phase. The database holds the same
+/// rule: a time exactly for what is quarantined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptPhase {
+    /// Committed; CreateTrainingJob may have been sent.
+    Planned,
+    /// Its job exists.
+    Running,
+    /// Its reservation is kept at least until then.
+    Quarantined { until: DateTime<Utc> },
+    /// Completed, failed, stopped or never created.
+    Over,
+}
+
+impl AttemptPhase {
+    /// `None` for a quarantine without its time, or a time without a quarantine.
+    pub fn of(state: AttemptState, quarantine_until: Option<DateTime<Utc>>) -> Option<Self> {
+        match (state, quarantine_until) {
+            (AttemptState::Planned, None) => Some(Self::Planned),
+            (AttemptState::Running, None) => Some(Self::Running),
+            (AttemptState::Quarantined, Some(until)) => Some(Self::Quarantined { until }),
+            (state, None) if state.is_terminal() => Some(Self::Over),
+            _ => None,
+        }
     }
 }
 
@@ -101,8 +138,8 @@ impl TrialState {
         )
     }
 
-    /// The states that may follow this one. Drawn in `docs/states.md`; the database refuses to
-    /// leave a terminal one.
+    /// The allowed next states, drawn in `docs/states.md`; the database refuses to leave a terminal
+    /// one.
     pub fn followers(self) -> &'static [Self] {
         match self {
             Self::Queued => &[Self::Submitting, Self::Parked, Self::Stopped],
@@ -137,7 +174,7 @@ impl AttemptState {
         )
     }
 
-    /// The states that may follow this one.
+    /// The allowed next states.
     pub fn followers(self) -> &'static [Self] {
         match self {
             Self::Planned => &[Self::Running, Self::Quarantined, Self::NeverCreated],

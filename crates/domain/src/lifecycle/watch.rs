@@ -1,6 +1,6 @@
-//! Watching cheaply: what a listing of all jobs (or an event that AWS pushed) says against what is
-//! stored, and so which few trials deserve a Describe. A listing is a hint like an event: nothing
-//! is settled by it.
+//! Cheap monitoring: compares a listing of all jobs (or an event pushed by AWS) with the stored
+//! state, to find the few trials worth a Describe. A listing, like an event, is only a hint:
+//! nothing is settled from it.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::ids::{AttemptId, TrialId};
 use crate::sagemaker::observed::{JobStatus, JobSummary};
 
-/// A job that was recorded so shortly before a listing began may be missing from it.
+/// A job recorded this shortly before a listing began may be missing from it.
 const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
 
-/// What is stored of a running attempt.
+/// Stored facts about a running attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     pub attempt: AttemptId,
@@ -26,11 +26,11 @@ pub struct Known {
     pub is_spot: bool,
     /// When we recorded that the job exists.
     pub running_at: DateTime<Utc>,
-    /// What it asked for has been compared with what it got.
+    /// The requested settings have been compared with the actual ones.
     pub is_compared: bool,
 }
 
-/// A status that is new to us.
+/// A new status of an attempt's job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub attempt: AttemptId,
@@ -40,15 +40,15 @@ pub struct Change {
     pub modified_at: Option<DateTime<Utc>>,
 }
 
-/// What follows from a listing.
+/// The result of comparing a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notices {
     pub changed: Vec<Change>,
-    /// Trials that deserve a Describe now.
+    /// Trials worth a Describe now.
     pub look: Vec<TrialId>,
-    /// Jobs that no running attempt stands for. The store knows which of them are strays.
+    /// Jobs that no running attempt stands for. The store knows which of them are orphaned jobs.
     pub unaccounted: Vec<Unaccounted>,
-    /// Warm pools that wait, or are over.
+    /// Warm pools that are idle or over.
     pub pools: Vec<PoolNotice>,
 }
 
@@ -59,13 +59,13 @@ pub struct Unaccounted {
     pub is_over: bool,
 }
 
-/// What a listing tells of a job's warm pool.
+/// What a listing reports about a job's warm pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolNotice {
     pub job_name: String,
-    /// It waits, and is billed.
+    /// It waits for a job, and is billed.
     pub is_idle: bool,
-    /// What it was billed, once it is over.
+    /// Billed seconds, once it is over.
     pub retained_seconds: u64,
 }
 
@@ -74,13 +74,13 @@ pub struct PoolNotice {
 pub struct Listing<'a> {
     pub jobs: &'a [JobSummary],
     pub began_at: DateTime<Utc>,
-    /// All pages were read: a job that is not there is not there.
+    /// All pages were read: a job missing from the listing is absent.
     pub is_complete: bool,
 }
 
-/// Whether a new status is worth a Describe: the end, and the first sight of instances (when
-/// billing began); and what only spot does, for its history and its cost: an interruption, and that
-/// it trains (again). Everything else is told well enough by the listing.
+/// Whether a new status is worth a Describe: the end, the first status with instances (when billing
+/// began), and for spot, because of its history and cost, an interruption and the start or
+/// resumption of training. The listing reports everything else well enough.
 pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str) -> bool {
     match status {
         JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
@@ -102,7 +102,8 @@ pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str
     }
 }
 
-/// A pool that still serves its job is no news, nor is one whose cost is not told yet.
+/// Reports idle pools and pools with a known cost. A pool that still serves its job is no news, nor
+/// is one whose cost is not reported yet.
 fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
     let pool = job.warm_pool.as_ref()?;
     let is_idle = pool.is_idle();
@@ -115,7 +116,7 @@ fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
     })
 }
 
-/// Compares a listing with what is stored.
+/// Compares a listing with the stored state.
 pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
     let mut notices = Notices::default();
     let mut unseen: BTreeMap<&str, &Known> = known
@@ -132,18 +133,18 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
             });
             continue;
         };
-        // A page may be older than what a Describe has told meanwhile.
+        // A page may be older than the latest Describe.
         let is_old = stored
             .modified_at
             .zip(job.modified_at)
             .is_some_and(|(ours, theirs)| theirs < ours);
         let is_new = stored.secondary_status.as_deref() != Some(job.secondary_status.as_str());
         let is_over = job.status.is_over();
-        // The end stays the end, however old the page: without a look nobody settles it.
+        // The end is final, however old the page, and without a Describe it is never settled.
         if is_old && !is_over {
             continue;
         }
-        // Between two listings it can have been interrupted, and train again.
+        // It may have been interrupted and resumed between two listings.
         let may_be_back = stored.is_spot
             && job.secondary_status == "Training"
             && stored
@@ -159,7 +160,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
                 modified_at: job.modified_at,
             });
         }
-        // The end is looked at until it is settled, were a look lost; the rest once.
+        // Describe an ended job until it is settled, in case a poll was lost; everything else once.
         if (is_new || is_over || may_be_back)
             && deserves_a_look(stored, &job.status, &job.secondary_status)
         {
@@ -178,8 +179,8 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
     notices
 }
 
-/// When the next listing is due: often while it is one page, and at most `longest` apart; a page
-/// costs a call, and the calls are spread over the interval.
+/// Time until the next listing: `shortest` for each page, at most `longest`. A page costs a call,
+/// and the calls are spread over the interval.
 pub fn next_listing(pages: u32, shortest: TimeDelta, longest: TimeDelta) -> TimeDelta {
     (shortest * i32::try_from(pages.max(1)).unwrap_or(i32::MAX)).min(longest.max(shortest))
 }
@@ -261,8 +262,8 @@ mod tests {
         );
     }
 
-    /// Its cost and its interruptions would otherwise stand still until the next look of its own,
-    /// hours later.
+    /// Otherwise its cost and interruptions would be stale until its next regular poll, hours
+    /// later.
     #[test]
     fn a_spot_job_that_trains_again_deserves_a_look() {
         let spot = |before: &str| Known {
@@ -331,8 +332,8 @@ mod tests {
         );
     }
 
-    /// An event has told of the end by a clock that is a moment ahead of the listing's, and the
-    /// look that followed met a replica that knew nothing of it yet.
+    /// An event reported the end, on a clock slightly ahead of the listing's, and the Describe that
+    /// followed reached a replica that did not know of it yet.
     #[test]
     fn an_end_is_looked_at_however_old_the_page_is_that_shows_it() {
         let ours = Known {

@@ -8,12 +8,12 @@ use rust_decimal::prelude::FromPrimitive;
 use crate::measure::steady::Bucket;
 use crate::money::Usd;
 
-/// Time in which something ran, and what an hour of it cost altogether.
+/// A period in which something ran, and its total cost per hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stretch {
     pub from: DateTime<Utc>,
     pub until: DateTime<Utc>,
-    /// Of all instances; none when nobody knows, as of spot before its end.
+    /// All instances together; empty when unknown, as for spot before its end.
     pub usd_per_hour: Option<Usd>,
 }
 
@@ -45,7 +45,7 @@ pub fn curve(buckets: &[Bucket], stretches: &[Stretch]) -> Vec<Point> {
         .collect()
 }
 
-/// Hours and dollars until a moment.
+/// Hours and dollars spent until a moment.
 fn spent(stretches: &[Stretch], at: DateTime<Utc>) -> (f64, Option<Usd>) {
     let mut hours = 0.0;
     let mut usd = Some(Usd::ZERO);
@@ -64,8 +64,8 @@ fn spent(stretches: &[Stretch], at: DateTime<Utc>) -> (f64, Option<Usd>) {
     (hours, usd.map(Usd::rounded))
 }
 
-/// The first point from which on the metric stays at the target or below to the end of what is
-/// known: a single lucky bucket reaches nothing.
+/// The first point from which the metric stays at or below the target until the end of the data: a
+/// single lucky bucket does not count.
 pub fn reached(curve: &[Point], target: f64) -> Option<&Point> {
     let missed = curve.iter().rposition(|point| point.value > target);
     curve.get(missed.map_or(0, |place| place + 1))

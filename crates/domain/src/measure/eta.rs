@@ -1,18 +1,16 @@
-//! How long a run still takes and what that costs, from the steps it has reported. It looks at a
-//! window, not at the last instant; a run that was resumed is not counted twice; one that stands
-//! still has no estimate.
+//! Estimates a run's remaining time and cost from the steps it has reported. It uses a window, not
+//! the latest instant; does not count a resumed run twice; and gives no estimate for a stalled run.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::money::{Usd, cost};
 
-/// The newest part of a run that an estimate rests on, in reports with progress.
+/// The window behind an estimate: the newest intervals with progress.
 const WINDOW: usize = 24;
-/// Fewer intervals between reports are no evidence.
+/// Fewer intervals between reports are not enough evidence.
 const INTERVALS_MIN: usize = 3;
-/// A run stands still when it has been silent for so many of its usual intervals, and for
+/// A run has stalled after this many of its usual intervals without progress, and at least
 /// [`STALL_LEAST`].
 const STALL_INTERVALS: i32 = 4;
 const STALL_LEAST: TimeDelta = TimeDelta::minutes(10);
@@ -24,31 +22,31 @@ pub struct Progress {
     pub step: i64,
 }
 
-/// What is left of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// What remains of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Eta {
     pub step: i64,
     pub steps_planned: i64,
-    /// Measured over the window: its steps over its time.
+    /// Measured over the window: steps divided by time.
     pub steps_per_hour: f64,
-    /// Estimated hours that are left: at this pace, and at the ends of its 95 % interval.
+    /// Estimated remaining hours: at this pace, and at the ends of its 95 % interval.
     pub remaining_hours: f64,
     pub remaining_hours_low: f64,
     pub remaining_hours_high: f64,
-    /// At the price of the run; none when that is unknown.
+    /// At the run's price; empty when that is unknown.
     pub remaining_usd: Option<Usd>,
     pub remaining_usd_low: Option<Usd>,
     pub remaining_usd_high: Option<Usd>,
-    /// The window that it rests on.
+    /// The window behind the estimate.
     pub from_at: DateTime<Utc>,
     pub until_at: DateTime<Utc>,
 }
 
 /// Why there is no estimate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NoEta {
-    /// It has reported too little, or nobody said how many steps there are.
+    /// Too few reports, or the number of planned steps is unknown.
     NotEnoughEvidence,
     Finished,
     /// No step has been reported since.
@@ -57,12 +55,12 @@ pub enum NoEta {
     },
 }
 
-/// The estimate at `now` for a run of `steps_planned` at `usd_per_hour` (of all its instances
-/// together).
+/// Estimates at `now` what remains of a run of `steps_planned` steps, at `usd_per_hour` (of all its
+/// instances together).
 ///
 /// The pace is a ratio estimator over the window, Σ steps / Σ time; its interval is 1.96 standard
-/// errors by the delta method (Cochran 1977, chapter 6), with the residuals' first autocorrelation
-/// counted in, since stalls come in runs.
+/// errors by the delta method (Cochran 1977, chapter 6), corrected for the residuals' first
+/// autocorrelation, since stalls cluster.
 pub fn estimate(
     reports: &[Progress],
     steps_planned: i64,
@@ -99,8 +97,8 @@ pub fn estimate(
     }
     let left = real(steps_planned - last.step);
     let hours = |pace: f64| left / pace / 3600.0;
-    // An interval that reaches zero has no upper end: ten times the estimate stands for "we cannot
-    // say".
+    // An interval that reaches zero has no upper bound: ten times the estimate stands for
+    // "unknown".
     let slowest = (pace - 1.96 * error).max(pace / 10.0);
     let [middle, low, high] = [hours(pace), hours(pace + 1.96 * error), hours(slowest)];
     let usd = |hours: f64| usd_per_hour.map(|rate| cost::training(whole(hours * 3600.0), 1, rate));
@@ -119,7 +117,7 @@ pub fn estimate(
     })
 }
 
-/// Between two reports that follow each other, with the steps done meanwhile.
+/// The interval between two consecutive reports, with the steps done in it.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     from: DateTime<Utc>,
@@ -129,8 +127,8 @@ struct Interval {
 }
 
 /// The newest intervals with progress. A step that goes back is a resume: the time in between was
-/// not spent on new steps, and the steps until the old mark are done a second time, at the same
-/// pace: they count for the pace, and `last.step` for what is left.
+/// not spent on new steps, and the steps up to the old mark are repeated at the same pace. They
+/// count towards the pace; what remains is counted from `last.step`.
 fn window(reports: &[Progress]) -> Vec<Interval> {
     let mut sorted = reports.to_vec();
     sorted.sort_by_key(|report| report.at);
@@ -215,7 +213,7 @@ mod tests {
         DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
     }
 
-    /// One report every `every` seconds, `per_hour` steps an hour.
+    /// One report every `every` seconds, at `per_hour` steps per hour.
     fn steady(per_hour: i64, every: i64, count: i64) -> Vec<Progress> {
         (0..count)
             .map(|i| Progress {
@@ -225,10 +223,10 @@ mod tests {
             .collect()
     }
 
-    /// Of the documents' eight H100.
+    /// Hourly rate of the documents' eight H100.
     const RATE: Option<Usd> = Some(Usd(Decimal::from_parts(792, 0, 0, false, 2)));
 
-    /// Document 003: 51.6 B tokens of 512 × 2048 a step are 49,209 steps; 350 an hour, $7.92 an
+    /// Document 003: 51.6 B tokens at 512 × 2048 per step are 49,209 steps; 350 per hour, $7.92 per
     /// hour.
     #[test]
     fn the_documents_estimate_is_reproduced() {
@@ -290,7 +288,7 @@ mod tests {
                 since: reports[19].at
             })
         );
-        // It still reports, and does no step.
+        // It still reports, but makes no progress.
         let mut stuck = reports.clone();
         stuck.extend((1..30).map(|i| Progress {
             at: reports[19].at + TimeDelta::minutes(i),

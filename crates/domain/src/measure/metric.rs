@@ -1,6 +1,5 @@
-//! Metrics: standard names with their units, where they come from, which source is believed.
-//! Reading them from CloudWatch is the ingester's work; turning them into one figure is
-//! [`crate::measure::steady`]'s.
+//! Metrics: standard names and units, where they come from, and which source takes precedence. The
+//! ingester reads them from CloudWatch; [`crate::measure::steady`] turns them into one figure.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +7,7 @@ use uuid::Uuid;
 
 use crate::ids::{RunId, TrialId};
 
-/// What metrics are of.
+/// What metrics belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     Trial(TrialId),
@@ -23,7 +22,7 @@ impl Subject {
     }
 }
 
-/// What a metric of the training script means to us.
+/// The meaning of a metric of the training script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
@@ -37,7 +36,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// The standard name that it stands for.
+    /// The corresponding standard name.
     pub fn standard(self) -> Option<&'static str> {
         match self {
             Self::TokensPerSecond => Some(TOKENS_PER_SECOND),
@@ -59,22 +58,22 @@ pub struct MetricDefinition {
     pub meaning: Meaning,
 }
 
-/// Where points come from. The same metric from two sources is one metric: the source that comes
-/// first here is believed.
+/// Where points come from. The same metric from two sources is one metric: the source listed first
+/// here takes precedence.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The training script (or anything else) sent them here.
+    /// Sent to us by the training script, or by any other client.
     Pushed,
     /// A log file of a training framework.
     Imported,
     /// SageMaker's per-iteration metrics (BatchGetMetrics).
     SagemakerMetrics,
-    /// CloudWatch: of the hosts, or found in the log by metric definitions.
+    /// CloudWatch: host metrics, or values found in the log by metric definitions.
     Cloudwatch,
-    /// FinalMetricDataList: the last value alone.
+    /// FinalMetricDataList: only the last value.
     Final,
 }
 
@@ -111,18 +110,18 @@ pub const STEP: &str = "step";
 pub const GPU_UTILIZATION: &str = "gpu_utilization_percent";
 pub const GPU_MEMORY_UTILIZATION: &str = "gpu_memory_utilization_percent";
 
-/// A metric that has a standard name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+/// A metric with a standard name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Standard {
     pub name: &'static str,
     pub unit: &'static str,
-    /// What frameworks call it, in lower case: CloudWatch, Hugging Face, W&B, PyTorch Lightning,
+    /// Its names in frameworks, in lower case: CloudWatch, Hugging Face, W&B, PyTorch Lightning,
     /// nvidia-smi.
     #[serde(skip)]
     aliases: &'static [&'static str],
 }
 
-/// All standard metrics. Rates are of the whole job, percentages of one device.
+/// All standard metrics. Rates are for the whole job, percentages for one device.
 pub const STANDARD: &[Standard] = &[
     Standard {
         name: TOKENS_PER_SECOND,
@@ -294,8 +293,8 @@ pub const STANDARD: &[Standard] = &[
     },
 ];
 
-/// The standard metric that a reported name means. `train/loss` and `train:loss` are one; the index
-/// of a device (`gpu.3.temp`, `gpu_3_utilization`) does not count.
+/// Finds the standard metric for a reported name. `train/loss` and `train:loss` are the same; a
+/// device index (`gpu.3.temp`, `gpu_3_utilization`) is ignored.
 pub fn standard(reported: &str) -> Option<&'static Standard> {
     let lower = reported.to_ascii_lowercase();
     let find = |name: &str| {
@@ -309,11 +308,11 @@ pub fn standard(reported: &str) -> Option<&'static Standard> {
         .or_else(|| find(&without_device(&lower)?))
 }
 
-/// `system.gpu.3.temp` → `system.gpu.temp`; none when it names no device.
+/// Removes the device index: `system.gpu.3.temp` → `system.gpu.temp`; `None` if there is none.
 pub fn without_device(name: &str) -> Option<String> {
     let is_separator = |letter: char| matches!(letter, '.' | '/' | '_');
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    // Each with the separator after it, which goes with the number.
+    // Each part keeps the separator after it, so that it is removed with the number.
     let parts: Vec<&str> = name.split_inclusive(is_separator).collect();
     let bare = |part: &&str| part.trim_end_matches(is_separator).to_owned();
     let index = parts.iter().position(|part| is_number(&bare(part)))?;
@@ -339,8 +338,9 @@ pub const HOST_METRICS: [&str; 5] = [
     "DiskUtilization",
 ];
 
-/// SageMaker reports CPU as a sum over cores and GPU percentages as a sum over GPUs (800 on eight);
-/// memory and disk are 0 to 100 already. Returns a share of one device, 0 to 100.
+/// Converts a host metric to a percentage of one device, 0 to 100. SageMaker reports CPU as a sum
+/// over cores and GPU percentages as a sum over GPUs (800 on eight); memory and disk are 0 to 100
+/// already.
 pub fn normalised(metric: &str, value: f64, vcpus: u32, accelerators: u32) -> f64 {
     let devices = match metric {
         "CPUUtilization" => vcpus,

@@ -1,4 +1,4 @@
-//! What is measured: metrics and their formats, rollups, steady figures, curves, hours left.
+//! Measurements: metrics and their formats, rollups, steady figures, curves, remaining hours.
 
 pub mod convergence;
 pub mod eta;

@@ -1,5 +1,5 @@
-//! Rollups: what is kept of many points. Made from points in one pass, and merged where they meet
-//! in the store. Turning them into one figure is [`crate::measure::steady`]'s; drawing them is [`thin`]'s.
+//! Rollups: summaries of many points, built in one pass and merged in the store.
+//! [`crate::measure::steady`] turns them into one figure; [`thin`] reduces a series for plotting.
 
 use chrono::{DateTime, Utc};
 
@@ -10,19 +10,19 @@ use crate::measure::steady::BUCKET_SECONDS;
 pub struct StoredPoint {
     pub series: i32,
     pub at: DateTime<Utc>,
-    /// -1 when the source knows no steps.
+    /// -1 when the source reports no steps.
     pub step: i32,
     pub value: f64,
 }
 
 impl StoredPoint {
-    /// What makes it one point: sent again, it is the same.
+    /// The point's natural key: the same point sent again has the same key.
     pub fn key(&self) -> (i32, DateTime<Utc>, i32) {
         (self.series, self.at, self.step)
     }
 }
 
-/// Finite points of one bucket.
+/// Summary of the finite points of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Roll {
     pub series: i32,
@@ -36,7 +36,7 @@ pub struct Roll {
     pub last: f64,
 }
 
-/// What a series gains.
+/// What new points add to a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gain {
     pub series: i32,
@@ -48,13 +48,13 @@ pub struct Gain {
     pub last_value: f64,
 }
 
-/// Start of the bucket that a moment is in.
+/// Start of the bucket that contains a moment.
 pub fn bucket_start(at: DateTime<Utc>) -> DateTime<Utc> {
     let start = at.timestamp().div_euclid(BUCKET_SECONDS) * BUCKET_SECONDS;
     DateTime::from_timestamp(start, 0).unwrap_or(at)
 }
 
-/// Buckets and gains of points that are sorted by their keys and differ in them. NaN and the
+/// Computes buckets and gains from points that are sorted by key, without duplicate keys. NaN and
 /// infinities are in no bucket.
 pub fn roll_up(points: &[StoredPoint]) -> (Vec<Roll>, Vec<Gain>) {
     let (mut rolls, mut gains): (Vec<Roll>, Vec<Gain>) = (Vec::new(), Vec::new());
@@ -108,18 +108,18 @@ pub fn roll_up(points: &[StoredPoint]) -> (Vec<Roll>, Vec<Gain>) {
     (rolls, gains)
 }
 
-/// One series in columns.
+/// One series as columns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Columns {
     pub at: Vec<DateTime<Utc>>,
-    /// -1 when the source knows no steps.
+    /// -1 when the source reports no steps.
     pub step: Vec<i32>,
     pub value: Vec<f64>,
 }
 
-/// Thins a series to at most `most` points (at least 4) that keep the shape: of each of `most / 2`
-/// equal parts the least and the greatest value stay, at their own moments, and the first and last
-/// point of all. NaN and the infinities are left out.
+/// Thins a series to at most `most` points (at least 4) while keeping its shape: each of about
+/// `most / 2` equal parts keeps its minimum and maximum at their own times, and the first and last
+/// points of the series stay. Apart from those two, NaN and infinities are dropped.
 pub fn thin(columns: &Columns, most: usize) -> Columns {
     if columns.value.len() <= most.max(4) {
         return columns.clone();

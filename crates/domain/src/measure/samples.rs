@@ -1,6 +1,6 @@
-//! Points as people have them: JSON lines of a training script, W&B exports, Hugging Face's
-//! `trainer_state.json`. Reads them into one batch, or says what is wrong with which line. It
-//! stores nothing, and knows no series.
+//! Parses points in common formats: JSON lines from a training script, W&B exports, Hugging Face's
+//! `trainer_state.json`. It returns one batch, or the errors by line. It stores nothing and knows
+//! no series.
 
 mod line;
 
@@ -12,60 +12,60 @@ use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use self::line::{Cell, Line};
 use crate::measure::metric::without_device;
 
-/// Points of one batch, at most.
+/// Maximum points in one batch.
 pub const POINTS_MAX: usize = 200_000;
-/// Different names in one batch, at most.
+/// Maximum distinct names in one batch.
 pub const NAMES_MAX: usize = 500;
-/// Errors that are named, at most.
+/// Maximum errors reported.
 const ERRORS_MAX: usize = 20;
-/// Entries of a nested list that are looked at: devices of a host.
+/// Maximum entries read from a nested list: devices of a host.
 const DEVICES_MAX: usize = 64;
 const NAME_LENGTH_MAX: usize = 255;
-/// Earlier points are mistakes of the clock or of the unit: 2010-01-01.
+/// 2010-01-01: earlier times are clock or unit mistakes.
 const EARLIEST: i64 = 1_262_304_000;
 /// Numbers above this are milliseconds (seconds reach it in the year 5138).
 const MILLISECONDS_FROM: f64 = 1e11;
 
-/// One point; `name` is a place in [`Batch::names`].
+/// One point; `name` is an index into [`Batch::names`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub name: usize,
     pub step: Option<i32>,
     pub at: DateTime<Utc>,
-    /// NaN and the infinities are values too.
+    /// NaN and infinities are values too.
     pub value: f64,
 }
 
-/// What was read.
+/// A batch of parsed points.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub names: Vec<String>,
     pub points: Vec<Point>,
-    /// Lines that were left out, when that was asked for.
+    /// Lines that were skipped, if requested.
     pub skipped: Vec<LineError>,
 }
 
-/// Why a line cannot be taken.
+/// Why a line is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineError {
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
     pub detail: String,
 }
 
-/// How a body is read.
+/// Options for reading a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// Points may not lie after this: a little more than now.
+    /// The latest time allowed for a point: slightly after now.
     pub latest: DateTime<Utc>,
-    /// Leave bad lines out instead of refusing everything.
+    /// Skip bad lines instead of rejecting the whole body.
     pub skip_bad_lines: bool,
-    /// When a run began whose log has no times (`trainer_state.json`).
+    /// Start of the run, for logs without times (`trainer_state.json`).
     pub started_at: Option<DateTime<Utc>>,
 }
 
-/// JSON lines, a JSON list of the same objects, or `trainer_state.json`: told apart by how they
-/// begin.
+/// Reads JSON lines, a JSON list of the same objects, or `trainer_state.json`, distinguished by how
+/// the body begins.
 pub fn read_json(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
     let body = body.trim_ascii();
     let is_one_document = body.starts_with(b"[") || is_trainer_state(body);
@@ -88,7 +88,7 @@ pub fn read_json(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>>
     read_trainer_state(state, reading)
 }
 
-/// A table with a header line; names of columns are those of JSON lines.
+/// Reads a CSV table with a header; columns are named as in JSON lines.
 pub fn read_csv(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(body);
     let header = reader
@@ -127,8 +127,7 @@ fn read_lines(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
     let mut gathering = Gathering::new(reading);
     for (bytes, at) in lines {
         let parsed = serde_json::from_slice::<Line<'_>>(bytes);
-        // Python writes NaN and Infinity, which JSON does not have: only then is a line looked at
-        // twice.
+        // Python writes NaN and Infinity, which JSON lacks: only then is a line parsed twice.
         if parsed.is_err() {
             let clean = quoted_numbers(bytes);
             gathering.take(
@@ -153,7 +152,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
         .any(|window| window == needle)
 }
 
-/// Bare `NaN`, `Infinity` and `-Infinity` outside strings become strings.
+/// Quotes bare `NaN`, `Infinity` and `-Infinity` outside strings.
 fn quoted_numbers(body: &[u8]) -> Cow<'_, [u8]> {
     const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     if !WORDS.iter().any(|word| contains(body, word)) {
@@ -191,7 +190,7 @@ fn quoted_numbers(body: &[u8]) -> Cow<'_, [u8]> {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     name: usize,
-    /// One of several devices of a host: their mean counts.
+    /// One of several devices of a host, which are averaged.
     is_device: bool,
 }
 
@@ -199,7 +198,7 @@ struct Gathering {
     reading: Reading,
     batch: Batch,
     places: HashMap<String, Place>,
-    /// Means over devices, by what they will be: sum and count.
+    /// Means over devices, as sum and count, keyed by the resulting point.
     devices: BTreeMap<(usize, i64, Option<i32>), (f64, f64)>,
     errors: Vec<LineError>,
 }
@@ -225,7 +224,7 @@ impl Gathering {
         self.finish()
     }
 
-    /// Stops only when the batch is too large; other errors are gathered.
+    /// Stops only when the batch is too large; other errors are collected.
     fn take(&mut self, at: usize, line: Result<Line<'_>, String>) -> Result<(), Vec<LineError>> {
         if let Err(detail) = line.and_then(|line| self.put(line))
             && self.errors.len() < ERRORS_MAX
@@ -358,7 +357,7 @@ fn of_number(number: f64) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_micros((seconds * 1e6).round() as i64)
 }
 
-/// RFC 3339, or the same without a zone, which is taken as UTC.
+/// Parses a number, or RFC 3339; a time without a zone is treated as UTC.
 fn of_text(text: &str) -> Option<DateTime<Utc>> {
     if let Ok(number) = text.parse() {
         return of_number(number);
@@ -374,7 +373,7 @@ fn of_text(text: &str) -> Option<DateTime<Utc>> {
     })
 }
 
-/// Hugging Face's own log, as far as it is read.
+/// The parts of Hugging Face's own log that are read.
 #[derive(Debug, serde::Deserialize)]
 struct TrainerState<'a> {
     #[serde(borrow, default)]
@@ -383,8 +382,8 @@ struct TrainerState<'a> {
     global_step: f64,
 }
 
-/// It has steps and no times: they are spread evenly over `train_runtime`, which its last entry
-/// has.
+/// The log has steps but no times: steps are spread evenly over `train_runtime`, which its last
+/// entry contains.
 fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch, Vec<LineError>> {
     let one = |detail: &str| {
         vec![LineError {
@@ -425,8 +424,8 @@ fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch
             }
             let share = line.step.unwrap_or(0.0) / last;
             let since = TimeDelta::microseconds(whole_micros(runtime * share));
-            // A step or a runtime beyond the calendar: a line without a time, which is refused as
-            // such.
+            // A step or runtime beyond the calendar leaves the line without a time, and it is
+            // rejected as such.
             let time = started_at.checked_add_signed(since);
             line.time = time.map(|time| Cell::Text(Cow::Owned(time.to_rfc3339())));
             (at, Ok(line))

@@ -1,12 +1,11 @@
-//! One steady figure from a series of bucket means: drop the warm-up (MSER), then a mean with an
-//! interval. It does not rank and does not decide when to stop a trial.
+//! Computes one steady figure from a series of bucket means: drop the warm-up (MSER), then take the
+//! mean with an interval. It neither ranks nor decides when to stop a trial.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// One bucket of a metric: what the store keeps instead of every point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     pub start_at: DateTime<Utc>,
     pub points: u32,
@@ -19,7 +18,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Takes in the next one: of all points of both.
+    /// Merges the next bucket into this one, weighted by points.
     pub fn absorb(&mut self, next: &Self) {
         let (a, b) = (f64::from(self.points), f64::from(next.points));
         self.mean = (self.mean * a + next.mean * b) / (a + b).max(1.0);
@@ -33,29 +32,29 @@ impl Bucket {
 }
 
 /// A measured figure with its window.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
     pub mean: f64,
-    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are taken
-    /// as independent.
+    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are assumed
+    /// independent.
     pub half_width: f64,
     pub points: u32,
     pub buckets: u32,
-    /// Buckets left out at the start as warm-up.
+    /// Buckets dropped at the start as warm-up.
     pub buckets_dropped: u32,
     pub from_at: DateTime<Utc>,
     pub until_at: DateTime<Utc>,
 }
 
-/// Below this many buckets there is no figure.
+/// Minimum number of buckets for a figure.
 pub const BUCKETS_MIN: usize = 4;
 /// Width of a bucket, seconds on the domain clock.
 pub const BUCKET_SECONDS: i64 = 300;
 
-/// The steady mean of a series, oldest bucket first; `None` is "not enough evidence".
+/// The steady mean of a series, oldest bucket first; `None` means "not enough evidence".
 ///
-/// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is least, with d at most half of the series (MSER,
-/// White 1997). The last bucket is left out: it may hold the tail of the run.
+/// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is lowest, with d at most half of the series (MSER,
+/// White 1997). The last bucket is dropped: it may hold the tail of the run.
 pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     let (_, body) = buckets.split_last()?;
     if body.len() < BUCKETS_MIN {
@@ -77,10 +76,10 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     })
 }
 
-/// The cut with the least MSER, in one pass from the end: sums of what is kept grow as the cut
-/// moves back.
+/// The cut with the lowest MSER, in one pass from the end: the sums over the kept buckets grow as
+/// the cut moves back.
 fn warm_up(body: &[Bucket]) -> usize {
-    // Around the overall mean: sums of squares of large numbers would lose their digits.
+    // Centre on the overall mean: sums of squares of large numbers would lose precision.
     let centre = moments(body).0;
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let mut best = (f64::INFINITY, 0);
@@ -89,7 +88,7 @@ fn warm_up(body: &[Bucket]) -> usize {
         (n, sum, squares) = (n + 1.0, sum + value, squares + value * value);
         let is_candidate = cut <= body.len() / 2 && body.len() - cut >= BUCKETS_MIN;
         let mser = (squares - sum * sum / n).max(0.0) / (n - 1.0_f64).max(1.0) / n;
-        // Of equal ones the earliest: nothing is cut without a reason.
+        // On ties, take the earliest cut: nothing is dropped without a reason.
         if is_candidate && mser <= best.0 {
             best = (mser, cut);
         }

@@ -1,6 +1,6 @@
-//! What a job is billed: its seconds at the price in force while they ran, and its volume where the
-//! type has no local NVMe. Each line names its price. What may be spent at most is
-//! [`crate::money::cost`]'s business; nothing is written here.
+//! Computes a job's bill: its seconds at the price in force while they ran, and its volume on types
+//! without local NVMe. Each line names its price. Upper bounds are in [`crate::money::cost`];
+//! nothing is written here.
 
 use chrono::{DateTime, Datelike, Months, NaiveDate, NaiveTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
@@ -11,7 +11,7 @@ use crate::money::price::{Component, Price, PriceStatus, Rate, in_force, rate_in
 use crate::money::{Usd, cost};
 use crate::sagemaker::observed::{Transition, seconds_between};
 
-/// What was used: instances of a type from a moment to another.
+/// Usage to bill: instances of one type over a period.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
     pub instance_type: String,
@@ -19,17 +19,17 @@ pub struct Usage {
     pub count: u32,
     pub from: DateTime<Utc>,
     pub until: DateTime<Utc>,
-    /// Spans in between without instances: spot that waits for capacity.
+    /// Periods without instances, while spot waits for capacity.
     pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
-    /// Of one instance. With managed spot less than the time that it ran.
+    /// Per instance. With managed spot, less than the time it ran.
     pub billed_seconds: u64,
-    /// Of one instance: as long as its volume was there.
+    /// Per instance: how long its volume existed.
     pub run_seconds: u64,
     /// As requested; see [`billed_gb`].
     pub volume_gb: u32,
 }
 
-/// The price that was agreed on when it was planned: where none is known any more.
+/// The price agreed on at planning time, used when no price is known any more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Agreed {
     pub price_id: PriceId,
@@ -42,7 +42,7 @@ pub struct Agreed {
 pub struct Line {
     pub component: Component,
     pub usd: Usd,
-    /// Instance-seconds; of storage GB-seconds.
+    /// Instance-seconds, or GB-seconds for storage.
     pub quantity: u64,
     pub price_id: PriceId,
     /// The price is an estimate.
@@ -51,15 +51,15 @@ pub struct Line {
     pub until: DateTime<Utc>,
 }
 
-/// GB of the volume that are billed: none on types whose local NVMe replaces it. A bill of December
-/// 2023 has it so: 48.2 hours of types without NVMe and 17.7 of types with, at 30 GB, and 1.942
-/// GB-months (aws-samples/sagemaker-ssh-helper, Sample_Costs.md).
+/// Billed GB of a volume: none on types whose local NVMe replaces it. A bill of December 2023
+/// confirms this: 48.2 hours of types without NVMe and 17.7 hours of types with it, at 30 GB, were
+/// billed as 1.942 GB-months (aws-samples/sagemaker-ssh-helper, Sample_Costs.md).
 pub fn billed_gb(instance_type: &str, volume_gb: u32) -> u32 {
     let has_nvme = catalog::find(instance_type).is_some_and(|found| found.nvme_gb > 0);
     if has_nvme { 0 } else { volume_gb }
 }
 
-/// The bill of some usage: training by price, in order of time, then storage.
+/// The bill for some usage: training by price in chronological order, then storage.
 pub fn lines(usage: &Usage, prices: &[Price], rates: &[Rate], agreed: Agreed) -> Vec<Line> {
     let mut lines = training(usage, prices, agreed);
     lines.extend(storage(usage, rates));
@@ -86,7 +86,7 @@ fn training(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
             .last_mut()
             .filter(|last| last.price_id == rate.price_id)
         {
-            // A row that changes nothing cuts nothing.
+            // The price does not change at this cut: extend the line.
             Some(last) => {
                 last.quantity += piece.seconds * u64::from(usage.count);
                 last.usd = cost::training(last.quantity, 1, rate.usd_per_hour);
@@ -106,7 +106,7 @@ fn training(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
     lines
 }
 
-/// A GB-month is as long as its calendar month.
+/// Bills storage. A GB-month is as long as its calendar month.
 fn storage(usage: &Usage, rates: &[Rate]) -> Vec<Line> {
     let gb = u64::from(billed_gb(&usage.instance_type, usage.volume_gb)) * u64::from(usage.count);
     if gb == 0 {
@@ -125,7 +125,7 @@ fn storage(usage: &Usage, rates: &[Rate]) -> Vec<Line> {
     }
     let mut lines: Vec<Line> = Vec::new();
     for piece in pieces(usage, cuts, usage.run_seconds) {
-        // Without a price the cost is unknown, and no line claims that it is nothing.
+        // Without a rate the cost is unknown: omit the line rather than claim zero.
         let Some(rate) = rate_in_force(rates, Component::Storage, &usage.region, piece.from) else {
             continue;
         };
@@ -144,7 +144,7 @@ fn storage(usage: &Usage, rates: &[Rate]) -> Vec<Line> {
     lines
 }
 
-/// The most that volumes cost for so long: in the shortest month, at the highest rate.
+/// The most that volumes can cost over `seconds`: in the shortest month, at the highest rate.
 pub fn worst_case_storage(gb: u32, count: u32, seconds: u64, ceiling: Usd) -> Usd {
     let share =
         Decimal::from(u64::from(gb) * u64::from(count) * seconds) / Decimal::from(28u64 * 86_400);
@@ -157,7 +157,7 @@ struct Piece {
     seconds: u64,
 }
 
-/// When a job waited for instances, by SageMaker's transitions: what it names no such phase for
+/// When a job waited for instances, according to SageMaker's transitions. Time outside such phases
 /// counts as running.
 pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
     let is_wait = |transition: &&Transition| {
@@ -178,7 +178,7 @@ pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> 
         .collect()
 }
 
-/// Seconds with instances from a moment to another.
+/// Seconds with instances between two moments.
 pub fn ran(
     from: DateTime<Utc>,
     until: DateTime<Utc>,
@@ -197,7 +197,8 @@ impl Usage {
     }
 }
 
-/// Some usage cut at some moments; its seconds divide as the time with instances does, and add up.
+/// Splits usage at the given moments. Its seconds are divided in proportion to the time with
+/// instances, and add up to the total.
 fn pieces(usage: &Usage, mut cuts: Vec<DateTime<Utc>>, seconds: u64) -> Vec<Piece> {
     let (from, until) = (usage.from, usage.until.max(usage.from));
     cuts.retain(|cut| from < *cut && *cut < until);
@@ -333,7 +334,7 @@ mod tests {
         );
     }
 
-    /// An hour before the change, twenty of waiting, an hour after it.
+    /// One hour before the price change, twenty hours of waiting, one hour after.
     #[test]
     fn waiting_for_capacity_is_not_use() {
         let prices = [
@@ -364,8 +365,8 @@ mod tests {
         );
     }
 
-    /// The lines of a real bill of December 2023: 48.154 hours at 30 GB are 1.942 GB-months, $0.30;
-    /// 167.301 are 6.746, $1.04.
+    /// Lines of a real bill of December 2023: 48.154 hours at 30 GB are 1.942 GB-months, $0.30;
+    /// 167.301 hours are 6.746 GB-months, $1.04.
     #[test]
     fn storage_is_billed_as_on_a_real_bill() {
         for (seconds, gb_months, usd) in [(173_354, 1.942, "$0.30"), (602_284, 6.746, "$1.04")] {
@@ -389,7 +390,7 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut, nothing is billed twice and nothing is lost.
+        /// However usage is split, nothing is billed twice and nothing is lost.
         #[test]
         fn pieces_add_up(
             span in 0i64..2_000_000,

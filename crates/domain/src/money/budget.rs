@@ -1,24 +1,25 @@
-//! What a reservation that was turned down should do: wait, or give up. The cap itself is held by
-//! the store, in the transaction that reserves; this only reads what was left afterwards.
+//! Decides whether a rejected reservation should wait or give up. The store enforces the cap
+//! itself, in the transaction that reserves; this module only examines the balance afterwards.
 
 use crate::money::Usd;
 
-/// A budget with what is taken of it.
+/// A budget and how much of it is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Purse {
+pub struct Balance {
     /// No cap when empty.
     pub budget_usd: Option<Usd>,
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
 }
 
-impl Purse {
+impl Balance {
     fn left(&self) -> Option<Usd> {
         self.budget_usd
             .map(|budget| budget - self.reserved_usd - self.settled_usd)
     }
 
-    /// What is left when this can never hold `amount`: nothing is reserved that could come back.
+    /// The amount left if `amount` can never fit, because no reservation remains that could be
+    /// released.
     fn can_never_hold(&self, amount: Usd) -> Option<Usd> {
         self.left()
             .filter(|left| amount > *left && self.reserved_usd == Usd::ZERO)
@@ -28,18 +29,18 @@ impl Purse {
 /// What to do about a reservation that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shortfall {
-    /// Reservations of others may come back, or money came back meanwhile: try again later.
+    /// Other reservations may be released, or were released meanwhile: try again later.
     Wait { why: String },
-    /// It can never fit: refuse, with the way out.
+    /// It can never fit: refuse, and say what to change.
     Never { why: String },
 }
 
-/// `worst` was turned down by the experiment's purse or the project's. `held_back` says why nothing
-/// is started at all.
+/// Decides what to do after `worst` did not fit the experiment's or the project's balance.
+/// `held_back` is the reason why nothing may start at all, if any.
 pub fn shortfall(
     worst: Usd,
-    experiment: &Purse,
-    project: &Purse,
+    experiment: &Balance,
+    project: &Balance,
     held_back: Option<&str>,
 ) -> Shortfall {
     if let Some(why) = held_back {
@@ -49,7 +50,7 @@ pub fn shortfall(
     }
     let never = |left: Usd, raise: &str| Shortfall::Never {
         why: format!(
-            "over budget: it may cost {worst}, and {left} is left; raise {raise} or lower max_runtime_seconds"
+            "over budget: the trial may cost {worst}, but {left} is left; raise {raise} or lower max_runtime_seconds"
         ),
     };
     match (
@@ -60,7 +61,7 @@ pub fn shortfall(
         (None, Some(left)) => never(left, "the project's budget"),
         (None, None) => Shortfall::Wait {
             why: format!(
-                "waiting for budget: it may cost {worst}, and what is free is less; the rest is reserved"
+                "waiting for budget: the trial may cost {worst}, more than is free; the rest is reserved"
             ),
         },
     }
@@ -76,8 +77,8 @@ mod tests {
         Usd(Decimal::from(amount))
     }
 
-    fn purse(budget: Option<i64>, reserved: i64, settled: i64) -> Purse {
-        Purse {
+    fn balance(budget: Option<i64>, reserved: i64, settled: i64) -> Balance {
+        Balance {
             budget_usd: budget.map(usd),
             reserved_usd: usd(reserved),
             settled_usd: usd(settled),
@@ -92,13 +93,13 @@ mod tests {
                 Shortfall::Wait { .. }
             )
         };
-        assert!(waits(purse(Some(100), 80, 0), purse(None, 80, 0)));
+        assert!(waits(balance(Some(100), 80, 0), balance(None, 80, 0)));
         assert!(
-            waits(purse(Some(100), 0, 0), purse(Some(100), 80, 0)),
+            waits(balance(Some(100), 0, 0), balance(Some(100), 80, 0)),
             "another experiment holds the project's money"
         );
         assert!(
-            waits(purse(Some(100), 0, 20), purse(None, 0, 20)),
+            waits(balance(Some(100), 0, 20), balance(None, 0, 20)),
             "the money came back meanwhile"
         );
     }
@@ -110,11 +111,11 @@ mod tests {
             Shortfall::Wait { why } => panic!("it waits: {why}"),
         };
         assert!(
-            why(purse(Some(100), 0, 60), purse(None, 0, 60))
+            why(balance(Some(100), 0, 60), balance(None, 0, 60))
                 .contains("$40.00 is left; raise budget_usd")
         );
         assert!(
-            why(purse(Some(100), 0, 0), purse(Some(70), 0, 60))
+            why(balance(Some(100), 0, 0), balance(Some(70), 0, 60))
                 .contains("raise the project's budget")
         );
     }
@@ -123,8 +124,8 @@ mod tests {
     fn a_paused_experiment_is_not_refused() {
         let held = shortfall(
             usd(50),
-            &purse(Some(10), 0, 0),
-            &purse(None, 0, 0),
+            &balance(Some(10), 0, 0),
+            &balance(None, 0, 0),
             Some("paused"),
         );
         assert_eq!(

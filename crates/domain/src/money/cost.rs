@@ -1,24 +1,25 @@
-//! Dollars: what a job may cost at most, has cost so far, and did cost. Decimal throughout. Spot is
-//! never discounted twice: BillableTimeInSeconds already carries the discount, and is priced on
-//! demand.
+//! The cost of a job in dollars: its maximum, the cost so far, and the final cost. Decimal
+//! throughout. Spot is never discounted twice: BillableTimeInSeconds already includes the discount
+//! and is priced at the on-demand rate.
 
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 
 use crate::money::Usd;
 
-/// SIGTERM to SIGKILL after StopTrainingJob (SageMaker developer guide).
+/// Time from SIGTERM to SIGKILL after StopTrainingJob (SageMaker developer guide).
 pub const STOP_GRACE_SECONDS: u64 = 120;
-/// Downloading image and data before training and uploading the artefacts after it are billed too.
-/// Ours is a generous allowance for what is small, not a rule of AWS's; what is large comes on top,
-/// see [`transfer_seconds`].
+/// Downloading the image and data before training, and uploading the artefacts after it, are billed
+/// too. This is our own generous allowance for small transfers, not an AWS rule; large transfers
+/// are added on top, see [`transfer_seconds`].
 pub const TRANSFER_ALLOWANCE_SECONDS: u64 = 900;
-/// Artefacts are packed by one thread of gzip before they go to S3: our own cautious guess, bytes a
-/// second.
+/// Upload speed in bytes per second, our own cautious guess: a single gzip thread packs artefacts
+/// before they go to S3.
 const UPLOAD_BYTES_PER_SECOND: f64 = 60e6;
-/// Weights and data come from S3 side by side: our own cautious guess, bytes a second.
+/// Download speed in bytes per second, our own cautious guess: weights and data come from S3 in
+/// parallel.
 const DOWNLOAD_BYTES_PER_SECOND: f64 = 200e6;
-/// CloudWatch GetMetricData: $0.01 for 1,000 metrics requested.
+/// CloudWatch GetMetricData: $0.01 per 1,000 metrics requested.
 const USD_PER_METRIC_REQUESTED: Decimal = Decimal::from_parts(1, 0, 0, false, 5);
 const SECONDS_PER_HOUR: Decimal = Decimal::from_parts(3600, 0, 0, false, 0);
 
@@ -28,8 +29,9 @@ pub fn training(billable_seconds: u64, count: u32, usd_per_hour: Usd) -> Usd {
     (usd_per_hour * instance_hours).rounded()
 }
 
-/// Seconds that weights and data of a known size take, beyond the usual allowance: the weights come
-/// and go, the data come. Sizes in bytes; nothing for what is no size.
+/// Transfer time in seconds for weights and data of known size, beyond the usual allowance: weights
+/// are downloaded and uploaded, data only downloaded. Sizes are in bytes; invalid ones count as
+/// zero.
 pub fn transfer_seconds(weight_bytes: f64, data_bytes: f64) -> u64 {
     let size = |bytes: f64| {
         if bytes.is_finite() {
@@ -50,7 +52,7 @@ pub fn transfer_seconds(weight_bytes: f64, data_bytes: f64) -> u64 {
     whole
 }
 
-/// The longest that one instance of a job is billed: download, its longest training, the stop
+/// The longest time that one instance of a job can be billed: download, maximum runtime, stop
 /// grace, upload.
 pub fn longest_billed_seconds(max_runtime_seconds: u32, transfer_seconds: u64) -> u64 {
     u64::from(max_runtime_seconds)
@@ -59,7 +61,7 @@ pub fn longest_billed_seconds(max_runtime_seconds: u32, transfer_seconds: u64) -
         + transfer_seconds
 }
 
-/// Cost of reading metrics, at a rate for 1,000 of them or at the usual one: each metric of each
+/// Cost of reading metrics, at a rate per 1,000 metrics or at the default rate. Each metric of each
 /// GetMetricData call counts once.
 pub fn metrics(requested: u64, usd_per_thousand: Option<Usd>) -> Usd {
     let each = usd_per_thousand.map_or(USD_PER_METRIC_REQUESTED, |usd| {
@@ -68,23 +70,23 @@ pub fn metrics(requested: u64, usd_per_thousand: Option<Usd>) -> Usd {
     Usd(Decimal::from(requested) * each).rounded()
 }
 
-/// The most that watching a job can cost: every series at every read of its longest life, with
-/// reads repeated after faults (a quarter more, and ten).
+/// The most that reading a job's metrics can cost: every series at every read over its longest
+/// life, plus reads repeated after faults (a quarter more, plus ten).
 pub fn worst_case_metrics(series: u64, span_seconds: u64, interval_seconds: u64) -> Usd {
     let reads = span_seconds / interval_seconds.max(1);
     metrics(series * (reads + reads / 4 + 10), None)
 }
 
-/// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, for a share of the
-/// time that is billed.
+/// USD per million tokens at a steady rate: `1e6 × P × n / (3600 × tokens/s)`, times the billed
+/// share of the time.
 pub fn usd_per_million_tokens(
     usd_per_hour: Usd,
     count: u32,
     tokens_per_second: f64,
     billed_share: f64,
 ) -> Option<Usd> {
-    // The rate comes out of somebody's log: what no machine can do is no evidence, and would
-    // overflow.
+    // The rate comes from a user's log: values that no machine can reach are not evidence, and
+    // would overflow.
     if !(1e-6..1e12).contains(&tokens_per_second) || !(0.0..1e6).contains(&billed_share) {
         return None;
     }
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn the_longest_bill_covers_grace_and_transfer() {
         assert_eq!(longest_billed_seconds(100, 0), 100 + 120 + 900);
-        // 70 billion parameters in bf16: 140 GB through one thread of gzip take longer than half an
+        // 70 billion parameters in bf16: 140 GB through one gzip thread take more than half an
         // hour.
         let large = transfer_seconds(140e9, 0.0);
         assert!((1800..7200).contains(&large), "{large}");

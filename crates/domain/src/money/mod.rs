@@ -1,5 +1,5 @@
-//! US dollars: a decimal inside, a JSON number with at most six places outside (exact up to 2^53
-//! micro-dollars).
+//! US dollars: a decimal internally, a JSON number with at most six decimal places externally
+//! (exact up to 2^53 micro-dollars).
 
 pub mod bill;
 pub mod budget;
@@ -16,7 +16,7 @@ use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Decimal places kept: a millionth of a dollar, as the database keeps it.
+/// Decimal places kept: a millionth of a dollar, as in the database.
 pub const PLACES: u32 = 6;
 
 /// An amount in US dollars.
@@ -37,7 +37,7 @@ impl Usd {
         self.0.to_f64().unwrap_or(f64::NAN)
     }
 
-    /// A figure that was computed in floating point (a projection): `None` when it is not finite.
+    /// Converts a figure computed in floating point (a projection); `None` when it is not finite.
     pub fn from_f64(value: f64) -> Option<Self> {
         Decimal::try_from(value)
             .ok()
@@ -46,7 +46,7 @@ impl Usd {
 }
 
 impl fmt::Display for Usd {
-    /// Cents, as people quote them: `$12.34`.
+    /// Rounded to cents: `$12.34`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${:.2}", self.0.round_dp(2))
     }
@@ -92,7 +92,7 @@ impl Serialize for Usd {
 }
 
 impl<'de> Deserialize<'de> for Usd {
-    /// Reads the number's own digits, so that 0.1 is a tenth and not the nearest double.
+    /// Parses the number's own digits, so that 0.1 is a tenth and not the nearest double.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = serde_json::Number::deserialize(deserializer)?.to_string();
         let parsed = text.parse().or_else(|_| Decimal::from_scientific(&text));

@@ -1,5 +1,5 @@
-//! Prices: effective-dated, with source and status. A price that is not known is unknown, never
-//! guessed; an EC2 price times an uplift is allowed only marked `estimated`. Spot has no price: its
+//! Prices: effective-dated, with source and status. A missing price is unknown and never guessed;
+//! an EC2 price times an uplift is allowed only if marked `estimated`. Spot has no price: its
 //! savings are observed.
 
 use std::sync::LazyLock;
@@ -17,13 +17,13 @@ use crate::money::Usd;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceStatus {
-    /// Read from AWS's list for just this component.
+    /// Read from AWS's list for exactly this component.
     Listed,
     /// Agreed with AWS or set by the user.
     Negotiated,
     /// Read from AWS's list for another component that has the same price wherever both are known.
     AssumedSameAs,
-    /// Seen in one place that nobody has confirmed.
+    /// Found in a single, unconfirmed source.
     Unverified,
     /// EC2's price times the measured uplift.
     Estimated,
@@ -53,7 +53,7 @@ impl PriceStatus {
     }
 }
 
-/// What a price is of.
+/// What a price applies to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Component {
@@ -61,9 +61,9 @@ pub enum Component {
     /// ml.g4dn.xlarge).
     #[default]
     Training,
-    /// USD per GB and month of the volume, where the type has no local NVMe.
+    /// USD per GB-month of the volume, on types without local NVMe.
     Storage,
-    /// CloudWatch's GetMetricData, USD per 1,000 metrics requested.
+    /// CloudWatch GetMetricData: USD per 1,000 metrics requested.
     Cloudwatch,
 }
 
@@ -85,35 +85,35 @@ impl Component {
     }
 }
 
-/// USD per instance-hour of SageMaker training, in one region, from one day on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// USD per instance-hour of SageMaker training, in one region, effective from one date.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Price {
     pub id: PriceId,
     pub instance_type: String,
     pub region: String,
     pub usd_per_hour: Usd,
-    /// The highest the price can be, where `usd_per_hour` is an estimate: it bounds reservations.
+    /// Upper bound of the price where `usd_per_hour` is an estimate; it bounds reservations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_hour_max: Option<Usd>,
     pub effective_from: DateTime<Utc>,
     pub source: String,
     pub status: PriceStatus,
     pub note: String,
-    /// When its source was last seen to say so; when empty, on its first day.
+    /// When its source last confirmed it; the effective date when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed_at: Option<DateTime<Utc>>,
 }
 
-/// A rate that is not of an instance type.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A rate that does not depend on an instance type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     pub id: PriceId,
     pub component: Component,
-    /// `*`: of every region.
+    /// `*` means every region.
     pub region: String,
     /// Per GB-month of storage, or per 1,000 metrics requested.
     pub usd: Usd,
-    /// The highest it can be, where `usd` is an estimate.
+    /// Upper bound where `usd` is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_max: Option<Usd>,
     pub effective_from: DateTime<Utc>,
@@ -123,14 +123,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What a reservation must assume.
+    /// The rate that a reservation must assume.
     pub fn ceiling(&self) -> Usd {
         self.usd_max.map_or(self.usd, |max| max.max(self.usd))
     }
 }
 
 impl Price {
-    /// One that AWS lists, for tests.
+    /// A listed price, for tests.
     #[cfg(test)]
     pub(crate) fn listed(
         id: PriceId,
@@ -153,7 +153,7 @@ impl Price {
         }
     }
 
-    /// What a reservation must assume.
+    /// The price that a reservation must assume.
     pub fn ceiling(&self) -> Usd {
         self.usd_per_hour_max
             .map_or(self.usd_per_hour, |max| max.max(self.usd_per_hour))
@@ -170,11 +170,11 @@ impl Price {
     }
 }
 
-/// A price or rate of the shipped catalog, or of AWS's list, before it has an id.
+/// A price or rate from the shipped catalog or AWS's list, before it has an id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPrice {
     pub component: Component,
-    /// Of training.
+    /// Set for training only.
     pub instance_type: Option<String>,
     pub region: String,
     pub usd: Decimal,
@@ -233,13 +233,13 @@ static CATALOG: LazyLock<Vec<NewPrice>> = LazyLock::new(|| {
     rows.into_iter().map(NewPrice::from).collect()
 });
 
-/// The prices and rates that the product ships.
+/// The prices and rates shipped with the product.
 pub fn catalog() -> &'static [NewPrice] {
     &CATALOG
 }
 
-/// The shipped prices and rates as they stand in a database that has no others; their ids name
-/// nothing.
+/// The shipped prices and rates as a database without any others would hold them; their ids are
+/// nil.
 pub fn shipped() -> (Vec<Price>, Vec<Rate>) {
     let id = PriceId(uuid::Uuid::nil());
     let price = |row: &NewPrice| {
@@ -275,10 +275,10 @@ pub fn shipped() -> (Vec<Price>, Vec<Rate>) {
     )
 }
 
-/// The price in force at a moment, of those that have begun. A negotiated one goes before any
-/// other, and of those the latest begun. Of the others it is the one whose source was seen last:
-/// what AWS lists today holds since the day it names, against whatever was taken for true of that
-/// day before.
+/// The price in force at a moment, among those already effective. Negotiated prices take
+/// precedence, the latest effective one first. Otherwise, the price whose source was seen last
+/// wins: a price that AWS lists today holds from the date it names, over whatever was assumed for
+/// that date before.
 pub fn in_force(
     prices: &[Price],
     instance_type: &str,
@@ -301,7 +301,7 @@ pub fn in_force(
         .cloned()
 }
 
-/// The prices in force in a region, one of each type.
+/// The prices in force in a region, one per instance type.
 pub fn all_in_force(prices: &[Price], region: &str, at: DateTime<Utc>) -> Vec<Price> {
     let mut types: Vec<&str> = prices
         .iter()
@@ -315,8 +315,7 @@ pub fn all_in_force(prices: &[Price], region: &str, at: DateTime<Utc>) -> Vec<Pr
         .collect()
 }
 
-/// The highest price of a type that is not a project's own, in force at a moment or at any later
-/// one.
+/// The highest non-negotiated price of a type in force at a moment or at any later one.
 pub fn highest_list_price(
     prices: &[Price],
     instance_type: &str,
@@ -334,7 +333,8 @@ pub fn highest_list_price(
     later.chain(&current).map(|price| price.usd_per_hour).max()
 }
 
-/// The same of rates.
+/// The rate in force at a moment: among those already effective, the one whose source was seen
+/// last.
 pub fn rate_in_force<'a>(
     rates: &'a [Rate],
     component: Component,
@@ -348,8 +348,8 @@ pub fn rate_in_force<'a>(
         .max_by_key(|rate| (rate.confirmed_at, rate.effective_from))
 }
 
-/// What a reservation must assume of a GB-month: where no rate is known, the highest that is known
-/// anywhere.
+/// The rate per GB-month that a reservation must assume: the highest known for the region, else the
+/// highest known anywhere.
 pub fn storage_ceiling(rates: &[Rate], region: &str) -> Usd {
     let storage = || {
         rates
@@ -365,7 +365,7 @@ pub fn storage_ceiling(rates: &[Rate], region: &str) -> Usd {
 }
 
 /// The highest ceiling in force at any moment of a run: the price at its start and every change
-/// that begins before its end.
+/// that takes effect before its end.
 pub fn ceiling_over(
     prices: &[Price],
     current: &Price,

@@ -1,10 +1,9 @@
-//! The AWS Price List API: which of its products are SageMaker training rates, and what they say.
-//! Pure: the items have been fetched already. What a rate means for experiments is decided
-//! elsewhere.
+//! Reads SageMaker training rates from items of the AWS Price List API. Pure: the items have
+//! already been fetched. What a rate means for experiments is decided elsewhere.
 //!
-//! Keyed on `instanceName` and `regionCode`: `instanceType` carries a suffix, the prefix of
-//! `usagetype` is no region code, the hardware attributes differ between SKUs, and descriptions
-//! follow no pattern (vantage-sh/ec2instances.info reads them so).
+//! Rates are keyed on `instanceName` and `regionCode`: `instanceType` carries a suffix, the prefix
+//! of `usagetype` is not a region code, hardware attributes differ between SKUs, and descriptions
+//! follow no pattern (vantage-sh/ec2instances.info reads them the same way).
 
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -13,9 +12,9 @@ use serde_json::Value;
 
 use crate::money::price::Component;
 
-/// Service code, product family and component that a query names.
+/// The service code used in queries.
 pub const SERVICE_CODE: &str = "AmazonSageMaker";
-/// The term of prices on demand: its offer term code.
+/// Offer term code of on-demand prices.
 const ON_DEMAND: &str = "JRTCKXETXF";
 
 /// A rate as AWS lists it.
@@ -23,7 +22,7 @@ const ON_DEMAND: &str = "JRTCKXETXF";
 pub struct ListedRate {
     pub sku: String,
     pub component: Component,
-    /// Of training; none for storage.
+    /// Set for training, empty for storage.
     pub instance_type: Option<String>,
     pub region: String,
     /// USD per instance-hour, or per GB-month of storage.
@@ -31,12 +30,12 @@ pub struct ListedRate {
     pub effective_from: DateTime<Utc>,
 }
 
-/// A product that is no training rate, or cannot be read, and why.
+/// A product that is not a training rate or cannot be read, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     pub sku: String,
     pub reason: String,
-    /// Something else by design, not something odd: nobody needs to hear of it.
+    /// Skipped by design: another kind of product, not worth reporting.
     pub is_expected: bool,
 }
 
@@ -90,7 +89,7 @@ struct Dimension {
     price_per_unit: std::collections::BTreeMap<String, String>,
 }
 
-/// Reads one item of `PriceList`, which is a JSON text of its own, for one region.
+/// Reads one item of `PriceList` (a JSON document in itself) for one region.
 pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     let Ok(item) = serde_json::from_str::<Item>(text) else {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
@@ -101,7 +100,7 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
             .to_owned();
         return Err(Skipped {
             sku,
-            reason: "it has another shape than a product".to_owned(),
+            reason: "not shaped like a product".to_owned(),
             is_expected: false,
         });
     };
@@ -114,7 +113,7 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     if attributes.location_type != "AWS Region" || attributes.region_code != region {
         return Err(skip(
             format!(
-                "it is of {} ({})",
+                "belongs to {} ({})",
                 attributes.region_code, attributes.location_type
             ),
             true,
@@ -122,17 +121,17 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     }
     let (component, instance_type, unit) = what(&attributes).ok_or_else(|| {
         skip(
-            format!("it is no training rate: {}", attributes.usagetype),
+            format!("not a training rate: {}", attributes.usagetype),
             true,
         )
     })?;
     let (rate, effective_from) =
         on_demand(&item.terms, unit).map_err(|reason| skip(reason, false))?;
     if rate.is_zero() {
-        return Err(skip("it is free of charge".to_owned(), true));
+        return Err(skip("free of charge".to_owned(), true));
     }
     if rate.is_sign_negative() {
-        return Err(skip(format!("its rate is {rate}"), false));
+        return Err(skip(format!("the rate is {rate}"), false));
     }
     Ok(ListedRate {
         sku,
@@ -144,7 +143,7 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     })
 }
 
-/// Component, instance type and unit of a product that is about training.
+/// Component, instance type and unit of a training product; `None` for other products.
 fn what(attributes: &Attributes) -> Option<(Component, Option<String>, &'static str)> {
     let kind = if attributes.platoinstancetype.is_empty() {
         &attributes.component
@@ -158,38 +157,38 @@ fn what(attributes: &Attributes) -> Option<(Component, Option<String>, &'static 
             "Hrs",
         ));
     }
-    // `USE1-Train:VolumeUsage.gp2`, as other usage types of the service are built; bills call it
+    // `USE1-Train:VolumeUsage.gp2`, built like the service's other usage types; bills call it
     // Training Job ML storage.
     let is_storage = attributes.usagetype.contains("Train:VolumeUsage")
         && !attributes.usagetype.contains("Pool");
     is_storage.then_some((Component::Storage, None, "GB-Mo"))
 }
 
-/// The one rate on demand, in USD for the unit; more than one, or steps by quantity, is nothing
-/// that can be billed by.
+/// The single on-demand rate, in USD per unit. Several rates, or tiers by quantity, cannot be used
+/// for billing.
 fn on_demand(terms: &Terms, unit: &str) -> Result<(Decimal, DateTime<Utc>), String> {
     let mut found = terms
         .on_demand
         .values()
         .filter(|term| term.offer_term_code == ON_DEMAND || term.offer_term_code.is_empty());
     let (Some(term), None) = (found.next(), found.next()) else {
-        return Err("it has not just one term on demand".to_owned());
+        return Err("not exactly one on-demand term".to_owned());
     };
     let mut dimensions = term.price_dimensions.values();
     let (Some(dimension), None) = (dimensions.next(), dimensions.next()) else {
-        return Err("it has not just one rate".to_owned());
+        return Err("not exactly one rate".to_owned());
     };
     if !dimension.unit.eq_ignore_ascii_case(unit) {
-        return Err(format!("it is per {}, not per {unit}", dimension.unit));
+        return Err(format!("priced per {}, not per {unit}", dimension.unit));
     }
     if !matches!(dimension.begin_range.as_str(), "" | "0") {
-        return Err("its rate begins only at a quantity".to_owned());
+        return Err("the rate applies only from a minimum quantity".to_owned());
     }
     let usd = dimension
         .price_per_unit
         .get("USD")
-        .ok_or("it has no rate in USD")?;
-    let rate: Decimal = usd.parse().map_err(|_| format!("its rate is `{usd}`"))?;
+        .ok_or("no rate in USD")?;
+    let rate: Decimal = usd.parse().map_err(|_| format!("the rate is `{usd}`"))?;
     Ok((rate.normalize(), term.effective_date))
 }
 

@@ -1,16 +1,15 @@
-//! The most that one attempt can cost: what is reserved before it is created. What it did cost is in
-//! [`super::bill`].
+//! The most that one attempt can cost, reserved before its job is created. The actual cost is
+//! computed in [`super::bill`].
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::price::{self, Price, Rate};
 use super::{Usd, bill, cost};
 use crate::measure::metric::HOST_METRICS;
 use crate::sagemaker::request::TrainingJobRequest;
 
-/// What things cost: prices of instances and the other rates, each with its history.
+/// Instance prices and the other rates, each with its history.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tariff<'a> {
     pub prices: &'a [Price],
@@ -18,26 +17,28 @@ pub struct Tariff<'a> {
 }
 
 /// The most one attempt can cost, by component.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstCase {
     /// Its instances and their volumes.
     pub training_usd: Usd,
     /// Reading its metrics from CloudWatch.
     pub metrics_usd: Usd,
-    /// Its instances and volumes kept warm after it, to the end of the keep-alive.
+    /// Its instances and volumes kept warm after the job, until the end of the keep-alive.
     #[serde(default)]
     pub pool_usd: Usd,
     pub total_usd: Usd,
-    /// The longest that one instance of the job is billed; 0 in plans from before it was written.
+    /// The longest time that one instance of the job can be billed; 0 in plans stored before this
+    /// field existed.
     #[serde(default)]
     pub billed_seconds: u64,
-    /// Of that, what weights and data of a known size take beyond the usual allowance.
+    /// The part of it needed to transfer weights and data of known size, beyond the usual
+    /// allowance.
     #[serde(default)]
     pub transfer_seconds: u64,
 }
 
-/// The most that one attempt can cost: its longest life, and that of the pool it leaves, at the
-/// highest price in force over both, and watching it.
+/// Computes the most that one attempt can cost: its longest life and that of its warm pool, at the
+/// highest price in force over both, plus metric reads.
 pub fn worst_case(
     request: &TrainingJobRequest,
     transfer_seconds: u64,

@@ -1,6 +1,6 @@
 //! The recommendation: comparable trials, projected to the full run, ranked by the objective within
-//! its limits. Every figure says whether it is measured or projected; what is not ranked says why.
-//! "Not enough evidence" is an answer.
+//! its limits. Every figure says whether it is measured or projected; every trial that is not
+//! ranked has a reason. "Not enough evidence" is a valid answer.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use crate::money::price::{Price, PriceStatus};
 use crate::money::{Usd, cost};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
-/// What is known of one trial: the row of the comparison table that ranking needs.
+/// The outcome of one trial: the row of the comparison table that ranking needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub trial_id: TrialId,
@@ -32,7 +32,7 @@ pub struct Outcome {
     /// TrainingTimeInSeconds and BillableTimeInSeconds, summed over attempts.
     pub training_seconds: u64,
     pub billable_seconds: u64,
-    /// From creation to end, all attempts, waiting included.
+    /// From creation to end over all attempts, including waiting.
     pub wall_seconds: u64,
 }
 
@@ -43,23 +43,23 @@ pub struct Tokens {
     pub total: u64,
 }
 
-/// Whether the evidence suffices.
+/// How conclusive the evidence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// The first is better than the second by more than 2 % beyond their intervals, at any price
     /// the estimates allow.
     Clear,
-    /// The first leads, but not by enough: the intervals (of speed, or of an estimated price) and 2
-    /// % on top still overlap.
+    /// The first leads, but not by enough: the intervals (of speed, or of an estimated price) plus
+    /// 2 % still overlap.
     Leading,
-    /// No candidate keeps within the full run's budget and deadline.
+    /// No candidate stays within the full run's budget and deadline.
     Infeasible,
     NotEnoughEvidence,
 }
 
 /// One ranked candidate. Projections are for the workload's `total_tokens`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ranked {
     pub rank: u32,
     pub trial_id: TrialId,
@@ -82,14 +82,14 @@ pub struct Ranked {
     pub projected_cost_usd_max: Usd,
     pub price: String,
     pub price_status: PriceStatus,
-    /// On the front of cost against time: no other candidate is better in both.
+    /// On the Pareto front of cost against time: no other candidate dominates it.
     pub pareto: bool,
-    /// Keeps within the full run's budget and deadline.
+    /// Stays within the full run's budget and deadline.
     pub feasible: bool,
 }
 
 /// A trial that is not ranked, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotRanked {
     pub trial_id: TrialId,
     pub candidate: String,
@@ -101,7 +101,7 @@ pub struct NotRanked {
 }
 
 /// Which instance to buy, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
     pub conclusion: Conclusion,
     /// One sentence.
@@ -116,8 +116,8 @@ pub struct Recommendation {
 }
 
 impl Recommendation {
-    /// Whether another one, of the same evidence, says anything else: another order or another
-    /// cost.
+    /// Whether another recommendation from the same evidence differs: in its conclusion, its order,
+    /// a cost, or the number of trials not ranked.
     pub fn differs(&self, other: &Self) -> bool {
         let key = |one: &Self| {
             let rows = one
@@ -174,7 +174,7 @@ pub fn recommend(
 
 type Unranked = (String, Option<String>);
 
-/// What a ranking rests on.
+/// The evidence behind one ranked candidate.
 #[derive(Clone, Copy)]
 struct Evidence<'a> {
     outcome: &'a Outcome,
@@ -215,12 +215,12 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     }
     let Some(price) = &outcome.price else {
         let fix = format!("PUT /v1/prices/{} with your rate", outcome.instance_type);
-        return Err(("its price is unknown".to_owned(), Some(fix)));
+        return Err(("the price is unknown".to_owned(), Some(fix)));
     };
     let Some(speed) = &outcome.tokens_per_second else {
-        let fix = "let it train longer, and check the metric definition for tokens per second";
+        let fix = "let the trial run longer, and check the metric definition for tokens per second";
         return Err((
-            "not enough evidence: too few steady readings of tokens per second".to_owned(),
+            "not enough evidence: too few steady-state readings of tokens per second".to_owned(),
             Some(fix.to_owned()),
         ));
     };
@@ -231,11 +231,11 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     })
 }
 
-/// The full run, as the trial lets it expect.
+/// The full run, projected from the trial.
 struct FullRun {
     hours: f64,
     billed_hours: f64,
-    /// Billed over productive time.
+    /// Billed time over productive time.
     billed_share: f64,
 }
 
@@ -262,8 +262,8 @@ fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> Result<FullRun, Unranked>
                 billed_share: 1.0,
             }
         }
-        // Interruptions, lost work and waiting come again and again: they scale with the run, and
-        // so does the saving.
+        // Interruptions, lost work and waiting recur: they scale with the run, and so does the
+        // saving.
         PurchaseOption::Spot if finished && productive > 0.0 => {
             let billed = outcome.billable_seconds as f64;
             FullRun {
@@ -273,7 +273,8 @@ fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> Result<FullRun, Unranked>
             }
         }
         PurchaseOption::Spot => {
-            let fix = "let the spot trial finish: its saving is observed, never assumed".to_owned();
+            let fix =
+                "let the spot trial finish: its savings are measured, never assumed".to_owned();
             return Err((
                 "not enough evidence: no billed spot run yet".to_owned(),
                 Some(fix),
@@ -368,11 +369,10 @@ fn dominates(a: &Ranked, b: &Ranked) -> bool {
     cheaper.is_le() && faster.is_le() && (cheaper.is_lt() || faster.is_lt())
 }
 
-/// Differences below this share are not worth deciding: one trial each cannot tell them from
-/// start-up luck.
+/// Differences below this share do not decide: one trial each cannot tell them from start-up luck.
 const INDIFFERENCE: f64 = 0.02;
 
-/// What is minimised, from its least to its greatest plausible value: speed interval and price
+/// The lowest and highest plausible values of the objective, from the speed interval and the price
 /// bounds together.
 fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
     let spread = row.tokens_per_second_half_width / row.tokens_per_second;
@@ -388,7 +388,7 @@ fn interval(row: &Ranked, minimize: Minimize) -> (f64, f64) {
     }
 }
 
-/// Another choice, and not a repeat of the same one.
+/// Whether `row` is a different choice, not a repeat of the same one.
 fn is_other(first: &Ranked, row: &Ranked) -> bool {
     (&first.candidate, first.purchase_option) != (&row.candidate, row.purchase_option)
 }
@@ -444,7 +444,7 @@ fn headline(conclusion: Conclusion, ranked: &[Ranked], objective: &ObjectiveSpec
             )
         }
         (Conclusion::Infeasible, Some(first)) => format!(
-            "No candidate keeps within the full run's limits; the nearest is {}, {} in {:.1} h (projected).",
+            "No candidate meets the full run's limits; the closest is {}, {} in {:.1} h (projected).",
             name(first),
             first.projected_cost_usd,
             first.projected_hours
@@ -468,12 +468,12 @@ fn reasons(ranked: &[Ranked], minimize: Minimize, close: bool) -> Vec<String> {
     ));
     if let Some(second) = ranked.iter().find(|row| is_other(first, row)) {
         let equal = if close {
-            "; too close to call: within the intervals and 2 %"
+            "; too close to call: the intervals overlap or are within 2 %"
         } else {
             ""
         };
         reasons.push(format!(
-            "runner-up {}: {:.2} × its cost and {:.2} × its hours{equal}",
+            "runner-up {}: {:.2} × the cost and {:.2} × the hours{equal}",
             name(second),
             second.projected_cost_usd.as_f64() / first.projected_cost_usd.as_f64(),
             second.projected_hours / first.projected_hours
@@ -528,7 +528,7 @@ fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String>
     let trials = ranked.len();
     let mut basis = vec![
         format!(
-            "measured: tokens per second and billed seconds, one trial each of {} tokens ({trials} ranked)",
+            "measured: tokens per second and billed seconds, from one trial of {} tokens each ({trials} ranked)",
             tokens.trial
         ),
         format!(
@@ -541,11 +541,10 @@ fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String>
         .any(|outcome| outcome.purchase_option == PurchaseOption::Spot)
     {
         basis.push(
-            "observed once: interruptions and savings of spot; another run may meet others"
-                .to_owned(),
+            "observed once: spot interruptions and savings; another run may differ".to_owned(),
         );
     }
-    basis.push("not measured: loss at the end of the full run".to_owned());
+    basis.push("not measured: final loss of the full run".to_owned());
     basis
 }
 

@@ -1,9 +1,9 @@
-//! Why a call to AWS did not do what was asked.
+//! Errors of AWS calls.
 
 use thiserror::Error;
 
-/// Why a call did not do what was asked. The difference that matters is between a definite no and a
-/// lost reply.
+/// Why an AWS call failed. The distinction that matters is between a definite refusal and a lost
+/// reply.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AwsError {
     /// ResourceInUse: the name is taken.
@@ -11,22 +11,22 @@ pub enum AwsError {
     AlreadyExists(String),
     #[error("not found: {0}")]
     NotFound(String),
-    /// The rate is too high: nothing happened, ask again later.
+    /// The request rate is too high: nothing happened, retry later.
     #[error("throttled: {0}")]
     Throttled(String),
-    /// ResourceLimitExceeded: a quota. Nothing happened.
+    /// ResourceLimitExceeded: over a quota. Nothing happened.
     #[error("over a quota: {0}")]
     LimitExceeded(String),
     /// No permission: nothing happened, and only a person can change that.
     #[error("denied: {0}")]
     Denied(String),
-    /// The credentials have expired: nothing happened, and whoever gave them renews them.
+    /// The credentials have expired: nothing happened, and their provider renews them.
     #[error("expired: {0}")]
     Expired(String),
-    /// A definite no: nothing happened, and asking again will not help.
+    /// A definite refusal: nothing happened, and retrying will not help.
     #[error("rejected ({code}): {message}")]
     Rejected { code: String, message: String },
-    /// A timeout, a broken connection, a 5xx: it may have happened.
+    /// A timeout, a broken connection, a 5xx: the call may have succeeded.
     #[error("no answer: {0}")]
     Unknown(String),
 }

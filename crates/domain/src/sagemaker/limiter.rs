@@ -1,21 +1,21 @@
-//! How fast one AWS operation may be called. AWS does not publish most of its request quotas, so
-//! the limiter learns them: it doubles until the first throttle, then follows the cubic curve of
-//! TCP CUBIC (Ha, Rhee, Xu 2008; RFC 9438), counted in calls: back off by a tenth, return quickly
-//! to just below the last rate that was throttled, stay there, and only then probe.
+//! Limits how fast one AWS operation is called. AWS does not publish most of its request quotas, so
+//! the limiter learns them: it grows exponentially until the first throttle, then follows the cubic
+//! curve of TCP CUBIC (Ha, Rhee, Xu 2008; RFC 9438), counted in calls: back off by a tenth, return
+//! quickly to just below the last throttled rate, stay there, and only then probe.
 //!
-//! Pure: it reads no clock. It runs on the domain clock, as AWS's quotas do.
+//! Pure: it reads no clock. It runs on the domain clock, like AWS's quotas.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::seconds;
 
-/// Share of the rate that is kept after a throttle.
+/// Share of the rate kept after a throttle.
 const KEPT: f64 = 0.9;
-/// Calls from a throttle back to the rate at which it came.
+/// Calls after a throttle until the throttled rate is reached again.
 const RECOVERY_CALLS: f64 = 400.0;
-/// Before the first throttle: growth with each call that went through.
+/// Growth per successful call before the first throttle.
 const START_GROWTH: f64 = 0.05;
-/// Tenths of a second do not add up to whole tokens exactly.
+/// Tolerance: tenths of a second do not add up to exactly one token.
 const ROUNDING: f64 = 1e-6;
 const RATE_MAX: f64 = 10_000.0;
 const RATE_MIN: f64 = 0.05;
@@ -25,18 +25,18 @@ const RATE_MIN: f64 = 0.05;
 pub struct Limiter {
     /// Calls per second.
     rate: f64,
-    /// No rate is learnt above this, calls per second.
+    /// Upper limit of the learnt rate, calls per second.
     most: f64,
     tokens: f64,
     refilled_at: Option<DateTime<Utc>>,
     /// The rate at the last throttle, and calls since; `None` before the first.
     throttled: Option<(f64, f64)>,
-    /// Throttles until then belong to calls that were already under way.
+    /// Throttles until then belong to calls already in flight, and are ignored.
     deaf_until: Option<DateTime<Utc>>,
 }
 
 impl Limiter {
-    /// Begins at `rate` calls per second, learns.
+    /// Starts at `rate` calls per second and learns.
     pub fn learning(rate: f64) -> Self {
         Self {
             rate,
@@ -61,7 +61,7 @@ impl Limiter {
         self.rate
     }
 
-    /// A bucket of one second: bursts above it are what gets throttled.
+    /// The bucket holds one second of calls: larger bursts get throttled.
     fn depth(&self) -> f64 {
         self.rate.max(1.0)
     }
@@ -70,12 +70,12 @@ impl Limiter {
         let last = *self.refilled_at.get_or_insert(now);
         let elapsed = (now - last).as_seconds_f64().max(0.0);
         self.tokens = (self.tokens + elapsed * self.rate).min(self.depth());
-        // From the new time on, also when the clock was stepped back: the old time may be an hour
-        // away.
+        // Continue from the new time even if the clock was stepped back: the old time may be an
+        // hour away.
         self.refilled_at = Some(now);
     }
 
-    /// Whole calls that may be sent now.
+    /// Number of calls that may be sent now.
     pub fn available(&mut self, now: DateTime<Utc>) -> usize {
         self.refill(now);
         #[expect(
@@ -94,7 +94,7 @@ impl Limiter {
         seconds((1.0 - self.tokens).max(0.0) / self.rate)
     }
 
-    /// Takes one call out of the bucket, or says how long until there is one.
+    /// Takes one call from the bucket, or returns how long to wait for one.
     pub fn take(&mut self, now: DateTime<Utc>) -> Result<(), TimeDelta> {
         self.refill(now);
         if self.tokens >= 1.0 - ROUNDING {
@@ -108,7 +108,8 @@ impl Limiter {
     pub fn heard(&mut self, was_throttled: bool, now: DateTime<Utc>) {
         if was_throttled {
             let deaf = seconds(2.0 / self.rate);
-            // A moment further ahead than it was ever set is of before the clock was stepped back.
+            // A moment further ahead than it is ever set dates from before the clock was stepped
+            // back.
             if self
                 .deaf_until
                 .is_some_and(|until| now < until && until - now <= deaf * 2)

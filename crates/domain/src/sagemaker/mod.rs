@@ -1,4 +1,4 @@
-//! SageMaker in our own words: what is asked of it, what it tells, and the ports that reach it.
+//! SageMaker in domain terms: requests, observed jobs, and the ports that reach it.
 
 pub mod error;
 pub mod limiter;

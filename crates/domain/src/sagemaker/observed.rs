@@ -1,14 +1,13 @@
-//! A training job as SageMaker tells of it: its status, its transitions, its bill, its pool. What we
-//! ask for is in [`super::request`].
+//! A training job as SageMaker reports it: status, transitions, bill and warm pool. Requests are in
+//! [`super::request`].
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::money::bill;
 
 /// TrainingJobStatus. A value AWS adds later is kept as text and counts as not finished.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobStatus {
     InProgress,
@@ -31,7 +30,7 @@ impl JobStatus {
         }
     }
 
-    /// Nothing comes after it.
+    /// Whether the job is over: no other status follows.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Stopped)
     }
@@ -60,7 +59,7 @@ pub struct JobSummary {
 }
 
 /// One entry of SecondaryStatusTransitions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
     pub status: String,
     pub started_at: DateTime<Utc>,
@@ -68,24 +67,24 @@ pub struct Transition {
     pub message: String,
 }
 
-/// The last value of one of the job's own metrics, as DescribeTrainingJob has it (32 bits there).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The final value of one of the job's own metrics, as DescribeTrainingJob reports it (in 32 bits).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FinalMetric {
     pub name: String,
     pub at: DateTime<Utc>,
     pub value: f64,
 }
 
-/// What DescribeTrainingJob told us.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A job as DescribeTrainingJob reports it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObservedJob {
     pub job_name: String,
     pub arn: String,
     /// The value of our [`MARKER`], when the job carries one.
     pub marker: Option<String>,
     pub status: JobStatus,
-    /// SecondaryStatus as text: shown, and branched on only where the documentation promises the
-    /// value.
+    /// SecondaryStatus as text: displayed, and branched on only where the documentation guarantees
+    /// the value.
     pub secondary_status: String,
     pub failure_reason: Option<String>,
     pub created_at: Option<DateTime<Utc>>,
@@ -102,12 +101,12 @@ pub struct ObservedJob {
     pub warm_pool: Option<WarmPool>,
     /// FinalMetricDataList; empty until the job is over.
     pub final_metrics: Vec<FinalMetric>,
-    /// The settings that it runs with.
+    /// The settings it runs with.
     pub actual: Actual,
 }
 
 impl ObservedJob {
-    /// One that began to be billed at `start`, for tests.
+    /// A job whose billing began at `start`, for tests.
     #[cfg(test)]
     pub(crate) fn sample(
         marker: &str,
@@ -135,9 +134,9 @@ impl ObservedJob {
         }
     }
 
-    /// It is over, and SageMaker may yet say what it bills: just after the end,
+    /// Whether the job is over but SageMaker may still report its bill: just after the end,
     /// TrainingTimeInSeconds and BillableTimeInSeconds can be absent, or less than the time from
-    /// TrainingStartTime to TrainingEndTime. Who looks again soon need not estimate.
+    /// TrainingStartTime to TrainingEndTime. Describing the job again soon avoids an estimate.
     pub fn awaits_bill(&self, now: DateTime<Utc>) -> bool {
         let Some((start, end)) = self.started_at.zip(self.ended_at) else {
             return false;
@@ -148,8 +147,8 @@ impl ObservedJob {
         !is_told && (now - end).abs() < BILL_TOLD_WITHIN
     }
 
-    /// What was billed, as told; or the time that it had instances, to its end or to now: an
-    /// estimate, which never exceeds `longest_seconds`.
+    /// The billed time as SageMaker reports it, or else an estimate: the time with instances, until
+    /// its end or now, at most `longest_seconds`.
     pub fn billing(&self, longest_seconds: u64, now: DateTime<Utc>) -> Billing {
         let waits = bill::waits(&self.transitions);
         let since =
@@ -158,34 +157,34 @@ impl ObservedJob {
             seconds: self
                 .billable_seconds
                 .unwrap_or_else(|| self.started_at.map_or(0, since)),
-            // A job that never started is billed nothing, and that is certain.
+            // A job that never started is certainly billed nothing.
             estimated: self.billable_seconds.is_none() && self.started_at.is_some(),
         }
     }
 }
 
-/// What SageMaker bills, or would, of one job.
+/// The billed time of one job, reported or estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Billing {
     pub seconds: u64,
-    /// Our own estimate: SageMaker has not said.
+    /// Our own estimate: SageMaker has not reported it.
     pub estimated: bool,
 }
 
-/// After so long nobody waits for SageMaker's own figure any more: what it says then is taken, or
-/// estimated.
+/// How long after the end to wait for SageMaker's own figure. After that, whatever it reports is
+/// accepted, or the bill is estimated.
 const BILL_TOLD_WITHIN: TimeDelta = TimeDelta::minutes(10);
 
-/// Times of several phases are rounded one by one.
+/// Tolerance: the times of several phases are rounded one by one.
 const BILL_ROUNDING_SECONDS: u64 = 10;
 
-/// Whole seconds from `start` to `end`; none when it is the other way round.
+/// Whole seconds from `start` to `end`; 0 if `end` is earlier.
 pub fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
     u64::try_from((end - start).num_seconds()).unwrap_or_default()
 }
 
 /// WarmPoolStatus of a job. A value AWS adds later is kept as text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WarmPoolStatus {
     /// The job still runs on it.
@@ -210,8 +209,8 @@ impl WarmPoolStatus {
     }
 }
 
-/// What DescribeTrainingJob says of a job's pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// A job's warm pool as SageMaker reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmPool {
     pub status: WarmPoolStatus,
     /// ResourceRetainedBillableTimeInSeconds: known once reused or terminated.
@@ -220,14 +219,14 @@ pub struct WarmPool {
 }
 
 impl WarmPool {
-    /// It waits, and is billed.
+    /// Whether it waits for a job, and is billed.
     pub fn is_idle(&self) -> bool {
         self.status == WarmPoolStatus::Available
     }
 }
 
-/// The settings of a job as SageMaker reports them. `None`: it did not say.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The settings of a job as SageMaker reports them. `None` means not reported.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actual {
     pub instance_type: Option<String>,
     pub instance_count: Option<u32>,

@@ -1,11 +1,11 @@
-//! Service Quotas' names for SageMaker training. Their codes differ by type and are not looked at;
-//! the names are stable (the first is the one in ResourceLimitExceeded's own text).
+//! Parses the names of SageMaker training quotas in Service Quotas. Quota codes differ by type and
+//! are ignored; the names are stable (the first is the one used in ResourceLimitExceeded's own
+//! text).
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-/// What a quota bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+/// What a quota limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Usage {
     /// Instances of on-demand training jobs.
@@ -32,8 +32,8 @@ impl Usage {
     }
 }
 
-/// One of the account's quotas on training instances.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// One of the account's quotas for training instances.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     pub instance_type: String,
     pub usage: Usage,
@@ -41,7 +41,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `None` for a quota that is about something else.
+    /// `None` for a quota on anything else.
     pub fn parse(name: &str, value: f64) -> Option<Self> {
         let (instance_type, rest) = name.split_once(" for ")?;
         let usage = match rest {

@@ -1,10 +1,9 @@
-//! A SageMaker training job as we ask for it and as we see it. Field names follow SageMaker's; wire
-//! formats and SDK types are the AWS crate's business.
+//! A SageMaker training job as requested. Field names follow SageMaker's; wire formats and SDK
+//! types belong to the AWS crate.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::measure::metric::MetricDefinition;
 use crate::spec::{Channel, CheckpointSpec};
@@ -13,7 +12,7 @@ use crate::spec::{Channel, CheckpointSpec};
 pub const MARKER: &str = "BAKEOFF_ATTEMPT_ID";
 
 /// One kind of instance of a heterogeneous cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceGroup {
     pub name: String,
     pub instance_type: String,
@@ -21,27 +20,27 @@ pub struct InstanceGroup {
 }
 
 /// A rule of the profiler or of the debugger, with the container that evaluates it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleConfiguration {
     pub name: String,
     pub image: String,
     pub parameters: BTreeMap<String, String>,
 }
 
-/// What the profiler is told. Its findings go below the job's output.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Profiler configuration. Its findings go below the job's output.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profiler {
-    /// ProfilingIntervalInMilliseconds; SageMaker's own when empty.
+    /// ProfilingIntervalInMilliseconds; SageMaker's default when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_milliseconds: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleConfiguration>,
 }
 
-/// What the debugger is told: tensor collections by name with their parameters, and rules.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Debugger configuration: tensor collections by name with their parameters, and rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Debugger {
-    /// The rules are there, and no DebugHookConfig: nothing saves tensors.
+    /// Send the rules without a DebugHookConfig: nothing saves tensors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_hook_off: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -51,7 +50,7 @@ pub struct Debugger {
 }
 
 /// A CreateTrainingJob request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainingJobRequest {
     /// At most 63 characters, unique in account and region.
     pub job_name: String,
@@ -75,7 +74,8 @@ pub struct TrainingJobRequest {
     /// EnableSageMakerMetricsTimeSeries: SageMaker keeps every iteration of the script's metrics.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metrics_time_series: bool,
-    /// InstanceGroups of a heterogeneous cluster; then type and count above are the first group's.
+    /// InstanceGroups of a heterogeneous cluster; the type and count above are then those of the
+    /// first group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instance_groups: Vec<InstanceGroup>,
     /// RetryStrategy.MaximumRetryAttempts.

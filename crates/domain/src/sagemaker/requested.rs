@@ -1,6 +1,6 @@
-//! Requested against actual: what SageMaker says it runs, beside what was asked for. It drops some
-//! settings without a word (a keep-alive without a pool quota, for one); a difference is reported,
-//! once.
+//! Compares the settings that SageMaker reports for a job with the requested ones. SageMaker
+//! silently drops some settings (for example, a keep-alive without a pool quota); each difference
+//! is reported once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use super::observed::Actual;
 use crate::ids::AttemptId;
 use crate::sagemaker::request::TrainingJobRequest;
 
-/// One setting that is not what was asked for.
+/// A setting that differs from the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// SageMaker's own name of it.
+    /// SageMaker's name for the setting.
     pub field: &'static str,
     pub requested: String,
     pub actual: String,
@@ -22,13 +22,13 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "SageMaker runs it with {} {}, and {} was asked for",
+            "SageMaker uses {} {}, but {} was requested",
             self.field, self.actual, self.requested
         )
     }
 }
 
-/// Differences, in the order of the request.
+/// Lists the differences, in the order of the request.
 pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Difference> {
     let names = |names: Vec<&str>| {
         let mut names = names;
@@ -95,13 +95,13 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
         .collect()
 }
 
-/// One job in two hundred is asked for its tags: they cost a call, and only people and cost reports
-/// read them.
+/// Whether an attempt's tags are checked: one job in two hundred. Reading tags costs a call, and
+/// only people and cost reports use them.
 pub fn is_sampled(attempt: AttemptId) -> bool {
     attempt.0.as_u128().is_multiple_of(200)
 }
 
-/// Tags that were asked for and are not there.
+/// Requested tags that are missing or have another value.
 pub fn missing_tags(
     request: &TrainingJobRequest,
     tags: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What members are when nobody says.
+//! Default values of optional members.
 
 pub(super) fn one() -> u32 {
     1

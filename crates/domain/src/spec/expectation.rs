@@ -1,21 +1,21 @@
-//! What somebody expects of a trial or a run, and whether it is met.
+//! Expectations of a trial or run, and whether they are met.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What somebody expects of a trial or a run: a column of the comparison, and a bound.
+/// An expectation of a trial or run: a column of the comparison, and a bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Expectation {
-    /// Of an experiment: the candidate that it is about; all when absent.
+    /// In an experiment, the candidate it applies to; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
-    /// A column of the comparison with numbers: `gpu_utilization_percent`.
+    /// A numeric column of the comparison, such as `gpu_utilization_percent`.
     pub column: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// Who says so, or why.
+    /// Who expects it, or why.
     #[serde(default)]
     pub note: String,
 }

@@ -1,5 +1,5 @@
-//! What is compared, on which types, and within which limits. Plain data as JSON has it; whether it
-//! makes sense and what it would cost is the planner's business.
+//! An experiment: what is compared, on which types, and within which limits. Plain data that
+//! mirrors the JSON; the planner decides whether it makes sense and what it would cost.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -60,17 +60,17 @@ fn on_demand() -> Vec<PurchaseOption> {
     vec![PurchaseOption::OnDemand]
 }
 
-/// What the full training run should be best at.
+/// What to minimise for the full training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Minimize {
-    /// USD of the full run.
+    /// Cost of the full run, USD.
     Cost,
-    /// Hours of the full run.
+    /// Duration of the full run, hours.
     Time,
 }
 
-/// How the recommendation ranks.
+/// How the recommendation ranks candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ObjectiveSpec {
     pub minimize: Minimize,
@@ -85,7 +85,7 @@ pub struct ObjectiveSpec {
 /// Where checkpoints go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointSpec {
-    /// Each attempt writes below a prefix of its own trial.
+    /// Each attempt writes below its trial's own prefix.
     pub s3_uri: String,
     #[serde(default = "default_checkpoint_path")]
     pub local_path: String,
@@ -102,7 +102,7 @@ fn default_checkpoint_path() -> String {
     "/opt/ml/checkpoints".to_owned()
 }
 
-/// One question: a workload on candidates, an objective, a budget.
+/// An experiment: a workload, candidates, an objective and a budget.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExperimentSpec {
     pub name: String,
@@ -124,38 +124,36 @@ pub struct ExperimentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointSpec>,
     /// How long the instances of an on-demand trial are kept warm for the next trial on the same
-    /// type, SageMaker's KeepAlivePeriodInSeconds. They are billed meanwhile, and let go as soon as
-    /// no trial waits for them.
+    /// type, SageMaker's KeepAlivePeriodInSeconds. They are billed meanwhile, and released as soon
+    /// as no trial waits for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive_seconds: Option<u32>,
     /// Higher goes first among the project's waiting trials, -100 to 100.
     #[serde(default)]
     pub priority: i32,
-    /// Hours after its start until which trials wait while AWS has no capacity for them; 72 when
-    /// absent, 0: not at all. Waiting is not billed, and holds no budget.
+    /// How many hours after the experiment's start its trials may wait for AWS capacity; 72 when
+    /// absent, 0 for no waiting. Waiting is not billed and holds no budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_hours: Option<u32>,
-    /// What somebody expects, shown beside what is measured.
+    /// Expectations, shown beside the measured values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expectations: Vec<Expectation>,
-    /// Speeds of this workload that were measured before: they move the predictions.
+    /// Speeds of this workload measured earlier; they adjust the predictions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurement>,
-    /// What the question takes for true of hardware, prices, sizes and speeds: checked by the
-    /// linter.
+    /// Assumptions about hardware, prices, sizes and speeds, checked by the linter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
-    /// Free notes, kept with the experiment: why it is asked, what was corrected.
+    /// Free-form notes kept with the experiment: its purpose, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How long trials wait for capacity where the experiment does not say: droughts of p5 last hours,
-/// seldom days.
+/// Default wait for capacity, in hours: shortages of p5 last hours, rarely days.
 const DEADLINE_HOURS_DEFAULT: u32 = 72;
 
 impl ExperimentSpec {
-    /// Until when trials of an experiment that starts now wait for capacity.
+    /// The moment until which trials of an experiment that starts now wait for capacity.
     pub fn deadline(&self, now: DateTime<Utc>) -> DateTime<Utc> {
         let hours = self.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
         now.checked_add_signed(TimeDelta::hours(hours.into()))
@@ -164,8 +162,8 @@ impl ExperimentSpec {
 }
 
 impl CandidateSpec {
-    /// Accelerators of all its instances; one an instance for a type without any, or an unknown
-    /// one.
+    /// Accelerators of all its instances together; one per instance if the type has none or is
+    /// unknown.
     pub fn accelerators(&self) -> u32 {
         let each =
             catalog::find(&self.instance_type).map_or(1, |found| found.accelerator_count.max(1));

@@ -1,11 +1,11 @@
-//! A speed that was measured before, as a user gives it.
+//! An earlier speed measurement, supplied by the user.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::profile::ProfileSpec;
 
-/// A speed that was measured before, of the same workload: it moves the predictions.
+/// An earlier speed measurement of the same workload; it adjusts the predictions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Measurement {
     pub instance_type: String,
@@ -13,7 +13,7 @@ pub struct Measurement {
     pub instance_count: u32,
     /// How it was configured.
     pub profile: ProfileSpec,
-    /// Over all accelerators.
+    /// Total over all accelerators.
     pub tokens_per_second: f64,
     /// Who measured it, and when.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What users write: experiments, workloads, profiles, claims, and trainings that SageMaker never saw.
+//! User input: experiments, workloads, profiles, claims, and training outside SageMaker.
 
 pub mod claim;
 mod default;

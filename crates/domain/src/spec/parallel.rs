@@ -1,11 +1,11 @@
-//! The libraries that distribute a training, and the types that they run on.
+//! Distributed training libraries and the instance types they run on.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::catalog::InstanceType;
 
-/// The library that splits the work.
+/// The library that distributes the training.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ParallelLibrary {
@@ -24,7 +24,7 @@ pub enum ParallelLibrary {
     ParameterServer,
     /// TensorFlow's MultiWorkerMirroredStrategy.
     MultiWorkerMirrored,
-    /// One process on each instance.
+    /// One process per instance.
     None,
 }
 
@@ -44,7 +44,7 @@ impl ParallelLibrary {
     }
 }
 
-/// SMP v1's own list (awsdocs, distributed-model-parallel-support).
+/// Types supported by SMP v1 (awsdocs, distributed-model-parallel-support).
 const SMP_V1_TYPES: [&str; 5] = [
     "ml.g4dn.12xlarge",
     "ml.p3.16xlarge",
@@ -53,7 +53,7 @@ const SMP_V1_TYPES: [&str; 5] = [
     "ml.p4de.24xlarge",
 ];
 
-/// SMP v2's (awsdocs, distributed-model-parallel-support-v2).
+/// Types supported by SMP v2 (awsdocs, distributed-model-parallel-support-v2).
 const SMP_V2_TYPES: [&str; 5] = [
     "ml.p4d.24xlarge",
     "ml.p4de.24xlarge",
@@ -62,7 +62,7 @@ const SMP_V2_TYPES: [&str; 5] = [
     "ml.p5en.48xlarge",
 ];
 
-/// SMDDP's (sagemaker SDK 2.257.7, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES).
+/// Types supported by SMDDP (sagemaker SDK 2.257.7, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES).
 const SMDDP_TYPES: [&str; 4] = [
     "ml.p3.16xlarge",
     "ml.p3dn.24xlarge",
@@ -71,7 +71,7 @@ const SMDDP_TYPES: [&str; 4] = [
 ];
 
 impl ParallelLibrary {
-    /// The types that its documentation lists; none where there is no list.
+    /// The types listed in the library's documentation; `None` if there is no list.
     pub fn instance_types(self) -> Option<&'static [&'static str]> {
         match self {
             Self::SmpV1 => Some(&SMP_V1_TYPES),
@@ -87,8 +87,8 @@ impl ParallelLibrary {
     }
 }
 
-/// Whether a library runs on a type, as its documentation says; where it sets no list, on what has
-/// the accelerators for it.
+/// Whether a library runs on a type according to its documentation; without a list, whether the
+/// type has the accelerators for it.
 pub fn runs_on(library: ParallelLibrary, kind: &InstanceType) -> bool {
     if let Some(listed) = library.instance_types() {
         return listed.contains(&kind.instance_type.as_str());

@@ -29,7 +29,7 @@ pub struct ProfileSpec {
     pub cpu_offload: CpuOffload,
     #[serde(default)]
     pub activation_checkpointing: bool,
-    /// Checkpointed activations wait in host memory.
+    /// Keep checkpointed activations in host memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub activation_offload: bool,
     #[serde(default = "super::default::one")]
@@ -42,13 +42,14 @@ pub struct ProfileSpec {
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     #[schema(value_type = Object)]
     pub smp_parameters: serde_json::Map<String, serde_json::Value>,
-    /// Processes per instance of MPI; one per accelerator when absent.
+    /// MPI processes per instance; one per accelerator when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes_per_host: Option<u32>,
-    /// Further options of `mpirun`.
+    /// Additional `mpirun` options.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mpi_options: String,
-    /// What to set in the generated DeepSpeed configuration beyond what follows from this profile.
+    /// Additional settings for the generated DeepSpeed configuration, beyond those derived from
+    /// this profile.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     #[schema(value_type = Object)]
     pub deepspeed: serde_json::Map<String, serde_json::Value>,
@@ -63,8 +64,8 @@ pub struct ProfileSpec {
 }
 
 impl ProfileSpec {
-    /// A plain profile that makes a global batch on so many accelerators, all of it in one
-    /// micro-step where it divides.
+    /// A plain profile that yields a global batch on the given number of accelerators in one
+    /// micro-step, rounded up if it does not divide evenly.
     pub fn of_batch(global_batch: u64, accelerators: u32) -> Self {
         let each = global_batch.div_ceil(u64::from(accelerators.max(1))).max(1);
         Self {
@@ -87,8 +88,8 @@ impl ProfileSpec {
         }
     }
 
-    /// Parameters of SageMaker's model parallel library: the user's, and the degrees that the
-    /// profile sets.
+    /// Parameters of SageMaker's model parallel library: the user's, plus the parallel degrees that
+    /// the profile sets.
     pub fn smp(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut all = self.smp_parameters.clone();
         let mut set = |key: &str, value: serde_json::Value| {
@@ -102,7 +103,7 @@ impl ProfileSpec {
         }
         if self.tensor_parallel_degree > 1 {
             set("tensor_parallel_degree", self.tensor_parallel_degree.into());
-            // Version 1 splits layers only where it also runs the data parallelism.
+            // Version 1 splits layers only if it also runs the data parallelism.
             if self.library == ParallelLibrary::SmpV1 {
                 set("ddp", true.into());
             }
@@ -123,7 +124,7 @@ impl ProfileSpec {
     }
 }
 
-/// What DeepSpeed keeps in host memory.
+/// What DeepSpeed offloads to host memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuOffload {

@@ -1,4 +1,4 @@
-//! What is trained: the model, its container, its data, how long.
+//! A workload: the model, its container, its data, and how long to train.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::technique::{ScriptSpec, Techniques};
 use crate::catalog::model::ModelShape;
 use crate::measure::metric::MetricDefinition;
 
-/// What is trained.
+/// A workload: what is trained, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkloadSpec {
     pub name: String,
@@ -20,17 +20,17 @@ pub struct WorkloadSpec {
     pub role_arn: String,
     /// Input channels.
     pub channels: Vec<Channel>,
-    /// Where SageMaker puts the model artefacts: `s3://bucket/prefix`.
+    /// Where SageMaker stores the model artefacts: `s3://bucket/prefix`.
     pub output_s3_uri: String,
     pub model: ModelShape,
     pub precision: Precision,
-    /// Version of the data and its order: trials are compared only within one.
+    /// Version of the data and its order; only trials with the same version are compared.
     pub data_version: String,
     /// Version of the training code.
     pub code_version: String,
-    /// Tokens of the full training run that the recommendation projects to.
+    /// Tokens of the full training run, to which the recommendation projects.
     pub total_tokens: u64,
-    /// Tokens that each trial trains.
+    /// Tokens that each trial trains on.
     pub trial_tokens: u64,
     /// Tokens of one pass over the data, for the cost of an epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,15 +39,15 @@ pub struct WorkloadSpec {
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
     pub metrics: Vec<MetricDefinition>,
-    /// Sequences per optimiser step that every candidate must keep; what the first candidates agree
-    /// on when absent.
+    /// Sequences per optimiser step that every candidate must keep; when absent, the value that the
+    /// first candidates agree on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// Script mode; without it the image has its own entry point.
+    /// Script mode; without it, the image uses its own entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptSpec>,
     /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`,
-    /// `zero_stage`, …): it knows them itself.
+    /// `zero_stage`, …), because it sets them itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub omit_plan_hyperparameters: bool,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -63,8 +63,8 @@ fn is_default(techniques: &Techniques) -> bool {
 pub struct Channel {
     pub name: String,
     pub s3_uri: String,
-    /// Size of the data, GB, where they are downloaded whole before training (File mode): what that
-    /// takes is billed, and so reserved.
+    /// Size of the data, GB, if it is downloaded completely before training (File mode): the
+    /// download time is billed, and therefore reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_gb: Option<u32>,
 }

@@ -1,5 +1,5 @@
-//! Rules on one candidate: its type, whether its configuration can run on that hardware, whether
-//! its cost can be bounded.
+//! Rules on one candidate: its instance type, whether its configuration can run on that hardware,
+//! and whether its cost can be bounded.
 
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::catalog::{self, InstanceType};
@@ -19,9 +19,9 @@ use crate::predict::{Calibration, Case, strategy};
 use crate::render::request::{self, deepspeed_json};
 use crate::setup::{Candidate, Setup};
 
-/// Instances of one candidate.
+/// The most instances that one candidate may have.
 const INSTANCES_MAX: u32 = 64;
-/// A hyperparameter's value (CreateTrainingJob).
+/// The longest hyperparameter value (CreateTrainingJob).
 const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 
 pub(super) fn check(
@@ -37,7 +37,7 @@ pub(super) fn check(
     if candidate.instance_count == 0 || candidate.instance_count > INSTANCES_MAX {
         findings.push(
             found("instance-count", format!("{at}/instance_count"))
-                .says(format!("{} instances", candidate.instance_count))
+                .says(format!("instance_count is {}", candidate.instance_count))
                 .fix(format!("choose 1 to {INSTANCES_MAX}")),
         );
         return;
@@ -55,7 +55,7 @@ pub(super) fn check(
         findings.push(
             found("price-unknown", format!("{at}/instance_type"))
                 .says(format!(
-                    "no price is known for {name} in {}: its cost cannot be bounded",
+                    "no known price for {name} in {}: its cost cannot be bounded",
                     spec.region
                 ))
                 .fix(format!("PUT /v1/prices/{name} with your own rate")),
@@ -73,7 +73,7 @@ pub(super) fn check(
     engines(profile, &place, findings);
     if profile.library == ParallelLibrary::None && instance.accelerator_count > 1 {
         findings.push(found("accelerators-idle", &place).says(format!(
-            "one process on each instance, and {name} has {} accelerators",
+            "one process per instance, but {name} has {} accelerators",
             instance.accelerator_count
         )));
     }
@@ -82,7 +82,7 @@ pub(super) fn check(
     }
 }
 
-/// What the candidate makes of the workload: precision, libraries, speed, memory.
+/// Checks the candidate against the workload: precision, libraries, speed, memory.
 fn of_workload(
     spec: &ExperimentSpec,
     candidate: Candidate<'_>,
@@ -119,7 +119,7 @@ fn of_workload(
         profile.tensor_parallel_degree,
         profile.pipeline_parallel_degree,
     ];
-    // Of what is out of bounds nothing can be computed, and that it is so is said elsewhere.
+    // Out-of-bounds figures cannot be computed with; other rules report them.
     if !is_sound(&workload.model) || !counts.iter().all(|count| (1..=COUNT_MAX).contains(count)) {
         return;
     }
@@ -136,13 +136,13 @@ fn of_workload(
         .tensor_parallel_degree
         .saturating_mul(profile.pipeline_parallel_degree);
     if split > candidate.spec.accelerators() {
-        return; // there is no such layout, and no need to be estimated
+        return; // no such layout exists, so skip its estimates
     }
     memory(candidate.on(instance), &place, findings);
     needless(candidate.on(instance), &place, findings);
 }
 
-/// A stored profile by itself.
+/// Checks a stored profile by itself.
 pub(super) fn profile(
     instance_type: Option<&str>,
     profile: &ProfileSpec,
@@ -207,19 +207,19 @@ fn parallelism(
         findings.push(
             found("parallelism-exceeds-gpus", at)
                 .says(format!(
-                    "tensor × pipeline parallel is {split}, but {} × {} has {gpus} {accelerator}",
+                    "tensor × pipeline parallelism is {split}, but {} × {} has {gpus} {accelerator}",
                     candidate.instance_count, instance.instance_type
                 ))
                 .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators")),
         );
     } else if split > 0 && !gpus.is_multiple_of(split) {
         findings.push(found("parallelism-does-not-divide", at).says(format!(
-            "tensor × pipeline parallel {split} does not divide {gpus} accelerators"
+            "tensor × pipeline parallelism of {split} does not divide {gpus} accelerators evenly"
         )));
     }
 }
 
-/// Two engines that both own model and optimiser; and settings of one that need another.
+/// Finds two engines that both own the model and optimiser, and settings of one that need another.
 fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     let is_smp = matches!(
         profile.library,
@@ -232,7 +232,7 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         && (profile.zero_stage > 0 || profile.cpu_offload != CpuOffload::None)
     {
         findings.push(found("library-does-not-shard", at).says(format!(
-            "\"library\": \"{}\" keeps a whole copy of everything in each accelerator",
+            "\"library\": \"{}\" keeps a full copy of all training state on each accelerator",
             profile.library.as_str()
         )));
     }
@@ -244,7 +244,7 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         findings.push(
             found("offload-needs-stage", &pointer)
                 .says(format!(
-                    "parameters are offloaded only by ZeRO stage 3, and the stage is {}",
+                    "parameter offload requires ZeRO stage 3, but the stage is {}",
                     profile.zero_stage
                 ))
                 .patch(vec![Operation::set(&pointer, 3)]),
@@ -253,7 +253,7 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         let pointer = format!("{at}/zero_stage");
         findings.push(
             found("offload-needs-stage", &pointer)
-                .says("the optimiser is offloaded only by ZeRO stages 1 to 3, and the stage is 0")
+                .says("optimiser offload requires ZeRO stage 1 to 3, but the stage is 0")
                 .patch(vec![Operation::set(&pointer, 1)]),
         );
     }
@@ -268,7 +268,7 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Degrees that SageMaker's library is told, beside those that the profile plans with.
+/// Finds degrees passed to SageMaker's library that differ from those the profile plans with.
 fn degrees(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     for (key, own) in [
         ("tensor_parallel_degree", profile.tensor_parallel_degree),
@@ -282,7 +282,7 @@ fn degrees(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         if let Some(asked) = asked.filter(|asked| *asked > 1 && *asked != u64::from(own)) {
             findings.push(
                 found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
-                    "{key} is {asked} for the library, and the profile plans with {own}"
+                    "the library is given {key} {asked}, but the profile plans with {own}"
                 )),
             );
         }
@@ -300,7 +300,7 @@ fn precision(
     match precision {
         Precision::Bf16 if !has_bf16 && instance.fp16_tflops.is_some() => {
             findings.push(found("precision-not-on-type", place).says(format!(
-                "{} ({}) has no bf16",
+                "{} ({}) does not support bf16",
                 instance.instance_type,
                 instance.accelerator.as_deref().unwrap_or("unknown")
             )));
@@ -310,7 +310,7 @@ fn precision(
     }
 }
 
-/// What a user sets in DeepSpeed's configuration beside what follows from the profile.
+/// Checks the user's DeepSpeed settings against those derived from the profile.
 fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
     let profile = candidate.profile;
     let owned = [
@@ -332,14 +332,16 @@ fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
         let pointer = format!("{at}/deepspeed/{key}");
         findings.push(
             found("deepspeed-owned", &pointer)
-                .says(format!("{key} follows from the profile and the workload"))
+                .says(format!(
+                    "{key} is derived from the profile and the workload"
+                ))
                 .patch(vec![Operation::remove(&pointer)]),
         );
     }
     let length = deepspeed_json(candidate).chars().count();
     if length > HYPERPARAMETER_CHARS_MAX {
         findings.push(found("deepspeed-too-long", format!("{at}/deepspeed")).says(format!(
-            "DeepSpeed's configuration has {length} characters, and a hyperparameter {HYPERPARAMETER_CHARS_MAX}"
+            "the DeepSpeed configuration has {length} characters; a hyperparameter may have at most {HYPERPARAMETER_CHARS_MAX}"
         )));
     }
 }
@@ -347,7 +349,7 @@ fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
 fn memory(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
     let fit = fit::fit(setup);
     let needs = format!(
-        "{:.0} GiB a GPU of {:.0} and {:.0} GiB of host memory of {:.0}, estimated",
+        "{:.0} of {:.0} GiB per GPU and {:.0} of {:.0} GiB of host memory (estimated)",
         fit.accelerator_gib,
         fit.accelerator_capacity_gib.unwrap_or_default(),
         fit.host_gib,
@@ -355,8 +357,7 @@ fn memory(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
     );
     match fit.verdict {
         Verdict::DoesNotFit => {
-            let finding =
-                found("does-not-fit", at).says(format!("out of memory: it needs {needs}"));
+            let finding = found("does-not-fit", at).says(format!("out of memory: needs {needs}"));
             findings.push(match strategy::smallest_change(setup) {
                 Some(change) => {
                     let patch = change
@@ -370,14 +371,14 @@ fn memory(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
         }
         Verdict::Uncertain => {
             findings.push(
-                found("fit-uncertain", at).says(format!("it may or may not fit: it needs {needs}")),
+                found("fit-uncertain", at).says(format!("may or may not fit: needs {needs}")),
             );
         }
         Verdict::Fits | Verdict::Unknown => {}
     }
 }
 
-/// Offload and sharding that cost time and save memory that nothing needs.
+/// Finds offload and sharding that cost time to save memory that is not needed.
 pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
     let profile = setup.profile;
     let without = ProfileSpec {
@@ -387,7 +388,7 @@ pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) 
     let fit = fit::fit(setup.under(&without));
     let room = |fit: &fit::Fit| {
         format!(
-            "{:.0} GiB of {:.0} a GPU",
+            "{:.0} of {:.0} GiB per GPU",
             fit.accelerator_gib,
             fit.accelerator_capacity_gib.unwrap_or_default()
         )
@@ -421,7 +422,7 @@ pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) 
     }
 }
 
-/// The global batch that the workload asks for.
+/// Compares the global batch with the one that the workload requests.
 fn as_asked(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
     let here = candidate.global_batch();
     let asked = candidate.workload.global_batch;
@@ -432,14 +433,14 @@ fn as_asked(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
     findings.push(
         found("global-batch-not-as-asked", at)
             .says(format!(
-                "{} makes {here} sequences a step, and the workload asks for {wanted}",
+                "{} trains {here} sequences per step, but the workload asks for {wanted}",
                 candidate.spec.name
             ))
             .fix(fix),
     );
 }
 
-/// A trial that cannot end in its time, by the prediction's fast end.
+/// Finds a trial that cannot finish in its time, even at the fast end of the prediction.
 fn runtime(
     spec: &ExperimentSpec,
     setup: Setup<'_>,
@@ -456,7 +457,7 @@ fn runtime(
         findings.push(
             found("runtime-too-short", format!("{at}/instance_type"))
                 .says(format!(
-                    "its {} tokens need {:.1} h at the {expected:.0} tokens/s predicted for {} × {}, and max_runtime_seconds allows {:.1} h",
+                    "a trial of {} tokens takes {:.1} h at the {expected:.0} tokens/s predicted for {} × {}, but max_runtime_seconds allows {:.1} h",
                     workload.trial_tokens,
                     seconds(expected) / 3600.0,
                     setup.cluster.count,
@@ -464,7 +465,7 @@ fn runtime(
                     f64::from(spec.max_runtime_seconds) / 3600.0
                 ))
                 .fix(format!(
-                    "set max_runtime_seconds to {:.0} or train fewer trial_tokens",
+                    "set max_runtime_seconds to {:.0}, or lower trial_tokens",
                     (seconds(expected) * 1.3 + 600.0).ceil()
                 )),
         );

@@ -1,5 +1,5 @@
-//! Claims held against the catalog, the prices in force and physics: what a configuration takes for
-//! true and is not.
+//! Checks claims against the catalog, the prices in force and physics: assumptions behind a
+//! configuration that are not true.
 
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
@@ -13,21 +13,21 @@ use super::rules::found;
 use crate::predict::Case;
 use crate::setup::Setup;
 
-/// What a claim is checked with.
+/// What claims are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts<'a> {
     pub(super) known: Known<'a>,
     pub(super) model: Option<&'a ModelShape>,
-    /// Sequences a step.
+    /// Sequences per step.
     pub(super) global_batch: Option<u64>,
-    /// The profile that a claimed speed is of.
+    /// The profile that a claimed speed refers to.
     pub(super) profile: Option<&'a ProfileSpec>,
-    /// Types that the document runs on; empty where it runs on none.
+    /// Instance types that the document runs on; empty if it names none.
     pub(super) runs_on: &'a [&'a str],
 }
 
 impl<'a> Facts<'a> {
-    /// Of a document that says nothing of its model, and runs nowhere.
+    /// For a document that does not describe its model and names no instance type.
     pub(super) fn of(known: Known<'a>) -> Self {
         Self {
             known,
@@ -39,14 +39,14 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Claims may be so far from the truth, as a share: people round.
+/// Claims may differ from the truth by this share: people round.
 const ROUNDING: f64 = 0.10;
-/// Prices that are further off than this would change decisions.
+/// Larger price errors would change decisions.
 const PRICE_ROUNDING: f64 = 0.05;
-/// Bytes of a token as numbers of 16 and of 32 bits.
+/// Bytes per token when tokens are stored as 16-bit and as 32-bit numbers.
 const TOKEN_16_BIT: f64 = 2.0;
 const TOKEN_32_BIT: f64 = 4.0;
-/// Share of the peak that no training of a transformer has reached on a GPU.
+/// A share of the peak that no transformer training has reached on a GPU.
 const MFU_MAX: f64 = 0.75;
 
 pub(super) fn check(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
@@ -74,7 +74,7 @@ fn differs(claimed: f64, truth: f64, tolerance: f64) -> bool {
 
 /// One figure of an instance type.
 struct Figure {
-    /// Of the claim.
+    /// Field of the claim.
     field: &'static str,
     claimed: Option<f64>,
     truth: Option<f64>,
@@ -93,7 +93,7 @@ fn figures(claim: &HardwareClaim, kind: &InstanceType) -> [Figure; 5] {
             "accelerator_memory_gb",
             claim.accelerator_memory_gb,
             kind.accelerator_memory_gib,
-            "GB an accelerator",
+            "GB per accelerator",
         ),
         figure(
             "vcpus",
@@ -111,7 +111,7 @@ fn figures(claim: &HardwareClaim, kind: &InstanceType) -> [Figure; 5] {
             "network_gbps",
             claim.network_gbps,
             kind.network_gbps,
-            "Gbit/s of network, all together",
+            "Gbit/s of total network bandwidth",
         ),
         figure(
             "nvme_gb",
@@ -135,7 +135,9 @@ fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Ve
         let pointer = format!("{at}/{field}");
         findings.push(
             found("hardware-claim", &pointer)
-                .says(format!("{name} is said to have {claimed}, and has {truth}"))
+                .says(format!(
+                    "{name} is claimed to have {claimed}, but has {truth}"
+                ))
                 .patch(vec![Operation::set(&pointer, value)]),
         );
     };
@@ -188,7 +190,7 @@ fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Ve
     if !facts.runs_on.is_empty() && !facts.runs_on.contains(&name.as_str()) {
         findings.push(
             found("claimed-type-is-not-run", format!("{at}/instance_type")).says(format!(
-                "the question is about {name}, and no candidate runs on it"
+                "the claim is about {name}, but no candidate runs on it"
             )),
         );
     }
@@ -239,7 +241,7 @@ fn price(
         findings.push(
             found("spot-has-no-price", &pointer)
                 .says(format!(
-                    "${spot} an hour is a guess: what spot saves is known when a job has ended"
+                    "${spot} per hour is a guess: spot savings are known only after a job has ended"
                 ))
                 .patch(vec![Operation::remove(&pointer)]),
         );
@@ -262,7 +264,7 @@ fn price(
         findings.push(
             found("price-claim", &pointer)
                 .says(format!(
-                    "{} is said to cost ${claimed} an hour; SageMaker's price in {} is ${least} ({})",
+                    "{} is claimed to cost ${claimed} per hour; SageMaker's price in {} is ${least} ({})",
                     kind.instance_type,
                     price.region,
                     price.label()
@@ -272,7 +274,7 @@ fn price(
     }
 }
 
-/// Size of the model, and the loss that it begins with.
+/// Checks the size of the model and its initial loss.
 fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let Some(model) = facts.model else { return };
     let truth = model.parameters();
@@ -284,7 +286,7 @@ fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         findings.push(
             found("parameters-claim", &pointer)
                 .says(format!(
-                    "the shape has {:.3} billion parameters, and {:.3} billion are claimed",
+                    "the model shape has {:.3} billion parameters, but the claim is {:.3} billion",
                     truth / 1e9,
                     claimed / 1e9
                 ))
@@ -297,13 +299,13 @@ fn size(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         .filter(|loss| model.lora_rank.is_none() && differs(*loss, uniform, 0.15))
     {
         findings.push(found("initial-loss", format!("{at}/initial_loss")).says(format!(
-            "a model that knows nothing of {} tokens has a loss of ln {} = {uniform:.1}, and {claimed} is claimed",
+            "an untrained model with a vocabulary of {} has a loss of ln {} = {uniform:.1}, but the claim is {claimed}",
             model.vocabulary, model.vocabulary
         )));
     }
 }
 
-/// Bytes a token, and passes over the data.
+/// Checks bytes per token and passes over the data.
 fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let Some(tokens) = claims.dataset_tokens.filter(|tokens| *tokens > 0.0) else {
         return;
@@ -320,7 +322,7 @@ fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         findings.push(
             found("bytes-per-token", &pointer)
                 .says(format!(
-                    "{:.1} GB for {:.1} billion tokens is {:.2} bytes a token; as token ids they take {least} each, {:.0} GB",
+                    "{:.1} GB for {:.1} billion tokens is {:.2} bytes per token; stored as token ids they take {least} bytes each, {:.0} GB in total",
                     bytes / 1e9,
                     tokens / 1e9,
                     bytes / tokens,
@@ -341,7 +343,7 @@ fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
         findings.push(
             found("passes-over-the-data", format!("{at}/training_steps"))
                 .says(format!(
-                    "{steps} steps of {:.2} million tokens are {:.1} billion tokens, {passes:.2} passes over the data; {claimed} is claimed",
+                    "{steps} steps of {:.2} million tokens make {:.1} billion tokens, {passes:.2} passes over the data; the claim is {claimed}",
                     per_step / 1e6,
                     steps * per_step / 1e9
                 ))
@@ -356,7 +358,7 @@ fn real(count: u64) -> f64 {
     count as f64
 }
 
-/// A claimed speed as a share of the peak, and against the prediction.
+/// Checks a claimed speed as a share of the peak and against the prediction.
 fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>) {
     let pointer = format!("{at}/steps_per_hour");
     let Some(kind) = catalog::find(&claim.instance_type) else {
@@ -380,7 +382,7 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
     let mfu = tokens * model.flops_per_token() / (f64::from(accelerators) * peak * 1e12);
     if mfu > MFU_MAX {
         findings.push(found("speed-beyond-the-peak", &pointer).says(format!(
-            "{} steps an hour are {tokens:.0} tokens/s, {:.0} % of the peak of {accelerators} accelerators: no training has reached that",
+            "{} steps per hour is {tokens:.0} tokens/s, {:.0} % of the peak of {accelerators} accelerators: no training run has reached that",
             claim.steps_per_hour,
             100.0 * mfu
         )));
@@ -405,14 +407,14 @@ fn speed(claim: &SpeedClaim, at: &str, facts: Facts<'_>, findings: &mut Vec<Find
         findings.push(
             found("speed-claim", &pointer)
                 .says(format!(
-                    "{} steps an hour are {tokens:.0} tokens/s ({:.0} % of the peak); {expected:.0} are predicted for {} × {}, and {high:.0} at \
-                     most",
+                    "{} steps per hour is {tokens:.0} tokens/s ({:.0} % of the peak); {expected:.0} are predicted for {} × {}, at most \
+                     {high:.0}",
                     claim.steps_per_hour,
                     100.0 * mfu,
                     claim.instance_count,
                     kind.instance_type
                 ))
-                .fix(format!("plan with {:.0} steps an hour", steps(expected)))
+                .fix(format!("plan for {:.0} steps per hour", steps(expected)))
                 .patch(vec![Operation::set(&pointer, steps(expected).floor())]),
         );
     }

@@ -1,6 +1,6 @@
 //! Rules on the arguments of the SageMaker SDK's estimators, as a notebook passes them to
-//! `PyTorch(…)`, and their reading into a [`Job`]. What the SDK would send for them is in
-//! [`crate::render::estimator`].
+//! `PyTorch(…)`, and reading them into a [`Job`]. [`crate::render::estimator`] has the request that
+//! the SDK would send for them.
 
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, distance, nearest};
 use bakeoff_domain::spec::ParallelLibrary;
@@ -11,7 +11,7 @@ use super::rules::found;
 use super::{shape, training};
 use crate::render::{body, estimator, sdk};
 
-/// Arguments of the framework estimators (sagemaker 2.257.7), and ours: `sdk_class`, `region`,
+/// Arguments of the framework estimators (sagemaker 2.257.7), plus ours: `sdk_class`, `region`,
 /// `inputs`, `job_name`, `claims`.
 const ARGUMENTS: [&str; 67] = [
     "sdk_class",
@@ -147,7 +147,7 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What starts the script, and what else it would be started with.
+/// Checks what starts the script against other engines that its settings would start.
 fn engines(document: &Value, arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
     let has_deepspeed = ["deepspeed", "deepspeed_config"].iter().any(|key| {
         document
@@ -210,7 +210,7 @@ fn class(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
 fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
     let pointer = format!("/{}", escaped(key));
     let finding =
-        found("unknown-argument", &pointer).says(format!("no estimator has an argument `{key}`"));
+        found("unknown-argument", &pointer).says(format!("no estimator takes an argument `{key}`"));
     if key == "deepspeed_config" {
         let Some(value) = arguments.get(key).cloned() else {
             return finding;
@@ -227,7 +227,7 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
             Operation::set("/hyperparameters", all),
         ];
         return finding
-            .says("DeepSpeed's configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
+            .says("the DeepSpeed configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
             .fix("pass it in hyperparameters, and ship the file with the sources")
             .patch(patch);
     }
@@ -242,7 +242,7 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
                 Operation::remove(&pointer),
                 Operation::set(&format!("/{near}"), value),
             ];
-            // A slip of the pen is mended; anything further is for a person.
+            // A typo is fixed automatically; a more distant name is left to the user.
             let is_slip = distance(key, near) * 5 <= key.chars().count();
             finding
                 .fix(format!("did you mean {near}?"))
@@ -276,7 +276,7 @@ fn distribution(
 fn unknown_distribution(key: &str, value: &Value) -> Finding {
     let pointer = format!("/distribution/{}", escaped(key));
     let finding =
-        found("distribution-key", &pointer).says(format!("the SDK knows no distribution `{key}`"));
+        found("distribution-key", &pointer).says(format!("the SDK has no distribution `{key}`"));
     let instead = |member: &str, value: Value| {
         vec![
             Operation::remove(&pointer),
@@ -294,8 +294,8 @@ fn unknown_distribution(key: &str, value: &Value) -> Finding {
             .patch(instead("smdistributed", json!({ library: value }))),
         ("pytorchx" | "pytorch_ddp" | "ddp" | "torchrun" | "torch", _) => finding
             .fix(
-                "use torch_distributed, which starts the script with torchrun; pytorchddp is what the SDK has for native DDP, \
-                 and turns into SageMaker's data parallel library",
+                "use torch_distributed, which starts the script with torchrun; pytorchddp is the SDK's option for native DDP, \
+                 and becomes SageMaker's data parallel library",
             )
             .patch(instead("torch_distributed", json!({"enabled": true}))),
         ("horovod", _) => finding
@@ -368,7 +368,7 @@ pub(super) fn job(document: &Value) -> Job {
     job
 }
 
-/// One instance type, or several at once.
+/// Reads one instance type, or several at once.
 fn groups(arguments: &Map<String, Value>, job: &mut Job) {
     let of = |members: &Map<String, Value>, place: &str| {
         let kind = members.get("instance_type")?.as_str()?;
@@ -397,7 +397,7 @@ fn groups(arguments: &Map<String, Value>, job: &mut Job) {
     job.groups = of(&whole, "").into_iter().collect();
 }
 
-/// Debugger and Profiler.
+/// Reads Debugger and Profiler.
 fn observers(arguments: &Map<String, Value>, job: &mut Job) {
     let is_off = arguments
         .get("disable_profiler")
@@ -416,7 +416,7 @@ fn observers(arguments: &Map<String, Value>, job: &mut Job) {
     rules(arguments, job);
 }
 
-/// `rules`: `{"profiler_rule": "ProfilerReport"}` for ProfilerRule.sagemaker, `{"rule":
+/// Reads `rules`: `{"profiler_rule": "ProfilerReport"}` for ProfilerRule.sagemaker, `{"rule":
 /// "VanishingGradient"}` for Rule.sagemaker.
 fn rules(arguments: &Map<String, Value>, job: &mut Job) {
     for (index, rule) in arguments
@@ -468,14 +468,14 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
     job.smp = Some(At::new(parameters.unwrap_or_default(), place));
 }
 
-/// What SageMaker itself would refuse of the request that the SDK sends: whatever no rule above has
-/// named.
+/// Reports what SageMaker itself would refuse in the request that the SDK sends, beyond what the
+/// rules above have reported.
 pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
     let mut whole = document.clone();
     let Some(arguments) = whole.as_object_mut() else {
         return;
     };
-    // What has nothing to do with the limits is filled in, so that there is a request.
+    // Fill in arguments that do not affect the limits, so that a request can be rendered.
     for (key, value) in [
         ("job_name", "job-1"),
         ("output_path", "s3://b/o"),
@@ -493,7 +493,7 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)
     {
-        // A role may be named by its name: the SDK looks its ARN up.
+        // A role may be given by name: the SDK looks up its ARN.
         if finding.rule == "role-arn" {
             continue;
         }
@@ -504,7 +504,7 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The argument that a member of the request comes from.
+/// The argument that sets a member of the request.
 fn origin(member: &str) -> &'static str {
     const PLACES: [(&str, &str); 14] = [
         ("/TrainingJobName", "/job_name"),

@@ -1,6 +1,6 @@
-//! What every document says of a training job, in one form: a raw CreateTrainingJob body, the
-//! arguments of the SDK's estimator, and a candidate of an experiment are read into a [`Job`], so
-//! that a rule is written once. The rules are in [`super::training`].
+//! A common form for training jobs: a raw CreateTrainingJob body, the arguments of the SDK's
+//! estimator, and a candidate of an experiment are all read into a [`Job`], so that each rule is
+//! written once. The rules are in [`super::training`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::render::sdk::{self, Image};
 
-/// A value, and where it stands in the document.
+/// A value and its position in the document.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct At<T> {
     pub(super) value: T,
@@ -29,7 +29,7 @@ impl<T> At<T> {
     }
 }
 
-/// Settings that a rule may point at though they are missing.
+/// Settings that a rule may point at even when they are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Member {
     MaxWait,
@@ -40,12 +40,12 @@ pub(super) enum Member {
     Retry,
 }
 
-/// The kind of document that a job was read from: it decides pointers and patches.
+/// The kind of document that a job was read from; it determines pointers and patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Body,
     Estimator,
-    /// A candidate of an experiment, by its place.
+    /// A candidate of an experiment, by its index.
     Candidate(usize),
 }
 
@@ -89,7 +89,7 @@ impl Origin {
         }
     }
 
-    /// A patch that sets a member, where its value has one form in every document.
+    /// A patch that sets a member whose value has the same form in every document.
     pub(super) fn set(self, member: Member, value: impl Into<Value>) -> Vec<Operation> {
         vec![Operation::set(&self.pointer(member), value.into())]
     }
@@ -102,18 +102,18 @@ pub(super) struct Group {
     pub(super) count: At<u64>,
 }
 
-/// What a document says of a training job.
+/// A training job as a document describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) origin: Origin,
     pub(super) groups: Vec<Group>,
-    /// More than one kind of instance.
+    /// More than one instance type.
     pub(super) is_mixed: bool,
-    /// One of the groups is taken, whichever can be had.
+    /// Only one of the groups is used, depending on availability.
     pub(super) is_either: bool,
     pub(super) region: Option<At<String>>,
     pub(super) is_spot: bool,
-    /// A built-in or bought algorithm.
+    /// A built-in or marketplace algorithm.
     pub(super) is_algorithm: bool,
     pub(super) max_runtime: Option<At<u64>>,
     pub(super) max_wait: Option<At<u64>>,
@@ -122,7 +122,7 @@ pub(super) struct Job {
     pub(super) volume_gb: Option<At<u64>>,
     pub(super) volume_key: Option<String>,
     pub(super) image: Option<At<Image>>,
-    /// Every way of starting the script that is asked for.
+    /// Every launcher that is requested for the script.
     pub(super) libraries: Vec<At<ParallelLibrary>>,
     pub(super) smp: Option<At<Map<String, Value>>>,
     pub(super) has_mpi: bool,
@@ -139,7 +139,7 @@ pub(super) struct Job {
     pub(super) hyperparameters: Vec<At<String>>,
     pub(super) retries: bool,
     pub(super) checks_infrastructure: bool,
-    /// Words that people chose: names of jobs, scripts, classes.
+    /// Names that people chose: of jobs, scripts, classes.
     pub(super) words: Vec<At<String>>,
 }
 
@@ -198,7 +198,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// The value at a pointer with that pointer; nothing when it is absent or of another kind.
+/// The value at a pointer, with that pointer; `None` if it is absent or of another type.
 fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) -> Option<At<T>> {
     document
         .pointer(pointer)
@@ -252,7 +252,7 @@ pub(super) fn of_body(body: &Value) -> Job {
     job
 }
 
-/// One instance type, several at once, or a choice among several.
+/// Reads one instance type, several at once, or a choice among several.
 fn groups_of_body(body: &Value, job: &mut Job) {
     let group = |group: &Value, place: &str| {
         let count = group
@@ -286,7 +286,7 @@ fn groups_of_body(body: &Value, job: &mut Job) {
     }
 }
 
-/// Debugger and Profiler.
+/// Reads Debugger and Profiler.
 fn observers_of_body(body: &Value, job: &mut Job) {
     job.has_debugger =
         body.get("DebugHookConfig").is_some() || body.get("DebugRuleConfigurations").is_some();
@@ -323,7 +323,7 @@ fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
         .collect()
 }
 
-/// How the script is started, from the hyperparameters that the SDK would have set.
+/// How the script is started, judged by the hyperparameters that the SDK would have set.
 fn started_by(body: &Value, job: &mut Job) {
     let Some(hyper) = body.get("HyperParameters").and_then(Value::as_object) else {
         return;
@@ -364,7 +364,7 @@ fn started_by(body: &Value, job: &mut Job) {
         .collect();
 }
 
-/// Each library that is switched on, with the hyperparameter that says so.
+/// Each enabled library, with the hyperparameter that enables it.
 fn libraries_of(
     is_on: impl Fn(&str) -> bool,
     has_mp: bool,
@@ -456,7 +456,7 @@ fn of_workload(workload: &WorkloadSpec, job: &mut Job) {
     job.hyperparameters = keys(&workload.hyperparameters, "/workload/hyperparameters").collect();
 }
 
-/// The keys of an object at a place, each where it stands.
+/// The keys of an object, each with its pointer.
 fn keys(object: &BTreeMap<String, String>, place: &str) -> impl Iterator<Item = At<String>> {
     object
         .keys()
@@ -504,7 +504,7 @@ fn of_profile(profile: &ProfileSpec, place: &str, job: &mut Job) {
         ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
     );
     job.smp = is_smp.then(|| At::new(profile.smp(), format!("{place}/smp_parameters")));
-    // The request is rendered with what each library needs.
+    // The rendered request contains what each library needs.
     job.has_mpi = matches!(
         profile.library,
         ParallelLibrary::SmpV1 | ParallelLibrary::Horovod

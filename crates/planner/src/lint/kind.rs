@@ -1,10 +1,10 @@
-//! The kinds of document that can be checked, and how they are told apart.
+//! The kinds of document that can be linted, and how to tell them apart.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// The kinds of document that can be checked.
+/// The kinds of document that can be linted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// What a document must be, by the members that only its kind has.
+    /// Detects the kind of a document by the members that only that kind has.
     pub fn of(document: &Value) -> Option<Self> {
         let has = |names: &[&str]| names.iter().any(|name| document.get(name).is_some());
         let body = [

@@ -1,4 +1,4 @@
-//! Rules on the libraries that split the work: which instance types and framework versions they run
+//! Rules on distributed training libraries: which instance types and framework versions they run
 //! on, what they cannot be combined with, and the parameters of SageMaker's model parallel library.
 
 use std::ops::RangeInclusive;
@@ -68,14 +68,14 @@ fn is_python(script: &str) -> bool {
 }
 
 fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
-    // Of a mixed cluster the library runs on one group only, which one the request does not say.
+    // In a mixed cluster the library runs on only one group, and the request does not say which.
     let kinds = job.groups.iter().filter(|_| !job.is_mixed);
     let wrong = kinds
         .filter_map(|group| catalog::find(&group.instance_type.value))
         .find(|kind| !runs_on(library.value, kind));
     let Some(kind) = wrong else { return };
     if kind.accelerator_count == 0 && matches!(job.origin, Origin::Candidate(_)) {
-        return; // said already, for the type
+        return; // already reported for the type
     }
     let or_else = match library.value.instance_types() {
         Some(listed) => format!(", or choose one of {}", listed.join(", ")),
@@ -94,7 +94,7 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
     );
 }
 
-/// The first and last framework versions of a library (sagemaker SDK 2.257.7, fw_utils.py).
+/// Checks the image against a library's version range (sagemaker SDK 2.257.7, fw_utils.py).
 fn versions(
     library: &At<ParallelLibrary>,
     image: &At<Image>,
@@ -108,7 +108,7 @@ fn versions(
         Made::ForAll => return,
         Made::ForAnother => {
             findings.push(found("library-framework", &library.pointer).says(format!(
-                "{} is not of the framework of this image ({framework:?})",
+                "{} does not support this image's framework ({framework:?})",
                 called(library.value)
             )));
             return;
@@ -116,14 +116,14 @@ fn versions(
     };
     if !made_for.contains(&version.as_slice()) {
         findings.push(found("library-version", &image.pointer).says(format!(
-            "{} is not made for {framework:?} {}",
+            "{} does not support {framework:?} {}",
             called(library.value),
             image.value.version_text
         )));
     }
 }
 
-/// The versions of a framework that a library is made for.
+/// The framework versions that a library is built for.
 enum Made {
     For(RangeInclusive<&'static [u32]>),
     ForAll,
@@ -183,7 +183,7 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
         let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
         findings.push(
             found("two-libraries", &second.pointer)
-                .says(format!("{} are asked for at once", all.join(" and "))),
+                .says(format!("{} are requested together", all.join(" and "))),
         );
     }
     for library in &job.libraries {
@@ -227,7 +227,7 @@ fn processes(job: &Job, findings: &mut Vec<Finding>) {
         findings.push(
             found("processes-exceed-accelerators", &processes.pointer)
                 .says(format!(
-                    "{} processes on each instance, and {} has {} accelerators",
+                    "{} processes per instance, but {} has {} accelerators",
                     processes.value, kind.instance_type, kind.accelerator_count
                 ))
                 .fix(format!("use at most {}", kind.accelerator_count)),
@@ -235,7 +235,7 @@ fn processes(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Parameters of SMP v1 that take whole numbers, at least one.
+/// Integer parameters of SMP v1, each at least one.
 const COUNTS: [&str; 7] = [
     "partitions",
     "pipeline_parallel_degree",
@@ -273,7 +273,7 @@ const OTHERS: [&str; 25] = [
     "sdp_hierarchical_allgather",
     "sdp_gradient_clipping",
 ];
-/// SMP v2's (sagemaker SDK 2.257.7, modules/distributed.py).
+/// Parameters of SMP v2 (sagemaker SDK 2.257.7, modules/distributed.py).
 const V2: [&str; 9] = [
     "hybrid_shard_degree",
     "sm_activation_offloading",
@@ -312,7 +312,7 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
         && partitions != pipeline
     {
         findings.push(found("smp-two-degrees", at("pipeline_parallel_degree")).says(format!(
-            "partitions is {partitions} and pipeline_parallel_degree {pipeline}: they are two names of one setting"
+            "partitions is {partitions} but pipeline_parallel_degree is {pipeline}: they are two names for one setting"
         )));
     }
     let degree = |key: &str| number(key).unwrap_or(1).max(1);
@@ -329,7 +329,7 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
     smp_split(job, split, &parameters.pointer, findings);
 }
 
-/// Settings that exclude or need each other.
+/// Checks settings that exclude or require each other.
 fn smp_together(
     parameters: &Map<String, Value>,
     pipeline: u64,
@@ -374,7 +374,7 @@ fn smp_together(
     }
 }
 
-/// Values that the library does not take.
+/// Checks for values that the library rejects.
 fn smp_values(
     parameters: &Map<String, Value>,
     at: impl Fn(&str) -> String,
@@ -386,7 +386,7 @@ fn smp_values(
             .is_some_and(|value| value.as_u64().is_none_or(|n| n == 0))
     }) {
         findings.push(
-            found("smp-value", at(key)).says(format!("{key} takes a whole number, at least 1")),
+            found("smp-value", at(key)).says(format!("{key} must be a whole number of at least 1")),
         );
     }
     let choices: [(&str, &[&str]); 3] = [
@@ -400,7 +400,8 @@ fn smp_values(
             .map(|value| value.as_str().unwrap_or_default());
         if given.is_some_and(|given| !allowed.contains(&given)) {
             findings.push(
-                found("smp-value", at(key)).says(format!("{key} takes {}", allowed.join(", "))),
+                found("smp-value", at(key))
+                    .says(format!("{key} must be one of {}", allowed.join(", "))),
             );
         }
     }
@@ -414,13 +415,15 @@ fn smp_partition(
 ) {
     let weight = parameters.get("memory_weight").map(Value::as_f64);
     if weight.is_some_and(|weight| weight.is_none_or(|weight| !(0.0..=1.0).contains(&weight))) {
-        findings.push(found("smp-value", at("memory_weight")).says("memory_weight takes 0 to 1"));
+        findings.push(
+            found("smp-value", at("memory_weight")).says("memory_weight must be between 0 and 1"),
+        );
     }
     let is_manual = parameters.get("auto_partition") == Some(&Value::Bool(false));
     if is_manual && !parameters.contains_key("default_partition") {
         findings.push(
             found("smp-value", at("auto_partition"))
-                .says("auto_partition false needs default_partition"),
+                .says("auto_partition false requires default_partition"),
         );
     }
     if let Some(key) = ["ddp_port", "ddp_dist_backend"]
@@ -428,7 +431,7 @@ fn smp_partition(
         .find(|key| parameters.contains_key(*key))
         && !parameters.contains_key("ddp")
     {
-        findings.push(found("smp-value", at(key)).says(format!("{key} needs ddp")));
+        findings.push(found("smp-value", at(key)).says(format!("{key} requires ddp")));
     }
 }
 
@@ -441,7 +444,7 @@ fn smp_unknown(key: &str, pointer: &str, known: &[&str], origin: Origin) -> Find
         _ if near.is_empty() => "remove it".to_owned(),
         _ => format!("did you mean {}?", near.join(" or ")),
     };
-    // In a request the parameters are JSON in a string, which a patch cannot reach into.
+    // In a request, the parameters are JSON inside a string, which a patch cannot reach into.
     let patch = if origin == Origin::Body {
         Vec::new()
     } else {
@@ -459,7 +462,7 @@ fn smp_split(job: &Job, split: u64, pointer: &str, findings: &mut Vec<Finding>) 
         .iter()
         .map(|group| catalog::find(&group.instance_type.value))
         .collect();
-    // Of a candidate it is checked with its profile.
+    // A candidate's split is checked together with its profile.
     let is_checked = job.is_mixed || matches!(job.origin, Origin::Candidate(_));
     let Some(kinds) = known.filter(|_| !is_checked) else {
         return;
@@ -475,7 +478,7 @@ fn smp_split(job: &Job, split: u64, pointer: &str, findings: &mut Vec<Finding>) 
             .map(|kind| kind.instance_type.as_str())
             .collect();
         findings.push(found("parallelism-exceeds-gpus", pointer).says(format!(
-            "the model is split over {split} accelerators, and {} × {} has {all}",
+            "the model is split over {split} accelerators, but {} × {} has {all}",
             job.instances(),
             names.join(", ")
         )));

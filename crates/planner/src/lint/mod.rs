@@ -1,11 +1,11 @@
-//! The linter: rules that a document must keep, each with an id, a severity, a pointer, a way out
-//! and a source.
+//! The linter: rules that a document must follow, each with an id, a severity, a pointer, a fix and
+//! a source.
 //!
-//! The register of rules is [`rules`]; a check is a function in [`request`] (an experiment as a
+//! [`rules`] holds the register of rules. A check is a function in [`request`] (an experiment as a
 //! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw CreateTrainingJob body),
 //! [`estimator`] (arguments of the SDK), or in [`training`] and [`libraries`], which see a training
 //! job whatever document it came from. Errors stop the request; refusals stop one candidate;
-//! warnings and notes go with the plan.
+//! warnings and notes accompany the plan.
 
 mod candidate;
 mod claims;
@@ -35,7 +35,7 @@ use serde_json::Value;
 use crate::comparison;
 use crate::predict::{Calibration, forecast};
 
-/// A document, read as far as its kind has a type.
+/// A document, parsed as far as its kind has a type.
 #[derive(Debug, Clone)]
 pub enum Document {
     Experiment(Box<ExperimentSpec>),
@@ -50,17 +50,17 @@ pub enum Document {
     Run(Box<RunSpec>),
 }
 
-/// What a document is judged by, beside itself.
+/// What a document is checked against, beyond its own content.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// Those in force.
+    /// The prices in force.
     pub prices: &'a [Price],
-    /// Of the speeds that are predicted: the same as the forecast's, or the two would contradict
-    /// each other.
+    /// Calibration of the predicted speeds. It must be the forecast's, or linter and forecast would
+    /// contradict each other.
     pub calibration: &'a Calibration,
 }
 
-/// Checks a document of any kind, by what it says itself and the prices in force.
+/// Lints a document of any kind against its own content and the prices in force.
 pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let known = Known {
@@ -110,7 +110,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
     once(findings)
 }
 
-/// The claims beside the arguments of an estimator.
+/// Checks the claims among an estimator's arguments.
 fn claimed(arguments: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
     match arguments.get("claims").cloned().map(serde_json::from_value) {
         Some(Ok(claims)) => {
@@ -123,7 +123,7 @@ fn claimed(arguments: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Puts a pointer, and the paths of its patch, from one place to another.
+/// Moves a pointer, and the paths of its patch, from one prefix to another.
 fn moved(finding: &mut Finding, from: &str, to: &str) {
     let change = |pointer: &mut String| {
         if let Some(rest) = pointer.strip_prefix(from) {
@@ -136,12 +136,12 @@ fn moved(finding: &mut Finding, from: &str, to: &str) {
     }
 }
 
-/// Each finding once: candidates of one experiment share their workload.
+/// Merges duplicate findings: candidates of one experiment share their workload.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut places = BTreeMap::new();
     let mut kept: Vec<Finding> = Vec::new();
     for finding in findings {
-        // A refusal of one candidate for what all share names that candidate's own reason.
+        // A shared setting may be refused for a reason specific to each candidate.
         let is_ones_own = finding.severity == Severity::Refused && finding.candidate().is_none();
         let reason = if is_ones_own {
             finding.message.clone()
@@ -167,7 +167,7 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
     kept
 }
 
-/// Notes that the findings from a place on were made for one candidate.
+/// Marks the findings from index `from` on as made for one candidate.
 fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
     for finding in findings
         .iter_mut()
@@ -178,8 +178,8 @@ fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
     }
 }
 
-/// Checks an experiment whose workload and profiles have been filled in, with the measurements that
-/// it names itself.
+/// Lints an experiment whose workload and profiles have been filled in, using only the measurements
+/// that it lists itself.
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     lint_with(
         spec,
@@ -190,12 +190,12 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     )
 }
 
-/// The same, where more is known of speeds than the experiment says.
+/// The same, when more is known about speeds than the experiment says.
 pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     request::experiment(spec, &mut findings);
     request::limits(spec, &mut findings);
-    // Beyond these there is no end of what would have to be looked at.
+    // Beyond these limits, the remaining checks could take unbounded time.
     if !is_bounded(&findings) {
         return findings;
     }
@@ -243,15 +243,15 @@ fn claims_of(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding
     claims::check(claimed, "/claims", facts, findings);
 }
 
-/// Whether candidates and trials are few enough to be looked at and laid out.
+/// Whether there are few enough candidates and trials to check and lay out.
 pub(crate) fn is_bounded(findings: &[Finding]) -> bool {
     !findings
         .iter()
         .any(|finding| matches!(finding.rule.as_str(), "candidate-count" | "trial-count"))
 }
 
-/// One entry per candidate: the finding that keeps it out of the ranking. What is refused by
-/// `findings` has none, and does not count for what is usual.
+/// Returns one entry per candidate: the finding that excludes it from the ranking. Candidates
+/// refused by `findings` have none, and do not count towards the usual identity.
 pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<Finding>> {
     let mut places = Vec::new();
     let mut identities = Vec::new();

@@ -1,4 +1,4 @@
-//! What SageMaker itself would refuse of the request that a candidate becomes.
+//! Checks a candidate's rendered request for what SageMaker itself would refuse.
 
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -7,12 +7,12 @@ use super::shape;
 use crate::render::{body, request};
 use crate::setup::Candidate;
 
-/// As long as the names that attempts get.
+/// As long as the names that attempts are given.
 const LONGEST_NAME: &str = "bakeoff-00000000-00000000000000000000000000000000";
 const LONGEST_MARKER: &str = "att_00000000000000000000000000000000";
 
-/// What SageMaker itself would refuse of the request that is sent: whatever no rule above has
-/// named.
+/// Reports what SageMaker itself would refuse in the request that is sent, beyond what other rules
+/// have reported.
 pub(super) fn check(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     let at = format!("/candidates/{index}");
     let is_error =
@@ -37,7 +37,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Find
             .filter(|finding| finding.severity >= Severity::Refused)
         {
             finding.message = format!(
-                "SageMaker refuses {} of this request: {}",
+                "SageMaker would reject {} in this request: {}",
                 finding.pointer, finding.message
             );
             finding.pointer = origin(&finding.pointer, &at);
@@ -47,7 +47,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Find
     }
 }
 
-/// Where in an experiment a member of the request comes from.
+/// The pointer in an experiment that a member of the request comes from.
 fn origin(member: &str, at: &str) -> String {
     let first = member.split('/').nth(1).unwrap_or_default();
     match first {

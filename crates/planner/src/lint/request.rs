@@ -1,4 +1,4 @@
-//! Rules on the whole request: limits of SageMaker's API, money, spot.
+//! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,23 +16,22 @@ use super::rules::found;
 use super::training::wait_for;
 use crate::render::request::RESERVED_HYPERPARAMETERS;
 
-/// 28 days, StoppingCondition.MaxRuntimeInSeconds.
+/// 28 days, the limit of StoppingCondition.MaxRuntimeInSeconds.
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
-/// A spot trial this short may start over at an interruption.
+/// A spot trial this short may start over after an interruption.
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u32 = 3600;
 const PRIORITY_MAX: i32 = 100;
 const CANDIDATES_MAX: usize = 50;
 const MEASUREMENTS_MAX: usize = 100;
 const REPEATS_MAX: u32 = 20;
 const TRIALS_MAX: u64 = 200;
-/// Micro-batch, accumulation, degrees of parallelism.
+/// Upper bound for micro-batch, accumulation and degrees of parallelism.
 pub(super) const COUNT_MAX: u32 = 65_536;
 const NAME_CHARS_MAX: usize = 100;
 const GLOBAL_BATCH_MAX: u64 = 1 << 24;
 const DIMENSION_MAX: u32 = 100_000_000;
 const BUDGET_USD_MAX: u32 = 1_000_000_000;
-/// Hyperparameters and environment variables that a request may carry (CreateTrainingJob: 100
-/// each); we add our own.
+/// The user's share of the 100 hyperparameters and 100 environment variables that a job may have.
 const USER_ENTRIES_MAX: usize = 80;
 
 fn is_name(name: &str) -> bool {
@@ -42,17 +41,18 @@ fn is_name(name: &str) -> bool {
 fn name_length(pointer: &str) -> Finding {
     found("name-length", pointer)
         .says("the name is empty or too long")
-        .fix(format!("give it 1 to {NAME_CHARS_MAX} characters"))
+        .fix(format!("use 1 to {NAME_CHARS_MAX} characters"))
 }
 
 pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if !is_name(&spec.name) {
         findings.push(name_length("/name"));
     }
-    if spec.candidates.is_empty() || spec.candidates.len() > CANDIDATES_MAX {
+    let count = spec.candidates.len();
+    if !(1..=CANDIDATES_MAX).contains(&count) {
         findings.push(
             found("candidate-count", "/candidates")
-                .says(format!("{} candidates", spec.candidates.len()))
+                .says(format!("the experiment has {count} candidates"))
                 .fix(format!("list 1 to {CANDIDATES_MAX} candidates")),
         );
     }
@@ -67,7 +67,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .says(format!(
                     "candidates × purchase options × repeats make {trials} trials"
                 ))
-                .fix(format!("keep it at {TRIALS_MAX} or fewer")),
+                .fix(format!("reduce it to {TRIALS_MAX} or fewer")),
         );
     }
     if !super::is_bounded(findings) {
@@ -78,7 +78,7 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Names that the plan sets from model and profile.
+/// Reports names that the plan itself sets from model and profile.
 fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
     for key in entries
         .keys()
@@ -87,14 +87,14 @@ fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Ve
         findings.push(
             found("reserved-hyperparameter", format!("{pointer}/{key}"))
                 .says(format!(
-                    "{key} follows from the model and the profile; set here, the job would train something else"
+                    "{key} is derived from the model and the profile; setting it here would train something else"
                 ))
-                .fix("remove it, and set the model's or the profile's own field"),
+                .fix("remove it, and set the field of the model or the profile instead"),
         );
     }
 }
 
-/// What a candidate says of itself: name, repeats, options, profile.
+/// Checks a candidate's own settings: name, repeats, options, profile.
 fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     let Some(candidate) = spec.candidates.get(index) else {
         return;
@@ -105,7 +105,7 @@ fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
         findings.push(
             found("repeats", format!("/candidates/{index}/repeats"))
-                .says(format!("{} repeats", candidate.repeats))
+                .says(format!("repeats is {}", candidate.repeats))
                 .fix(format!("choose 1 to {REPEATS_MAX}")),
         );
     }
@@ -117,8 +117,8 @@ fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("candidate-name-twice", format!("/candidates/{index}/name"))
-                .says(format!("two candidates are called {}", candidate.name))
-                .fix("give each its own name"),
+                .says(format!("two candidates are named {}", candidate.name))
+                .fix("give each candidate a unique name"),
         );
     }
     let options = &candidate.purchase_options;
@@ -133,8 +133,8 @@ fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
                 "purchase-options",
                 format!("/candidates/{index}/purchase_options"),
             )
-            .says("the list is empty or names an option twice")
-            .fix("use [\"on_demand\"], [\"spot\"] or both; repeats make more trials"),
+            .says("the list is empty or contains an option twice")
+            .fix("use [\"on_demand\"], [\"spot\"] or both; raise repeats for more trials"),
         );
     }
     match (&candidate.profile, candidate.profile_id) {
@@ -146,9 +146,9 @@ fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
         ),
         (None, _) => findings.push(
             found("profile-missing", format!("/candidates/{index}/profile"))
-                .says("this candidate has no profile, or its profile_id is not one of this project's")
+                .says("the candidate has no profile, or this project has no profile with its profile_id")
                 .fix(
-                    "give an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
+                    "set an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
                 ),
         ),
     }
@@ -192,8 +192,8 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
         if entries.len() > USER_ENTRIES_MAX {
             findings.push(
                 found("too-many-entries", format!("{at}/{field}"))
-                    .says(format!("{} entries", entries.len()))
-                    .fix(format!("keep it at {USER_ENTRIES_MAX}")),
+                    .says(format!("{field} has {} entries", entries.len()))
+                    .fix(format!("use at most {USER_ENTRIES_MAX}")),
             );
         }
     }
@@ -205,14 +205,17 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
             found("budget", "/budget_usd")
                 .says(format!("the budget is {}", spec.budget_usd))
                 .fix(format!(
-                    "give a positive amount in US dollars, at most {BUDGET_USD_MAX}: it is a hard cap on what the experiment may spend"
+                    "set a positive amount in US dollars, at most {BUDGET_USD_MAX}: a hard cap on what the experiment may spend"
                 )),
         );
     }
     if spec.max_runtime_seconds == 0 || spec.max_runtime_seconds > MAX_RUNTIME_SECONDS {
         findings.push(
             found("max-runtime", "/max_runtime_seconds")
-                .says(format!("{} seconds", spec.max_runtime_seconds))
+                .says(format!(
+                    "max_runtime_seconds is {}",
+                    spec.max_runtime_seconds
+                ))
                 .fix(format!("choose 1 to {MAX_RUNTIME_SECONDS} (28 days)")),
         );
     }
@@ -223,8 +226,8 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("full-run-budget", "/objective/full_run_budget_usd")
-                .says("it is not positive")
-                .fix("raise it, or leave it out"),
+                .says("the budget is not positive")
+                .fix("raise it, or omit it"),
         );
     }
     if objective
@@ -233,8 +236,8 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("full-run-deadline", "/objective/full_run_deadline_hours")
-                .says("it is not positive")
-                .fix("raise it, or leave it out"),
+                .says("the deadline is not positive")
+                .fix("raise it, or omit it"),
         );
     }
 }
@@ -248,7 +251,7 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         (true, Some(wait)) if wait < spec.max_runtime_seconds => findings.push(
             found("spot-max-wait-below-max-runtime", "/max_wait_seconds")
                 .says(format!(
-                    "a spot trial may wait and train {wait} s in all, but is allowed {} s of training: it could never finish",
+                    "a spot trial may wait and train for {wait} s in total, but its maximum runtime is {} s: it could never finish",
                     spec.max_runtime_seconds
                 ))
                 .fix(format!("set max_wait_seconds to at least {}", spec.max_runtime_seconds))
@@ -256,14 +259,14 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         ),
         (true, None) => findings.push(
             found("spot-needs-max-wait", "/max_wait_seconds")
-                .says("a candidate uses spot, and max_wait_seconds is missing")
+                .says("a candidate uses spot, but max_wait_seconds is missing")
                 .fix(format!("set max_wait_seconds, for example {}", wait_for(u64::from(spec.max_runtime_seconds))))
                 .patch(vec![Operation::set("/max_wait_seconds", wait_for(u64::from(spec.max_runtime_seconds)))]),
         ),
         (false, Some(_)) => findings.push(
             found("max-wait-without-spot", "/max_wait_seconds")
-                .says("no candidate uses spot; SageMaker refuses a maximum wait without it")
-                .fix("leave max_wait_seconds out, or add \"spot\" to a candidate's purchase_options"),
+                .says("no candidate uses spot; SageMaker rejects a maximum wait without it")
+                .fix("omit max_wait_seconds, or add \"spot\" to a candidate's purchase_options"),
         ),
         _ => {}
     }
@@ -274,11 +277,11 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         findings.push(
             found("spot-needs-checkpoint", "/checkpoint")
                 .says(format!(
-                    "a spot trial without checkpoints starts over at every interruption; beyond {} minutes that is not a gamble \
-                     but a loss",
+                    "a spot trial without checkpoints starts over after every interruption; a trial longer than {} minutes \
+                     needs checkpoints",
                     SPOT_WITHOUT_CHECKPOINT_SECONDS / 60
                 ))
-                .fix("give checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself"),
+                .fix("set checkpoint.s3_uri; the script must save to and load from /opt/ml/checkpoints itself"),
         );
     }
     if let Some(checkpoint) = &spec.checkpoint
@@ -288,7 +291,7 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Warm pools and priority.
+/// Checks warm pools and priority.
 pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&spec.priority) {
         findings.push(
@@ -306,8 +309,8 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("checkpoint-interval", "/checkpoint/interval_seconds")
-                .says("the script cannot save that often, or that rarely")
-                .fix("give the seconds between two checkpoints, 60 to 86400"),
+                .says("the checkpoint interval is too short or too long")
+                .fix("set the seconds between two checkpoints, 60 to 86400"),
         );
     }
     let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else {
@@ -328,13 +331,13 @@ pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if !has(PurchaseOption::OnDemand) {
         findings.push(
             found("keep-alive-with-spot", "/keep_alive_seconds")
-                .says("every trial runs on spot, and SageMaker keeps no warm pool of spot instances")
-                .fix("leave keep_alive_seconds out, or add \"on_demand\" to a candidate's purchase_options"),
+                .says("every trial runs on spot, and SageMaker has no warm pools of spot instances")
+                .fix("omit keep_alive_seconds, or add \"on_demand\" to a candidate's purchase_options"),
         );
     }
 }
 
-/// Speeds that were measured before.
+/// Checks speeds that were measured earlier.
 pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     if spec.measurements.len() > MEASUREMENTS_MAX {
         findings.push(
@@ -363,8 +366,8 @@ pub(super) static ROLE: LazyLock<Regex> = LazyLock::new(|| {
 
 pub(super) fn workload_missing() -> Finding {
     found("workload-missing", "/workload")
-        .says("there is no workload, or its workload_id is not one of this project's")
-        .fix("give an inline workload, or the workload_id of a stored one")
+        .says("the workload is missing, or this project has no workload with its workload_id")
+        .fix("set an inline workload, or the workload_id of a stored one")
 }
 
 pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
@@ -386,15 +389,18 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if workload.image.is_empty() || workload.image.len() > 255 {
         findings.push(
             found("image", "/workload/image")
-                .says("the image is empty or longer than 255")
-                .fix("give its ECR URI"),
+                .says("the image is empty or longer than 255 characters")
+                .fix("set its ECR URI"),
         );
     }
     if workload.channels.is_empty() || workload.channels.len() > 20 {
         findings.push(
             found("channels", "/workload/channels")
-                .says(format!("{} channels", workload.channels.len()))
-                .fix("give 1 to 20 input channels"),
+                .says(format!(
+                    "the workload has {} channels",
+                    workload.channels.len()
+                ))
+                .fix("define 1 to 20 input channels"),
         );
     }
     for (index, channel) in workload.channels.iter().enumerate() {
@@ -424,7 +430,8 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     metric_definitions(workload, findings);
 }
 
-/// What a download takes is reserved by its size; one finding, at the first that is not named.
+/// Download time is reserved according to data size. One finding, at the first channel without a
+/// size.
 fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
     let unnamed: Vec<(usize, &str)> = (0..)
         .zip(channels)
@@ -435,14 +442,14 @@ fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
     if let Some((first, _)) = unnamed.first() {
         let names: Vec<&str> = unnamed.iter().map(|(_, name)| *name).collect();
         findings.push(found("data-size-unnamed", format!("/workload/channels/{first}/size_gb")).says(format!(
-            "the size of the data is not named ({}): downloads, image and upload have {} minutes in the worst case",
+            "data size not given ({}): the worst case allows {} minutes for downloads, image and upload",
             names.join(", "),
             TRANSFER_ALLOWANCE_SECONDS / 60
         )));
     }
 }
 
-/// The model's own figures.
+/// Checks the model's own figures.
 fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
     for (field, value) in [
         ("layers", shape.layers),
@@ -455,7 +462,7 @@ fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
             findings.push(
                 found("model-shape", format!("/workload/model/{field}"))
                     .says(format!("{field} is {value}"))
-                    .fix("give the model's own figure"),
+                    .fix("use the model's own figure"),
             );
         }
     }
@@ -468,20 +475,20 @@ fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
         if value.is_some_and(|value| !(1..=most).contains(&value)) {
             findings.push(
                 found("model-shape", format!("/workload/model/{field}"))
-                    .says(format!("{field} is not 1 to {most}"))
-                    .fix("give the model's own figure, or leave it out"),
+                    .says(format!("{field} is not between 1 and {most}"))
+                    .fix("use the model's own figure, or omit it"),
             );
         }
     }
 }
 
-/// Script mode, retries, and hyperparameters that the plan leaves to the script.
+/// Checks script mode, retries, and hyperparameters that the plan leaves to the script.
 fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if let Some(script) = &workload.script {
         if script.entry_point.is_empty() || script.entry_point.len() > 256 {
             findings.push(
                 found("script", "/workload/script/entry_point")
-                    .says("the script's name is empty or longer than 256"),
+                    .says("the script's name is empty or longer than 256 characters"),
             );
         }
         if !is_s3(&script.source_s3_uri) {
@@ -498,7 +505,7 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("retry-attempts", "/workload/techniques/retry_attempts")
-                .says(format!("{attempts} attempts; 1 to 30 are taken"))
+                .says(format!("retry_attempts is {attempts}; 1 to 30 are allowed"))
                 .patch(vec![Operation::set(
                     "/workload/techniques/retry_attempts",
                     attempts.clamp(1, 30),
@@ -515,15 +522,14 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         .global_batch
         .is_some_and(|batch| !(1..=GLOBAL_BATCH_MAX).contains(&batch))
     {
-        findings.push(
-            found("model-shape", "/workload/global_batch")
-                .says(format!("it is not 1 to {GLOBAL_BATCH_MAX}")),
-        );
+        findings.push(found("model-shape", "/workload/global_batch").says(format!(
+            "global_batch is not between 1 and {GLOBAL_BATCH_MAX}"
+        )));
     }
 }
 
-/// A pattern compiles to so much at most: repetitions of large classes (`(\w{50}){8}`) take memory
-/// and seconds.
+/// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
+/// memory and seconds.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
 fn has_a_group(regex: &str) -> bool {
@@ -542,7 +548,7 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         findings.push(
             found("metric-count", "/workload/metrics")
                 .says(format!("{} metric definitions", workload.metrics.len()))
-                .fix("SageMaker takes at most 40"),
+                .fix("SageMaker allows at most 40"),
         );
         return;
     }
@@ -551,8 +557,8 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         if metric.name.is_empty() || metric.name.len() > 255 {
             findings.push(
                 found("metric-name", format!("/workload/metrics/{index}/name"))
-                    .says("the name is empty or longer than 255")
-                    .fix("name it as your dashboards do, train:loss"),
+                    .says("the name is empty or longer than 255 characters")
+                    .fix("use the name on your dashboards, such as train:loss"),
             );
         }
         if !*judged
@@ -562,10 +568,10 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
             findings.push(
                 found("metric-regex", format!("/workload/metrics/{index}/regex"))
                     .says(format!(
-                        "`{}` is not a regular expression with one group around the number",
+                        "`{}` is not a regular expression with a capture group around the number",
                         metric.regex
                     ))
-                    .fix(r"write something like tokens_per_second=([0-9.]+)"),
+                    .fix(r"use a pattern such as tokens_per_second=([0-9.]+)"),
             );
         }
     }
@@ -576,7 +582,7 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     {
         findings.push(
             found("no-speed-metric", "/workload/metrics")
-                .says("no metric means tokens_per_second: nothing could be ranked")
+                .says("no metric has the meaning tokens_per_second: nothing can be ranked")
                 .fix("add a definition with \"meaning\": \"tokens_per_second\""),
         );
     }
@@ -590,5 +596,5 @@ fn is_s3(uri: &str) -> bool {
 fn not_s3(pointer: &str, uri: &str) -> Finding {
     found("s3-uri", pointer)
         .says(format!("`{uri}` is not an S3 URI"))
-        .fix("write s3://bucket/prefix")
+        .fix("use s3://bucket/prefix")
 }

@@ -1,6 +1,6 @@
-//! The register of rules: what each checks, how bad a breach is, the way out, the source, and an
-//! example that breaks it and one that keeps it. The data is in `data/lint_rules.json`; the checks
-//! are the neighbouring files'.
+//! The register of rules: for each rule, what it checks, how severe a breach is, the fix, the
+//! source, an example that breaks the rule and one that keeps it. The data is in
+//! `data/lint_rules.json`; the checks are in the neighbouring files.
 
 use std::sync::LazyLock;
 
@@ -8,12 +8,11 @@ use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, Severity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::kind::Kind;
 
 /// One rule of the linter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rule {
     /// Stable id, `spot-needs-max-wait`.
     pub id: String,
@@ -26,22 +25,20 @@ pub struct Rule {
     pub fix: String,
     /// Where the rule comes from.
     pub source: String,
-    /// Documents that break and keep it, as merge patches (RFC 7396) on the example document of
-    /// their kind.
+    /// Documents that break and keep the rule, as merge patches (RFC 7396) on the example document
+    /// of their kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example: Option<Example>,
 }
 
-/// Changes to a sound document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Changes to a valid document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Example {
     pub document: Kind,
     /// With these changes the rule is broken.
-    #[schema(value_type = Object)]
     pub fails: Value,
-    /// With these it holds; none when empty.
+    /// With these changes the rule holds; empty if no change is needed.
     #[serde(default)]
-    #[schema(value_type = Object)]
     pub passes: Value,
 }
 
@@ -63,7 +60,7 @@ pub fn all() -> &'static [Rule] {
     &REGISTER.rules
 }
 
-/// The sound document of a kind that the examples change.
+/// The valid document of a kind, which the examples change.
 pub fn example(kind: Kind) -> Value {
     REGISTER
         .documents
@@ -72,7 +69,7 @@ pub fn example(kind: Kind) -> Value {
         .unwrap_or_default()
 }
 
-/// A breach of a rule: severity, fix and source as the register has them.
+/// A breach of a rule, with severity, fix and source from the register.
 pub fn found(id: &str, pointer: impl Into<String>) -> Finding {
     let rule = REGISTER.rules.iter().find(|rule| rule.id == id);
     let finding = Finding::new(

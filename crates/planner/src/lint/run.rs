@@ -1,4 +1,4 @@
-//! Rules on a training that SageMaker never saw.
+//! Rules on a training run outside SageMaker.
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -16,7 +16,7 @@ use crate::setup::Setup;
 const USD_PER_HOUR_MAX: u32 = 1_000_000;
 const ACCELERATORS_MAX: u32 = 100_000;
 
-/// Everything that makes no sense of it, all at once.
+/// Reports everything that makes the run invalid, all at once.
 pub fn check(run: &RunSpec) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut wrong = |rule: &str, pointer: &str, message: String, fix: &str| {
@@ -27,28 +27,28 @@ pub fn check(run: &RunSpec) -> Vec<Finding> {
             wrong(
                 "text-length",
                 pointer,
-                "it is empty or too long".to_owned(),
-                &format!("give 1 to {most} characters"),
+                "the text is empty or too long".to_owned(),
+                &format!("use 1 to {most} characters"),
             );
         }
     }
     if !(1..=ACCELERATORS_MAX).contains(&run.accelerator_count) {
-        let message = format!("{} accelerators", run.accelerator_count);
+        let message = format!("accelerator_count is {}", run.accelerator_count);
         wrong(
             "accelerator-count",
             "/accelerator_count",
             message,
-            &format!("give 1 to {ACCELERATORS_MAX}"),
+            &format!("use 1 to {ACCELERATORS_MAX}"),
         );
     }
     let is_rate = |usd: Usd| usd.0 > Decimal::ZERO && usd.0 <= Decimal::from(USD_PER_HOUR_MAX);
     if run.usd_per_hour.is_some_and(|usd| !is_rate(usd)) {
-        let message = "it is not a positive rate in USD an hour".to_owned();
+        let message = "not a valid rate in USD per hour".to_owned();
         wrong(
             "usd-per-hour",
             "/usd_per_hour",
             message,
-            "give the rate of all machines together, or leave it out",
+            "set the combined rate of all machines, or omit it",
         );
     }
     if let Some(like) = run
@@ -71,15 +71,15 @@ pub fn check(run: &RunSpec) -> Vec<Finding> {
             wrong(
                 "expectation-bound",
                 &pointer,
-                "it has no bound".to_owned(),
-                "give at_least, at_most or both",
+                "the expectation has no bound".to_owned(),
+                "set at_least, at_most or both",
             );
         }
     }
     findings
 }
 
-/// What it claims, and what its profile could do without.
+/// Checks the run's claims, and profile settings that it could do without.
 pub(super) fn claimed(run: &RunSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
     let model = run.model.as_ref().filter(|model| is_sound(model));
     if let Some(claimed) = &run.claims {
@@ -98,7 +98,7 @@ pub(super) fn claimed(run: &RunSpec, known: Known<'_>, findings: &mut Vec<Findin
         let setup = Setup {
             model,
             profile,
-            // What is not said of it is taken for 16 bit, as training usually is.
+            // If the precision is not given, assume 16 bit, the usual choice in training.
             precision: Precision::Bf16,
             cluster: Cluster { instance, count: 1 },
         };

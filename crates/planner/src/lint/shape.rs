@@ -1,6 +1,5 @@
-//! The shape and the limits of a CreateTrainingJob body, member by member, after the API model
-//! (botocore 1.44.5). What members mean together is checked in [`super::training`] and
-//! [`super::libraries`].
+//! The shape and limits of a CreateTrainingJob body, member by member, following the API model
+//! (botocore 1.44.5). [`super::training`] and [`super::libraries`] check members in combination.
 
 mod limits;
 
@@ -54,7 +53,7 @@ pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
                     format!("/Environment/{}", escaped(key)),
                 )
                 .says(format!(
-                    "`{}` is not a name of an environment variable",
+                    "`{}` is not a valid environment variable name",
                     cut(key)
                 )),
             );
@@ -68,7 +67,7 @@ pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
     vpc(body, findings);
 }
 
-/// Every place that a path stands for.
+/// Every value that a path matches, with its pointer.
 fn places<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
     let mut all = vec![(String::new(), body)];
     for segment in path.split('/').skip(1) {
@@ -102,17 +101,17 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
     let is_not = |what: &str| Some(format!("{} is not {what}", short(value)));
     match check {
         Text(least, most) => match value.as_str().map(|text| text.chars().count()) {
-            None => is_not("text"),
+            None => is_not("a string"),
             Some(count) if !(*least..=*most).contains(&count) => Some(format!(
-                "it has {count} characters; {least} to {most} are taken"
+                "the text has {count} characters; {least} to {most} are allowed"
             )),
             Some(_) => None,
         },
         Label(least, most) => label(value, *least, *most),
         Pattern(expected, most) => match value.as_str() {
-            None => is_not("text"),
+            None => is_not("a string"),
             Some(text) if text.chars().count() > *most => Some(format!(
-                "it has {} characters; {most} are taken",
+                "the text has {} characters; at most {most} are allowed",
                 text.chars().count()
             )),
             Some(text) if pattern.is_some_and(|regex| regex.is_match(text)) => None,
@@ -120,16 +119,16 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
         },
         Range(least, most) => match value.as_u64() {
             None => is_not("a whole number"),
-            Some(number) if !(*least..=*most).contains(&number) => {
-                Some(format!("it is {number}; {least} to {most} are taken"))
-            }
+            Some(number) if !(*least..=*most).contains(&number) => Some(format!(
+                "the value is {number}; {least} to {most} are allowed"
+            )),
             Some(_) => None,
         },
         Items(least, most) => match value.as_array().map(Vec::len) {
             None => is_not("a list"),
-            Some(count) if !(*least..=*most).contains(&count) => {
-                Some(format!("it has {count} items; {least} to {most} are taken"))
-            }
+            Some(count) if !(*least..=*most).contains(&count) => Some(format!(
+                "the list has {count} items; {least} to {most} are allowed"
+            )),
             Some(_) => None,
         },
         Entries(most, key_max, value_max) => entries(value, *most, *key_max, *value_max),
@@ -142,14 +141,14 @@ fn wrong(value: &Value, check: &Check, pattern: Option<&Regex>) -> Option<String
     }
 }
 
-/// What is allowed in the keys and values of tags.
+/// Checks text against what tags allow in keys and values.
 fn label(value: &Value, least: usize, most: usize) -> Option<String> {
     let is_plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.:/=+-@".contains(c);
     let is_good =
         |text: &str| (least..=most).contains(&text.chars().count()) && text.chars().all(is_plain);
     (!value.as_str().is_some_and(is_good)).then(|| {
         format!(
-            "{} is not {least} to {most} letters, digits, spaces and _.:/=+-@",
+            "{} is not {least} to {most} letters, digits, spaces or _.:/=+-@",
             short(value)
         )
     })
@@ -161,19 +160,19 @@ fn entries(value: &Value, most: usize, key_max: usize, value_max: usize) -> Opti
     };
     if entries.len() > most {
         return Some(format!(
-            "it has {} entries; {most} are taken",
+            "the object has {} entries; at most {most} are allowed",
             entries.len()
         ));
     }
     entries.iter().find_map(|(key, value)| {
         let Some(text) = value.as_str() else {
             return Some(format!(
-                "`{key}` is not text: every value is a string, numbers too"
+                "`{key}` is not a string: all values must be strings, numbers included"
             ));
         };
         if key.is_empty() || key.chars().count() > key_max {
             return Some(format!(
-                "the key `{}` has {} characters; 1 to {key_max} are taken",
+                "the key `{}` has {} characters; 1 to {key_max} are allowed",
                 cut(key),
                 key.chars().count()
             ));
@@ -181,15 +180,15 @@ fn entries(value: &Value, most: usize, key_max: usize, value_max: usize) -> Opti
         let count = text.chars().count();
         if count > value_max {
             return Some(format!(
-                "`{key}` has {count} characters; {value_max} are taken"
+                "`{key}` has {count} characters; at most {value_max} are allowed"
             ));
         }
         text.contains('\n')
-            .then(|| format!("`{key}` has a line break, which is not taken"))
+            .then(|| format!("`{key}` contains a line break, which is not allowed"))
     })
 }
 
-/// A value, short enough for a message.
+/// A value, shortened for a message.
 fn short(value: &Value) -> String {
     cut(&value.to_string())
 }
@@ -238,8 +237,8 @@ fn has_parent(body: &Value, pointer: &str) -> bool {
         .is_some_and(|(parent, _)| body.pointer(parent).is_some_and(Value::is_object))
 }
 
-/// Where a member is meant to stand, and its name: as the SDKs for Python and Terraform write it,
-/// or misspelt.
+/// The intended position and name of a member that is written as in the SDKs for Python and
+/// Terraform, or misspelt.
 fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'static str)> {
     let plain = |name: &str| name.replace('_', "").to_lowercase();
     let same =
@@ -263,7 +262,7 @@ fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'
         .map(|name| (format!("{place}/{name}"), name))
 }
 
-/// A value whose keys are written as the API writes them.
+/// Converts the keys of a value to the API's spelling.
 fn shaped(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
@@ -279,7 +278,7 @@ fn shaped(value: &Value) -> Value {
     }
 }
 
-/// Members whose keys are the user's own.
+/// Members whose keys are user-defined.
 const MAPS: [&str; 5] = [
     "HyperParameters",
     "Environment",
@@ -288,7 +287,7 @@ const MAPS: [&str; 5] = [
     "HookParameters",
 ];
 
-/// The value of a member, with the API's names below it; what the user named keeps its names.
+/// The value of a member, with the API's names below it; user-defined keys are kept.
 fn shaped_member(name: &str, value: &Value) -> Value {
     if MAPS.contains(&name) {
         value.clone()
@@ -297,7 +296,7 @@ fn shaped_member(name: &str, value: &Value) -> Value {
     }
 }
 
-/// `volume_size_in_gb` is `VolumeSizeInGB`, `s3_uri` is `S3Uri`.
+/// Converts `volume_size_in_gb` to `VolumeSizeInGB` and `s3_uri` to `S3Uri`.
 fn camel(key: &str) -> String {
     if !key.contains('_') && key.starts_with(char::is_uppercase) {
         return key.to_owned();
@@ -345,7 +344,7 @@ fn required(body: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// One type with its count, groups of them, or preferences.
+/// Requires one type with its count, groups of them, or preferences.
 fn instances(body: &Value, findings: &mut Vec<Finding>) {
     let Some(resources) = body.get("ResourceConfig").and_then(Value::as_object) else {
         return;
@@ -476,12 +475,12 @@ fn unique_rules(body: &Value, findings: &mut Vec<Finding>) {
                 }
                 (Some(name), Some(_)) if seen.contains(name) => {
                     findings.push(
-                        found("rule-limits", &pointer).says(format!("two rules are called {name}")),
+                        found("rule-limits", &pointer).says(format!("two rules are named {name}")),
                     );
                 }
                 _ => {
                     findings.push(found("rule-limits", &pointer).says(
-                        "a rule needs a name of up to 256 characters and an image of up to 255",
+                        "a rule needs a name of up to 256 characters and an image of up to 255 characters",
                     ));
                 }
             }

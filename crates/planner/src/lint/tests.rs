@@ -1,4 +1,4 @@
-//! The linter on the documents' own mistakes, and every rule on its own examples.
+//! The linter on the mistakes in the documents, and every rule on its own examples.
 
 use bakeoff_domain::finding::Severity;
 use serde_json::json;
@@ -51,8 +51,8 @@ fn a_sound_experiment_has_nothing_against_it() {
     );
 }
 
-/// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on one
-/// A10G.
+/// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on a
+/// single A10G.
 #[test]
 fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
     let document = spec(|value| {
@@ -77,8 +77,8 @@ fn the_documents_g5_8xlarge_is_refused_for_each_of_its_reasons() {
     );
 }
 
-/// Document 000 without the split: 18 bytes a parameter × 1.5 is 191.6 GiB of host memory, and the
-/// host has 128.
+/// Document 000 without the split: 18 bytes per parameter × 1.5 is 191.6 GiB of host memory, and
+/// the host has 128.
 #[test]
 fn full_offload_of_seven_billion_outgrows_the_g5_host() {
     let document = spec(|value| {
@@ -90,8 +90,8 @@ fn full_offload_of_seven_billion_outgrows_the_g5_host() {
     let found = lint(&document, &prices());
     let memory = found.iter().find(|f| f.rule == "does-not-fit").unwrap();
     assert!(
-        memory.message.contains("191 GiB of host memory of 128")
-            || memory.message.contains("192 GiB of host memory of 128"),
+        memory.message.contains("191 of 128 GiB of host memory")
+            || memory.message.contains("192 of 128 GiB of host memory"),
         "{}",
         memory.message
     );
@@ -127,7 +127,7 @@ fn every_mistake_is_reported_at_once_with_its_place() {
     assert!(kind.fix.contains("ml.p4de.24xlarge"), "{}", kind.fix);
 }
 
-/// The warning and the forecast beside it are of the same speed.
+/// The warning and the forecast beside it use the same speed.
 #[test]
 fn a_measured_speed_decides_whether_the_time_is_enough() {
     let with = |measurements: Value| {
@@ -226,7 +226,7 @@ fn what_the_plan_sets_cannot_be_set_beside_it() {
     assert_eq!(rules(&sneaky, Severity::Error), ["reserved-hyperparameter"]);
 }
 
-/// Two refused candidates agree on 48 sequences a step; the one that can run must not be called odd
+/// Two refused candidates agree on 48 sequences per step; the one that can run must not be flagged
 /// for its 64.
 #[test]
 fn refused_candidates_do_not_decide_what_is_usual() {
@@ -245,7 +245,7 @@ fn refused_candidates_do_not_decide_what_is_usual() {
     assert!(!rules(&mixed, Severity::Warning).contains(&"global-batch-differs".to_owned()));
 }
 
-/// A sound document of a kind, changed.
+/// A valid document of a kind, with changes applied.
 fn changed(kind: Kind, change: &Value) -> Value {
     let mut document = rules::example(kind);
     if !change.is_null() {
@@ -290,7 +290,8 @@ fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
     let mut wrong = Vec::new();
     for rule in rules::all() {
         let Some(example) = &rule.example else {
-            // What depends on the installation, and what cannot even be read.
+            // Only rules that depend on the installation, and documents that cannot even be read,
+            // may lack an example.
             assert!(
                 [
                     "region-not-allowed",
@@ -322,11 +323,11 @@ fn every_rule_is_broken_by_its_example_and_kept_by_the_other() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// A patch mends what it was offered for, and breaks nothing that was whole.
+/// A patch fixes the finding it was offered for, and introduces no new one.
 #[test]
 fn patches_mend_what_they_are_offered_for() {
     let mut wrong = Vec::new();
-    let mut mended = 0;
+    let mut fixed = 0;
     for (rule, example) in rules::all()
         .iter()
         .filter_map(|rule| Some((rule, rule.example.as_ref()?)))
@@ -346,7 +347,7 @@ fn patches_mend_what_they_are_offered_for() {
             continue;
         }
         let after = found_in(example.document, &value);
-        mended += 1;
+        fixed += 1;
         if after.iter().any(|found| found.rule == rule.id) {
             wrong.push(format!("{}: it is still broken", rule.id));
         }
@@ -360,10 +361,10 @@ fn patches_mend_what_they_are_offered_for() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    assert!(mended > 25, "{mended}");
+    assert!(fixed > 25, "{fixed}");
 }
 
-/// No finding names a rule that the register does not have.
+/// Every finding names a rule in the register.
 #[test]
 fn every_finding_is_of_a_registered_rule() {
     let known: Vec<&str> = rules::all().iter().map(|rule| rule.id.as_str()).collect();

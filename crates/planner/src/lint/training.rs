@@ -1,5 +1,5 @@
 //! Rules on a training job, whatever document it was read from: spot, warm pools, volumes,
-//! clusters, checkpoints, health. Libraries that split the work are in [`super::libraries`].
+//! clusters, checkpoints, health. [`super::libraries`] checks distributed training libraries.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ use super::job::{Job, Member, Origin};
 use super::rules::found;
 use crate::render::sdk;
 
-/// A spot job this short may start over at an interruption.
+/// A spot job this short may start over after an interruption.
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u64 = 3600;
-/// What SageMaker takes for MaxRuntimeInSeconds when it is not said.
+/// SageMaker's default for MaxRuntimeInSeconds.
 const MAX_RUNTIME_DEFAULT: u64 = 86_400;
-/// Built-in and bought algorithms without checkpoints wait no longer on spot.
+/// The longest wait on spot for built-in and marketplace algorithms without checkpoints.
 const ALGORITHM_WAIT_SECONDS: u64 = 3600;
 /// A job may take 30 days in all.
 const WAIT_SECONDS_MAX: u64 = 30 * 86_400;
 const KEEP_ALIVE_SECONDS_MAX: u64 = bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX as u64;
-/// ProfilingIntervalInMilliseconds.
+/// Allowed values of ProfilingIntervalInMilliseconds.
 const INTERVALS: [u64; 6] = [100, 200, 500, 1000, 5000, 60_000];
 
 pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
-    // Of an experiment these are the same for all candidates, and checked once, on the experiment.
+    // All candidates of an experiment share these, so they are checked once, on the experiment.
     if !matches!(job.origin, Origin::Candidate(_)) {
         spot(job, findings);
         warm_pool(job, findings);
@@ -45,7 +45,7 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
         (Some(wait), true) if wait.value < runtime => findings.push(
             found("spot-max-wait-below-max-runtime", &wait.pointer)
                 .says(format!(
-                    "it may wait and train {} s in all, but is allowed {runtime} s of training: it could never finish",
+                    "waiting and training are limited to {} s in total, but the maximum runtime is {runtime} s: the job could never finish",
                     wait.value
                 ))
                 .fix(format!("set it to at least {runtime}"))
@@ -75,7 +75,7 @@ fn spot(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A wait for a runtime: twice as long, within what SageMaker takes.
+/// A suitable wait for a runtime: twice as long, within SageMaker's limit.
 pub(super) fn wait_for(runtime: u64) -> u64 {
     runtime.saturating_mul(2).min(WAIT_SECONDS_MAX).max(runtime)
 }
@@ -112,7 +112,7 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
             if matches!(job.origin, Origin::Candidate(_)) || volume.value > 30 =>
         {
             findings.push(found("volume-on-nvme", &volume.pointer).says(format!(
-                "{} GB are asked for, and {} has {} GB of local NVMe instead: SageMaker makes no volume there",
+                "{} GB are requested, but {} has {} GB of local NVMe: SageMaker creates no volume there",
                 volume.value, kind.instance_type, kind.nvme_gb
             )));
         }
@@ -132,7 +132,7 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
         findings.push(
             found("volume-key-on-nvme", pointer)
                 .says(format!(
-                    "{} has local NVMe, encrypted by the instance itself",
+                    "{} has local NVMe, which the instance itself encrypts",
                     kind.instance_type
                 ))
                 .patch(vec![Operation::remove(pointer)]),
@@ -159,11 +159,11 @@ fn clusters(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A name that the catalog does not have, with its neighbours.
+/// Reports a name that is not in the catalog, with the nearest names.
 pub(super) fn unknown_type(name: &str, pointer: &str) -> Finding {
     let near = catalog::nearest(name);
     let fix = if near.is_empty() {
-        "GET /v1/instance-types lists the legal names".to_owned()
+        "GET /v1/instance-types lists the valid names".to_owned()
     } else {
         format!("did you mean {}?", near.join(", "))
     };
@@ -179,7 +179,7 @@ pub(super) fn unknown_type(name: &str, pointer: &str) -> Finding {
         .patch(patch)
 }
 
-/// Rules of profiler and debugger that there are not.
+/// Reports profiler and debugger rules that do not exist.
 fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
     let is_profiler = |name: &str| sdk::profiler_rules().any(|known| known == name);
     let is_debugger = |name: &str| sdk::debug_rules().any(|known| known == name);
@@ -218,7 +218,7 @@ fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
         if is_profiler(&rule.value) {
             findings.push(
                 found("profiler-rule-as-debug-rule", &rule.pointer)
-                    .says(format!("{} is a rule of the profiler", rule.value)),
+                    .says(format!("{} is a profiler rule", rule.value)),
             );
         } else {
             findings.push(
@@ -230,7 +230,7 @@ fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Profiler and debugger.
+/// Checks profiler and debugger.
 fn observers(job: &Job, findings: &mut Vec<Finding>) {
     observer_rules(job, findings);
     let evaluated = job.profiler_rules.first().or(job.debug_rules.first());
@@ -238,14 +238,17 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
         && !sdk::has_rules(&region.value)
     {
         findings.push(found("rules-not-in-region", &rule.pointer).says(format!(
-            "AWS has no image in {} that evaluates {}",
+            "AWS has no image in {} to evaluate {}",
             region.value, rule.value
         )));
     }
     if let (Some(disabled), Some(rule)) = (&job.profiler_disabled, job.profiler_rules.first()) {
         findings.push(
             found("profiler-disabled-with-rules", disabled)
-                .says(format!("the profiler is off, and {} needs it", rule.value))
+                .says(format!(
+                    "the profiler is disabled, but {} needs it",
+                    rule.value
+                ))
                 .patch(vec![Operation::remove(disabled)]),
         );
     }
@@ -262,7 +265,7 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
         findings.push(
             found("profiler-interval", &interval.pointer)
                 .says(format!(
-                    "{} ms is not an interval of the profiler",
+                    "{} ms is not a valid profiling interval",
                     interval.value
                 ))
                 .patch(vec![Operation::set(&interval.pointer, above)]),
@@ -270,7 +273,7 @@ fn observers(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// SageMaker neither checks nor restarts unless it is told to.
+/// SageMaker neither checks hardware nor restarts jobs unless told to.
 fn health(job: &Job, findings: &mut Vec<Finding>) {
     if job.instances() > 1 && !job.retries && !job.checks_infrastructure {
         let patch = match job.origin {
@@ -296,8 +299,8 @@ fn health(job: &Job, findings: &mut Vec<Finding>) {
         findings.push(
             found("health-is-opt-in", job.pointer(Member::Retry))
                 .says(format!(
-                    "{} instances, and neither InfraCheckConfig nor RetryStrategy: SageMaker does not check the hardware and does not \
-                     start again after a fault of its own unless it is told to",
+                    "{} instances with neither InfraCheckConfig nor RetryStrategy: by default, SageMaker neither checks the hardware \
+                     nor restarts the job after an internal fault",
                     job.instances()
                 ))
                 .patch(if is_free { patch } else { Vec::new() }),
@@ -305,7 +308,7 @@ fn health(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Names that people take for features.
+/// Reports names that are mistaken for features.
 fn words(job: &Job, findings: &mut Vec<Finding>) {
     let is_invented = |word: &str| word.to_lowercase().contains("hyperscaler");
     for word in job.words.iter().filter(|word| is_invented(&word.value)) {
@@ -313,9 +316,9 @@ fn words(job: &Job, findings: &mut Vec<Finding>) {
     }
     for key in &job.hyperparameters {
         let meant = match key.value.as_str() {
-            "amp" => "mixed precision is the script's business: SageMaker has no such setting",
+            "amp" => "mixed precision is up to the script: SageMaker has no such setting",
             "use_nvme_cache" => {
-                "a cache on NVMe is the script's business; types with NVMe mount it as the volume anyway"
+                "an NVMe cache is up to the script; instance types with NVMe mount it as the volume anyway"
             }
             "use_smddp" | "use_spot" | "use_spot_instances" => {
                 "the script cannot turn this on from inside the job"
@@ -329,16 +332,16 @@ fn words(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Jobs whose fixed name can be used only once.
+/// Reports fixed job names, which can be used only once.
 pub(super) fn fixed_name(name: &str, pointer: &str, findings: &mut Vec<Finding>) {
     if !name.is_empty() && !name.chars().any(|letter| letter.is_ascii_digit()) {
         findings.push(found("fixed-job-name", pointer).says(format!(
-            "`{name}` has nothing of its own: no date, no number"
+            "`{name}` contains nothing unique, such as a date or a number"
         )));
     }
 }
 
-/// InstancePreferences: what it cannot be combined with, and how counts are given.
+/// Checks InstancePreferences: what they cannot be combined with, and how counts are given.
 pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
     let at = "/ResourceConfig/InstancePreferences";
     let Some(preferences) = body.pointer(at).and_then(Value::as_array) else {
@@ -383,7 +386,8 @@ pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Groups of instances: complete, instead of one type, and their channels.
+/// Checks instance groups: they must be complete, replace the single type, and have their channels
+/// assigned.
 pub(super) fn groups(body: &Value, findings: &mut Vec<Finding>) {
     let at = "/ResourceConfig/InstanceGroups";
     let Some(groups) = body.pointer(at).and_then(Value::as_array) else {

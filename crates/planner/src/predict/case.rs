@@ -1,4 +1,4 @@
-//! What the speed law is asked of: a model under a profile on a number of instances.
+//! The input to the speed law: a model under a profile on a number of instances.
 
 use bakeoff_domain::catalog::InstanceType;
 use bakeoff_domain::spec::{CpuOffload, Precision};
@@ -8,16 +8,15 @@ use crate::setup::Setup;
 
 /// Host to accelerator, PCIe 4.0 x16, bytes/s (physics, not fitted).
 const PCIE: f64 = 25e9;
-/// What an optimiser on the host's processors reaches, bytes/s (physics, not fitted).
+/// Memory bandwidth of an optimiser on the host's CPUs, bytes/s (physics, not fitted).
 const HOST_MEMORY: f64 = 100e9;
 
-/// The hardware of an instance type; nothing where the catalog lacks a figure that speed depends
-/// on.
+/// The hardware of an instance type; `None` if the catalog lacks a figure that speed depends on.
 pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
     let count = f64::from(instance.accelerator_count);
     let peak = match precision {
         Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
-        // Half the 16-bit rate where there is TF32, an eighth where not.
+        // Half the 16-bit rate with TF32, an eighth without.
         Precision::Fp32 => instance
             .bf16_tflops
             .map_or(instance.fp16_tflops? / 8.0, |tflops| tflops / 2.0),
@@ -38,7 +37,7 @@ pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardwar
     })
 }
 
-/// What the speed law is asked of a setup.
+/// The speed law's inputs for a setup.
 fn setting(setup: Setup<'_>) -> Setting {
     let Setup {
         model,
@@ -53,8 +52,8 @@ fn setting(setup: Setup<'_>) -> Setting {
     let n = f64::from(cluster.accelerators());
     let (parameters, trained) = (model.parameters(), model.trainable_parameters());
     let share = trained / parameters;
-    // All-gather forward and backward, reduce-scatter of what has gradients; without sharded
-    // weights once a step.
+    // All-gather forward and backward, and reduce-scatter of the trained parameters' gradients;
+    // without sharded weights, the all-gather happens once per step.
     let collectives = match profile.zero_stage {
         0 | 1 => 2.0 * share / accumulation,
         2 => share * (1.0 + 1.0 / accumulation),
@@ -65,7 +64,7 @@ fn setting(setup: Setup<'_>) -> Setting {
     } else {
         1.0
     };
-    // Down go gradients, up come weights, and the host works through 28 bytes a parameter.
+    // Gradients go to the host, weights come back, and the host processes 28 bytes per parameter.
     let host_per_step = match profile.cpu_offload {
         CpuOffload::None => 0.0,
         _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
@@ -104,8 +103,7 @@ fn setting(setup: Setup<'_>) -> Setting {
     }
 }
 
-/// How uncertain the parts of a setup are that were not fitted: a standard deviation, in
-/// logarithms.
+/// Uncertainty of the parts of a setup that were not fitted, as a standard deviation in logarithms.
 fn unfitted(setup: Setup<'_>) -> f64 {
     let profile = setup.profile;
     let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
@@ -121,19 +119,19 @@ fn unfitted(setup: Setup<'_>) -> f64 {
     .fold(0.0, |all: f64, (_, sd)| all.hypot(sd))
 }
 
-/// A training on instances of one type, as the law sees it.
+/// A training run on instances of one type, as the law sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
     /// The accelerator's name.
     pub kind: &'a str,
     pub hardware: Hardware,
     pub setting: Setting,
-    /// Standard deviation of what the law does not know of the setting, in logarithms.
+    /// Standard deviation of what the law does not model in this setting, in logarithms.
     pub extra: f64,
 }
 
 impl<'a> Case<'a> {
-    /// Nothing where the catalog lacks a figure that speed depends on.
+    /// `None` if the catalog lacks a figure that speed depends on.
     pub fn new(setup: Setup<'a>) -> Option<Self> {
         let instance = setup.cluster.instance;
         Some(Self {

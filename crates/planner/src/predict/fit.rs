@@ -1,8 +1,8 @@
-//! Whether a model fits: memory of each accelerator and of the host, each term named. The formulas
-//! are published ones (ZeRO, arXiv 1910.02054; Korthikanti et al., arXiv 2205.05198; DeepSpeed's
-//! estimators); their coefficients were fitted to measured runs and are in `data/coefficients.json`
-//! with their provenance. An estimate, not a measurement: near the limit the verdict is
-//! `uncertain`.
+//! Estimates whether a model fits: memory of each accelerator and of the host, with every term
+//! named. The formulas are published ones (ZeRO, arXiv 1910.02054; Korthikanti et al., arXiv
+//! 2205.05198; DeepSpeed's estimators). Their coefficients were fitted to measured runs and are in
+//! `data/coefficients.json` with their provenance. The result is an estimate, not a measurement:
+//! near the limit the verdict is `uncertain`.
 
 use std::sync::LazyLock;
 
@@ -15,38 +15,38 @@ use utoipa::ToSchema;
 use crate::render::deepspeed::{self, Hosts};
 use crate::setup::Setup;
 
-/// Whether it fits.
+/// Whether a setup fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Fits,
     Uncertain,
     DoesNotFit,
-    /// The catalog does not know this type's memory.
+    /// The catalog has no memory figure for this type.
     Unknown,
 }
 
 /// One addend of the estimate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Term {
     pub name: String,
     pub gib: f64,
 }
 
-/// The verdict with its terms. All figures are estimated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The verdict with its terms. All figures are estimates.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     pub verdict: Verdict,
     /// Memory of one accelerator, GiB, estimated.
     pub accelerator_gib: f64,
-    /// What a job can use of it, GiB.
+    /// Memory of one accelerator that a job can use, GiB.
     pub accelerator_capacity_gib: Option<f64>,
     /// Host memory for offloaded states, GiB, estimated.
     pub host_gib: f64,
     pub host_capacity_gib: Option<f64>,
-    /// Of the accelerator.
+    /// Terms of the accelerator's memory.
     pub terms: Vec<Term>,
-    /// Of the host.
+    /// Terms of the host's memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_terms: Vec<Term>,
 }
@@ -54,12 +54,11 @@ pub struct Fit {
 /// Coefficients of the memory model, positive.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Coefficients {
-    /// Bytes a parameter that every replica holds whole: 16-bit weights and gradients.
+    /// Bytes per parameter that every replica holds in full: 16-bit weights and gradients.
     pub whole: f64,
-    /// Bytes a parameter that the replicas share: master weights, two moments, gradients in 32 bit.
+    /// Bytes per parameter that replicas shard: master weights, two moments, 32-bit gradients.
     pub shared: f64,
-    /// Bytes a parameter of 32-bit gradients that are not shared, where the layout keeps them
-    /// whole.
+    /// Bytes per parameter of unsharded 32-bit gradients, where the layout keeps them whole.
     pub unshared_gradients: f64,
     /// GiB of CUDA context, NCCL and workspaces.
     pub context_gib: f64,
@@ -67,21 +66,21 @@ pub struct Coefficients {
     pub checkpoints: f64,
     /// Factor on one layer's working set.
     pub working_set: f64,
-    /// Bytes a logit.
+    /// Bytes per logit.
     pub logits: f64,
     /// The most that the caching allocator leaves unused, as a share of the card.
     pub slack: f64,
-    /// Volume of checkpoints, as a share of the card, at which that slack is taken up.
+    /// Volume of checkpoints, as a share of the card, at which that slack is used up.
     pub slack_scale: f64,
 }
 
 impl Coefficients {
-    /// What the product ships.
+    /// The coefficients that the product ships.
     pub fn shipped() -> Self {
         *SHIPPED
     }
 
-    /// In the order of the fit.
+    /// Returns the coefficients in the order of the fit.
     pub fn to_array(self) -> [f64; 9] {
         [
             self.whole,
@@ -96,7 +95,7 @@ impl Coefficients {
         ]
     }
 
-    /// The other way round.
+    /// The inverse of [`Self::to_array`].
     pub fn from_array(values: [f64; 9]) -> Self {
         let [
             whole,
@@ -137,44 +136,44 @@ static SHIPPED: LazyLock<Coefficients> = LazyLock::new(|| {
 });
 
 const GIB: f64 = 1_073_741_824.0;
-/// Share of the reported memory that a job can have; the rest is the driver's.
+/// Share of the reported memory that a job can use; the driver takes the rest.
 const USABLE: f64 = 0.99;
-/// The catalog has a T4's 16 GB; it reports 15.
+/// The catalog lists 16 GB for a T4, which reports 15.
 const USABLE_T4: f64 = 0.92;
-/// Below this share of the card it fits, and above that one it does not: where held-out estimates
-/// of Megatron's layouts never erred.
+/// A setup fits below the lower share of the card and fails above the upper one: bounds at which
+/// held-out estimates of Megatron's layouts never erred.
 const BAND: Band = Band {
     fits_below: 0.95,
     fails_above: 1.10,
 };
-/// The same where the terms are textbook ones, checked on rows that ran and not fitted.
+/// The same for textbook terms, which were checked on rows that ran but not fitted.
 const TEXTBOOK_BAND: Band = Band {
     fits_below: 0.90,
     fails_above: 1.15,
 };
-/// Of host memory, whose estimate carries DeepSpeed's factor of one and a half for buffers.
+/// The same for host memory, whose estimate includes DeepSpeed's buffer factor of one and a half.
 const HOST_BAND: Band = Band {
     fits_below: 0.95,
     fails_above: 1.20,
 };
 const HOST_BUFFER_FACTOR: f64 = 1.5;
-/// Width over which the report saturates at the card's size, as a share of it.
+/// Width over which reported memory saturates at the card's size, as a share of the card.
 const SATURATION: f64 = 0.015;
-/// Heads of 128 where the number of heads is not known.
+/// Head size that is assumed if the number of heads is unknown.
 const HEAD: f64 = 128.0;
-/// Bytes of one layer's activations per token and unit of width, 16 bit, FlashAttention, no
-/// dropout: outside the MLP.
+/// Bytes of one layer's activations outside the MLP, per token and unit of width: 16 bit,
+/// FlashAttention, no dropout.
 const OUTSIDE_MLP: f64 = 13.0;
-/// The same of a plain MLP four times as wide.
+/// The same for a plain MLP four times as wide.
 const PLAIN_MLP: f64 = 19.0;
 
-/// A Megatron-style layout: tensor and pipeline parallel, optimiser states shared by the replicas
-/// or not, attention without FlashAttention.
+/// A Megatron-style layout: tensor and pipeline parallel, with or without sharded optimiser states,
+/// without FlashAttention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     pub layers: f64,
     pub hidden: f64,
-    /// Not known: heads of 128.
+    /// Unknown: heads of size 128.
     pub heads: Option<f64>,
     pub vocabulary: f64,
     pub sequence_length: f64,
@@ -183,17 +182,17 @@ pub struct Layout {
     pub replicas: f64,
     pub zero_stage: u8,
     pub micro_batch: f64,
-    /// Sequences a step over all replicas; not known: as many micro-batches as the pipeline can
+    /// Sequences per step over all replicas. Unknown: as many micro-batches as the pipeline can
     /// hold.
     pub global_batch: Option<f64>,
-    /// Matrices of one layer, parameters; `12h²` of a plain transformer.
+    /// Parameters in the matrices of one layer; `12h²` for a plain transformer.
     pub layer_parameters: f64,
     pub recomputes: bool,
-    /// The output head is a matrix of its own, on the last stage.
+    /// Whether the output head is a separate matrix on the last stage.
     pub has_own_head: bool,
 }
 
-/// What the most loaded rank needs, GiB, by term; and the card, GiB.
+/// Memory that the most loaded rank needs, in GiB, by term. `card_gib` is the size of the card.
 pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Term> {
     let Layout {
         layers,
@@ -232,7 +231,7 @@ pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Te
     ]
 }
 
-/// Bytes of weights, gradients and optimiser on the most loaded rank: one of the first stage.
+/// Bytes of weights, gradients and optimiser on the most loaded rank: one in the first stage.
 fn megatron_states(layout: &Layout, fitted: &Coefficients) -> f64 {
     let Layout {
         layers,
@@ -241,7 +240,7 @@ fn megatron_states(layout: &Layout, fitted: &Coefficients) -> f64 {
         replicas,
         ..
     } = *layout;
-    // Megatron may count the embedding as a layer, so that layers + 2 are shared out.
+    // Megatron may count the embedding as a layer, so that layers + 2 are distributed.
     let divides = |count: f64| (count / pipeline).fract() == 0.0;
     let is_rebalanced = !divides(layers) && divides(layers + 2.0);
     let first_stage = if is_rebalanced {
@@ -275,8 +274,8 @@ fn slack(checkpoints_gib: f64, card_gib: f64, fitted: &Coefficients) -> f64 {
     fitted.slack * card_gib * (1.0 - (-checkpoints_gib / (fitted.slack_scale * card_gib)).exp())
 }
 
-/// What a monitor shows of a need: never more than the card, since the allocator gives back what it
-/// does not use.
+/// The memory that a monitor reports for a given need: never more than the card, since the
+/// allocator returns what it does not use.
 pub fn reported(need_gib: f64, card_gib: f64) -> f64 {
     let width = SATURATION * card_gib;
     let over = (need_gib - card_gib) / width;
@@ -289,12 +288,12 @@ pub fn reported(need_gib: f64, card_gib: f64) -> f64 {
     need_gib - width * softplus
 }
 
-/// The verdict of a need on a card, for a calibrated layout.
+/// The verdict on a need for a calibrated layout on a card.
 pub fn verdict_of(need_gib: f64, card_gib: f64) -> Verdict {
     BAND.verdict(need_gib, Some(card_gib))
 }
 
-/// Shares of the capacity between which nobody knows whether a need fits.
+/// Shares of the capacity between which the verdict is uncertain.
 #[derive(Debug, Clone, Copy)]
 struct Band {
     fits_below: f64,
@@ -329,7 +328,7 @@ pub fn usable_gib(accelerator: Option<&str>, reported_gib: f64) -> f64 {
     reported_gib * share
 }
 
-/// Estimates the memory that a setup needs, on each accelerator and on each host.
+/// Estimates the memory that a setup needs on each accelerator and each host.
 pub fn fit(setup: Setup<'_>) -> Fit {
     let Setup {
         model,
@@ -344,8 +343,8 @@ pub fn fit(setup: Setup<'_>) -> Fit {
         .map(|gib| usable_gib(instance.accelerator.as_deref(), gib));
     let card = capacity.unwrap_or(80.0);
     let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
-    // What was measured of split models: every weight trained, optimiser at most shared, nothing on
-    // the host, 16 bit.
+    // The measured split models: every weight trained, at most the optimiser sharded, no offload,
+    // 16 bit.
     let is_megatron = (is_split || profile.library == ParallelLibrary::SmpV1)
         && model.lora_rank.is_none()
         && profile.zero_stage <= 1
@@ -357,7 +356,7 @@ pub fn fit(setup: Setup<'_>) -> Fit {
         sharded(setup, card, &fitted)
     };
     let host_terms = host(setup);
-    // Nothing at all sums up to -0.
+    // An empty sum is -0.
     let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>() + 0.0;
     let (accelerator_gib, host_gib) = (sum(&terms), sum(&host_terms));
     let band = if is_megatron && profile.activation_checkpointing {
@@ -408,7 +407,7 @@ fn layout(setup: Setup<'_>) -> Layout {
     }
 }
 
-/// ZeRO and FSDP with FlashAttention, by the textbook; context and allocator slack as fitted.
+/// ZeRO and FSDP with FlashAttention, by textbook formulas; context and allocator slack are fitted.
 fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> {
     let Setup {
         model,
@@ -445,14 +444,14 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
         .intermediate
         .map_or(PLAIN_MLP, |width| 2.0 + 8.0 * f64::from(width) / hidden);
     let layer = wide * (OUTSIDE_MLP + mlp) * tokens * hidden / tensor / GIB;
-    // A full pipeline has as many micro-batches under way as it has stages: the layers of all of
-    // them together.
+    // A full pipeline has as many micro-batches in flight as it has stages, so count the layers of
+    // all stages together.
     let inputs = wide * 2.0 * tokens * hidden * layers / GIB;
     let kept = fitted.checkpoints * inputs;
     let activations = match (profile.activation_checkpointing, profile.activation_offload) {
         (false, _) => layer * layers,
         (true, false) => kept + layer,
-        // Two layers' inputs are on their way at a time.
+        // The inputs of two layers are in transit at a time.
         (true, true) => kept * 2.0 / layers.max(2.0) + layer,
     };
     vec![
@@ -467,7 +466,7 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
     ]
 }
 
-/// Whether a library shares states between replicas when it is told to.
+/// Whether a library can shard states across replicas.
 pub fn shares(library: ParallelLibrary) -> bool {
     !matches!(
         library,
@@ -478,9 +477,9 @@ pub fn shares(library: ParallelLibrary) -> bool {
     )
 }
 
-/// Bytes of weights, gradients and optimiser of a whole replica's accelerator: Adam in mixed
-/// precision is 16 bytes a trained parameter (2 + 2 + 12), in 32 bit 4 + 4 + 8; ZeRO's stage shares
-/// them over the replicas. Frozen weights cost what weights cost.
+/// Bytes of weights, gradients and optimiser on an accelerator that holds a whole replica: Adam
+/// takes 16 bytes per trained parameter in mixed precision (2 + 2 + 12), and 4 + 4 + 8 in 32 bit.
+/// The ZeRO stage shards them across replicas. Frozen weights take only the weights' own bytes.
 fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f64) -> [f64; 3] {
     let (all, trained) = (model.parameters(), model.trainable_parameters());
     let (each, moments) = if precision == Precision::Fp32 {
@@ -494,7 +493,7 @@ fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f6
         2 => (each * all, each * trained / n, moments * trained / n),
         _ => (each * all / n, each * trained / n, moments * trained / n),
     };
-    // LoRA's adapters come on top of the model.
+    // LoRA's adapters are added to the model.
     let adapters = if model.lora_rank.is_some() {
         each * trained
     } else {
@@ -507,7 +506,7 @@ fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f6
     }
 }
 
-/// Host memory of one instance: what DeepSpeed keeps there, as its estimators have it, and
+/// Host memory of one instance: what DeepSpeed keeps there, according to its estimators, plus
 /// offloaded activations.
 fn host(setup: Setup<'_>) -> Vec<Term> {
     let Setup { model, profile, .. } = setup;
@@ -516,8 +515,8 @@ fn host(setup: Setup<'_>) -> Vec<Term> {
     let (all, trained) = (model.parameters(), model.trainable_parameters());
     let mut terms = Vec::new();
     if profile.cpu_offload != CpuOffload::None {
-        // DeepSpeed reckons lower stages with all GPUs of all instances on one host; the host has
-        // its own processes only.
+        // For lower stages, DeepSpeed counts all GPUs of all instances on one host; the host runs
+        // only its own processes.
         let stage_3 = deepspeed::zero3(
             trained,
             0.0,

@@ -1,6 +1,6 @@
-//! What a candidate should do before it has run: speed, hours and dollars, each with a 90 %
-//! interval, and which candidates cannot win whatever happens inside those intervals. Predicted,
-//! never measured; the speed's law is [`crate::predict`].
+//! Forecasts for a candidate before it has run: speed, hours and dollars, each with a 90 %
+//! interval, and which candidates cannot win anywhere inside those intervals. Predicted, never
+//! measured; the speed law is in [`crate::predict`].
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -10,22 +10,21 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::spec::{ExperimentSpec, Minimize, PurchaseOption};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::predict::{self, Calibration, Case, Seconds};
 use crate::setup::{Candidate, Setup};
 
 /// A figure with its 90 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub low: f64,
     pub expected: f64,
     pub high: f64,
 }
 
-/// Dollars with their interval. Of spot only the bounds are known: what it saves is known at the
+/// Dollars with their interval. For spot only the bounds are known: the saving is known only at the
 /// end.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct UsdInterval {
     pub low: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,31 +32,31 @@ pub struct UsdInterval {
     pub high: Usd,
 }
 
-/// What one candidate should do. All figures are predicted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The forecast for one candidate. All figures are predicted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Over all accelerators.
     pub tokens_per_second: Interval,
     /// Model FLOP utilisation at the expected speed, 0 to 100.
     pub mfu_percent: f64,
-    /// Where a micro-step's time goes.
+    /// How the time of a micro-step is spent.
     pub seconds_per_micro_step: Seconds,
-    /// Of training the trial's tokens, without launch and download.
+    /// Time to train the trial's tokens, without launch and download.
     pub trial_hours: Interval,
     pub full_run_hours: Interval,
-    /// At the price in force; empty when it is unknown.
+    /// At the price in force; empty when the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_usd: Option<UsdInterval>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_run_usd: Option<UsdInterval>,
-    /// True when a measurement of this type went in.
+    /// True when a measurement of this type was used.
     pub is_rescaled: bool,
-    /// Where the law comes from, and what it does not know here.
+    /// The sources of the law, and what it does not model here.
     pub basis: Vec<String>,
 }
 
-/// The law with the experiment's own measurements. Those that cannot be read as a setting are left
-/// out; the linter names them.
+/// Calibrates the law with the experiment's own measurements. Measurements that cannot be read as a
+/// setting are skipped; the linter reports them.
 pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     let mut calibration = Calibration::shipped();
     let Some(workload) = &spec.workload else {
@@ -83,7 +82,7 @@ pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     calibration
 }
 
-/// The forecast of a candidate; nothing where the catalog lacks what speed depends on.
+/// The forecast for a candidate; `None` if the catalog lacks a figure that speed depends on.
 pub fn forecast(
     spec: &ExperimentSpec,
     candidate: Candidate<'_>,
@@ -155,30 +154,31 @@ fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Op
 
 fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<String> {
     let mut all = vec![format!(
-        "predicted: physics with coefficients fitted to {}",
+        "predicted: physical model with coefficients fitted to {}",
         predict::source()
     )];
     if predict::type_sd(case.kind) > 0.0 {
         all.push(format!(
-            "{} is not among the measured chips: the data sheet speaks for it, and the interval is wider",
+            "{} is not among the measured chips: its data sheet is used, and the interval is wider",
             case.kind
         ));
     }
     if case.extra > 0.0 {
         all.push(
-            "offload, tensor or pipeline parallel or LoRA is physics only: the interval is wider"
+            "offload, tensor or pipeline parallelism or LoRA is not covered by measurements: the interval is wider"
                 .to_owned(),
         );
     }
     if !spec.measurements.is_empty() {
         all.push(format!(
-            "{} measured run(s) of this workload went in",
+            "includes {} measured run(s) of this workload",
             spec.measurements.len()
         ));
     }
     if option == PurchaseOption::Spot {
         all.push(
-            "spot has no price: between 10 and 100 % of the price on demand, interruptions not counted".to_owned(),
+            "spot has no price: 10 to 100 % of the on-demand price, without interruptions"
+                .to_owned(),
         );
     }
     all
@@ -194,14 +194,14 @@ fn real(count: u64) -> f64 {
 pub struct Contender<'a> {
     pub name: &'a str,
     pub forecast: &'a Forecast,
-    /// The same without what all have in common.
+    /// The same forecast without the uncertainty that all candidates share.
     pub relative: &'a Forecast,
     pub option: PurchaseOption,
 }
 
-/// Why each contender cannot win, where that is certain: even at its best it is behind another at
-/// its worst, or beyond the limits. The forecasts are relative ones: what all have in common is
-/// taken out.
+/// Explains for each contender why it certainly cannot win: even at its best it is behind another
+/// at its worst, or beyond the limits. Uses the relative forecasts, without the uncertainty that
+/// all share.
 pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Option<String>> {
     let minimize = spec.objective.minimize;
     let bounds = |contender: &Contender<'_>| -> Option<(f64, f64)> {
@@ -214,7 +214,8 @@ pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Op
             Minimize::Time => Some((hours.low, hours.high)),
         }
     };
-    // What interruptions cost on spot nobody knows before: it beats nobody for certain.
+    // The cost of interruptions on spot is unknown in advance, so spot never certainly beats
+    // another.
     let leader = contenders
         .iter()
         .filter(|contender| contender.option == PurchaseOption::OnDemand)
@@ -225,10 +226,10 @@ pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Op
         let (name, most) = leader.filter(|(name, most)| low > *most && *name != contender.name)?;
         Some(match minimize {
             Minimize::Cost => format!(
-                "at best ${low:.2} for the full run, and {name} at most ${most:.2}, by the same code (predicted)"
+                "at best ${low:.2} for the full run; {name} at most ${most:.2} with the same code (predicted)"
             ),
             Minimize::Time => format!(
-                "at best {low:.1} h for the full run, and {name} at most {most:.1} h, by the same code (predicted)"
+                "at best {low:.1} h for the full run; {name} at most {most:.1} h with the same code (predicted)"
             ),
         })
     };
@@ -246,7 +247,7 @@ fn over_the_limits(spec: &ExperimentSpec, contender: &Contender<'_>) -> Option<S
         .zip(forecast.full_run_usd);
     if let Some((budget, usd)) = over_budget.filter(|(budget, usd)| usd.low > *budget) {
         return Some(format!(
-            "at best {} for the full run, and its budget is {budget} (predicted)",
+            "at best {} for the full run, over its budget of {budget} (predicted)",
             usd.low
         ));
     }
@@ -254,7 +255,7 @@ fn over_the_limits(spec: &ExperimentSpec, contender: &Contender<'_>) -> Option<S
     let hours = forecast.full_run_hours.low;
     (hours > deadline).then(|| {
         format!(
-            "at best {hours:.1} h for the full run, and its deadline is {deadline} h (predicted)"
+            "at best {hours:.1} h for the full run, past its deadline of {deadline} h (predicted)"
         )
     })
 }

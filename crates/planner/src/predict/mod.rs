@@ -1,9 +1,9 @@
-//! How fast a training should run, before it has: time per micro-step from the catalog's physics
-//! (matrix products, attention, memory traffic, communication), with ten coefficients fitted to
-//! measured runs and shipped with their provenance and their uncertainty. Every answer is an
-//! interval. A measured run moves the coefficients, and so rescales what was predicted for its type
-//! and, less surely, for others. What has not been in the fitted data (offload, tensor and pipeline
-//! parallel, LoRA) is physics only, and wider.
+//! Predicts how fast a training run will be: time per micro-step from the catalog's physics (matrix
+//! products, attention, memory traffic, communication), with ten coefficients that were fitted to
+//! measured runs and are shipped with their provenance and uncertainty. Every answer is an
+//! interval. A measured run moves the coefficients, and so rescales the predictions for its type
+//! and, with less certainty, for others. Features absent from the fitted data (offload, tensor and
+//! pipeline parallel, LoRA) rely on physics only, with wider intervals.
 
 mod case;
 pub mod fit;
@@ -16,11 +16,10 @@ use std::sync::LazyLock;
 
 use bakeoff_domain::embedded;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// Number of fitted coefficients.
 pub const COUNT: usize = 10;
-/// Their names, in the order of the fit.
+/// Names of the coefficients, in the order of the fit.
 pub const NAMES: [&str; COUNT] = [
     "gemm",
     "gemm_peak_exponent",
@@ -64,7 +63,7 @@ static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
     } = file.throughput;
     let value = |name: &str| match coefficients.get(name) {
         Some(value) => value.ln(),
-        None => embedded::unreadable(FILE, &format!("it has no {name}")),
+        None => embedded::unreadable(FILE, &format!("{name} is missing")),
     };
     (
         Model {
@@ -76,13 +75,13 @@ static SHIPPED: LazyLock<(Model, String)> = LazyLock::new(|| {
 });
 
 impl Model {
-    /// What the product ships.
+    /// The model that the product ships.
     pub fn shipped() -> &'static Self {
         &SHIPPED.0
     }
 }
 
-/// Where the shipped coefficients come from.
+/// The source of the shipped coefficients.
 pub fn source() -> &'static str {
     &SHIPPED.1
 }
@@ -92,82 +91,82 @@ pub fn source() -> &'static str {
 pub struct Hardware {
     /// Dense 16-bit FLOP/s.
     pub peak: f64,
-    /// Bytes/s of its memory.
+    /// Memory bandwidth, bytes/s.
     pub bandwidth: f64,
-    /// Bytes/s to the other accelerators of the instance, both ways together.
+    /// Bytes/s to the other accelerators of the instance, both directions together.
     pub link: f64,
-    /// Bytes/s of network, its share of the instance's, one way.
+    /// Network bytes/s: its share of the instance's, one direction.
     pub network: f64,
     pub per_instance: f64,
 }
 
-/// What is trained, as far as speed depends on it.
+/// The properties of a training run that speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     pub parameters: f64,
-    /// Parameters of the matrices of one layer.
+    /// Parameters in the matrices of one layer.
     pub layer_parameters: f64,
     pub layers: f64,
     pub hidden: f64,
     pub vocabulary: f64,
     pub sequence_length: f64,
     pub accelerators: f64,
-    /// Sequences of one accelerator in one micro-step.
+    /// Sequences per accelerator in one micro-step.
     pub micro_batch: f64,
     pub accumulation: f64,
-    /// Times that 2 bytes a parameter cross the wire in each micro-step.
+    /// How often 2 bytes per parameter cross the wire in each micro-step.
     pub collectives: f64,
     pub recomputes: bool,
     pub is_fp8: bool,
-    /// Matrix products of a parameter and token: 6, or 4 where the weights are frozen. Recomputing
-    /// adds its own.
+    /// FLOP per parameter and token in matrix products: 6, or 4 with frozen weights. Recomputation
+    /// is added to this.
     pub products: f64,
-    /// Parameters whose optimiser state each accelerator works through.
+    /// Parameters whose optimiser state each accelerator updates.
     pub optimised: f64,
-    /// Bytes of a number over those of 16 bits.
+    /// Bytes per number, relative to 16 bits.
     pub width: f64,
     /// Accelerators that share one micro-batch: tensor × pipeline.
     pub split: f64,
     pub tensor: f64,
     pub pipeline: f64,
-    /// Seconds of each micro-step, and of each optimiser step, that wait for the host.
+    /// Seconds of each micro-step, and of each optimiser step, spent waiting for the host.
     pub host_per_micro_step: f64,
     pub host_per_step: f64,
 }
 
-/// Kernel launches: seconds a layer and micro-step.
+/// Kernel launches: seconds per layer and micro-step.
 const LAUNCH: f64 = 3e-4;
-/// Latency of a ring across instances: seconds an accelerator, layer and collective.
+/// Latency of a ring across instances: seconds per accelerator, layer and collective.
 const HOP: f64 = 1e-6;
-/// Seconds of an optimiser step beside its memory traffic.
+/// Seconds of an optimiser step on top of its memory traffic.
 const STEP: f64 = 5e-3;
-/// Share of the network that collectives reach.
+/// Share of the network bandwidth that collectives reach.
 const NETWORK_EFFICIENCY: f64 = 0.8;
-/// How sharply the slower of computing and network decides.
+/// How sharply the slower of computing and network dominates.
 const OVERLAP: f64 = 4.0;
-/// An A100's, the chip whose efficiency is the yardstick.
+/// Peak of an A100, the reference chip for efficiency.
 const YARDSTICK_PEAK: f64 = 312e12;
 
-/// Seconds of one micro-step on each accelerator, by what they are spent on.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Seconds of one micro-step on each accelerator, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
     pub matrix_products: f64,
     pub attention: f64,
     /// Elementwise operations and logits: memory traffic.
     pub memory: f64,
-    /// Within the instance, not hidden by computing.
+    /// Within the instance, not overlapped with computing.
     pub communication: f64,
-    /// Between instances, before it is hidden behind computing.
+    /// Between instances, before overlap with computing.
     pub network: f64,
     pub latency: f64,
     pub optimiser: f64,
     /// Waiting for the host (offload) and for other stages (pipeline).
     pub waiting: f64,
-    /// What all of it takes together.
+    /// Total of all causes.
     pub total: f64,
 }
 
-/// What the chips themselves are busy with in a micro-step, seconds.
+/// Seconds of a micro-step in which the chips themselves are busy.
 struct Computing {
     matrix_products: f64,
     attention: f64,
@@ -204,7 +203,7 @@ fn computing(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Co
     let attention_peak = hardware.peak * big.powf(-attention_peak.min(0.95));
     let wide = setting.layer_parameters / (12.0 * hidden * hidden);
     let share = 1.0 / setting.split;
-    // Recomputing is a forward pass: 2 of the 6.
+    // Recomputation is a forward pass: 2 of the 6.
     let of_layers = setting.products + 6.0 * (again - 1.0);
     let body =
         of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
@@ -222,7 +221,7 @@ fn computing(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Co
     }
 }
 
-/// Time of one micro-step with these (logarithmic) coefficients.
+/// Time of one micro-step with these coefficients (as logarithms).
 pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Seconds {
     let [.., communication, straggle] = theta.map(f64::exp);
     let Setting {
@@ -258,7 +257,7 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let optimiser = (16.0 * setting.optimised / hardware.bandwidth + STEP) / setting.accumulation;
     let host = setting.host_per_micro_step + setting.host_per_step / setting.accumulation;
     let busy = both + communication + latency;
-    // The pipeline fills and drains once a step.
+    // The pipeline fills and drains once per step.
     let bubble = busy * (setting.pipeline - 1.0) / setting.accumulation;
     let total = busy + bubble + optimiser + host;
     Seconds {
@@ -274,13 +273,13 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     }
 }
 
-/// Logarithm of tokens/s of each accelerator.
+/// Logarithm of tokens/s per accelerator.
 pub fn log_speed(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> f64 {
     let tokens = setting.micro_batch * setting.sequence_length / setting.split;
     (tokens / seconds(theta, hardware, setting).total).ln()
 }
 
-/// Its derivatives by the coefficients' logarithms, by central differences.
+/// Derivatives of [`log_speed`] by the logarithms of the coefficients, by central differences.
 pub fn gradient(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> [f64; COUNT] {
     const STEP: f64 = 1e-5;
     let mut all = [0.0; COUNT];
@@ -297,46 +296,45 @@ pub fn gradient(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) ->
     all
 }
 
-/// Half widths are so many standard deviations: the 90 % quantile of grouped cross-validation.
+/// Half-width of intervals in standard deviations: the 90 % quantile of grouped cross-validation.
 const QUANTILE: f64 = 1.65;
 /// Scatter of measured runs about any smooth law, in logarithms.
 const NOISE: f64 = 0.025;
-/// Of a measurement that is given, in logarithms.
+/// Uncertainty of a measurement that is supplied, in logarithms.
 const MEASURED: f64 = 0.03;
 const MEASURED_FP8: f64 = 0.06;
-/// How far one type's speed can be from the law that fits the others, where it is of the same kind
-/// as the fitted ones.
+/// How far one type's speed can be from a law that fits the others, if it is of the same kind as
+/// the fitted types.
 pub const TYPE: f64 = 0.05;
-/// The same of a type that is among the fitted ones.
+/// The same for a type that is among the fitted ones.
 const KNOWN_TYPE: f64 = 0.03;
-/// How far somebody's code can be from the code that was measured, in the same setting (an
-/// assumption).
+/// How far a user's code can be from the measured code in the same setting (an assumption).
 pub const IMPLEMENTATION: f64 = 0.10;
 /// How far coefficients may differ between types: attention, elements, logits, communication.
 const DRIFT: [(usize, f64); 4] = [(2, 0.10), (4, 0.10), (5, 0.10), (8, 0.30)];
 
-/// The law with what has been measured since: coefficients, a factor of the code, and one of each
-/// measured type, jointly Gaussian in logarithms.
+/// The law updated with later measurements: the coefficients, a factor for the code, and one for
+/// each measured type, jointly Gaussian in logarithms.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     theta: [f64; COUNT],
-    /// Logarithm of the factor that all types have in common: another code than the one that was
-    /// measured.
+    /// Logarithm of the factor that all types share, because the code differs from the measured
+    /// one.
     code: f64,
     /// Measured kinds of accelerator, with the logarithm of their factor.
     kinds: Vec<(String, f64)>,
-    /// Of the coefficients, the code's factor, the types' factors.
+    /// Covariance of the coefficients, the code's factor and the types' factors.
     covariance: Vec<Vec<f64>>,
 }
 
 impl Calibration {
-    /// What the product predicts with before anything is measured.
+    /// The product's calibration before any measurement.
     pub fn shipped() -> Self {
         Self::new(Model::shipped(), IMPLEMENTATION)
     }
 
-    /// Nothing measured yet. `code_sd`: how far the code may be from the one that the law was
-    /// fitted to, in logarithms.
+    /// A calibration without measurements. `code_sd`: how far the code may be from the code that
+    /// the law was fitted to, in logarithms.
     pub fn new(model: &Model, code_sd: f64) -> Self {
         let mut covariance: Vec<Vec<f64>> = model
             .covariance
@@ -357,7 +355,8 @@ impl Calibration {
         }
     }
 
-    /// For comparisons between types: what the code does to all of them alike is taken out.
+    /// For comparisons between types: removes the uncertainty of the code, which affects all types
+    /// alike.
     #[must_use]
     pub fn relative(&self) -> Self {
         let mut relative = self.clone();
@@ -371,7 +370,7 @@ impl Calibration {
         relative
     }
 
-    /// Derivatives of the logarithm of the speed by everything that is uncertain.
+    /// Derivatives of the logarithm of the speed by every uncertain quantity.
     fn slopes(&self, case: &Case<'_>) -> Vec<f64> {
         let own = self
             .kinds
@@ -384,7 +383,7 @@ impl Calibration {
             .collect()
     }
 
-    /// Takes in one measured run: one step of a Kalman filter.
+    /// Updates the law with one measured run: one step of a Kalman filter.
     pub fn measure(&mut self, case: &Case<'_>, type_sd: f64, tokens_per_second_each: f64) {
         let kind = case.kind;
         let is_new = type_sd > 0.0;
@@ -432,7 +431,7 @@ impl Calibration {
         }
     }
 
-    /// A type that has been measured for the first time.
+    /// Adds a type that is measured for the first time.
     fn add_kind(&mut self, kind: &str, sd: f64) {
         self.kinds.push((kind.to_owned(), 0.0));
         self.covariance.iter_mut().for_each(|row| row.push(0.0));
@@ -463,8 +462,8 @@ impl Calibration {
             + self.factor(case.kind).unwrap_or(0.0)
     }
 
-    /// Tokens/s of each accelerator with its 90 % interval: low, expected, high. `type_sd`: how far
-    /// a type that was never measured may be from the law, in logarithms.
+    /// Tokens/s per accelerator with its 90 % interval: low, expected, high. `type_sd`: how far a
+    /// type that was never measured may be from the law, in logarithms.
     pub fn speed(&self, case: &Case<'_>, type_sd: f64) -> [f64; 3] {
         let slopes = self.slopes(case);
         let spread: Vec<f64> = self
@@ -486,7 +485,7 @@ impl Calibration {
         [(middle - half).exp(), middle.exp(), (middle + half).exp()]
     }
 
-    /// Time of one micro-step as it is believed now.
+    /// Time of one micro-step by the current estimate.
     pub fn seconds(&self, hardware: &Hardware, setting: &Setting) -> Seconds {
         seconds(&self.theta, hardware, setting)
     }
@@ -496,8 +495,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(a, b)| a * b).sum()
 }
 
-/// Uncertainty of a chip that is not among the fitted ones (A100, H100), in logarithms: small for
-/// their nearest kin.
+/// Uncertainty for a chip that is not among the fitted ones (A100, H100), in logarithms: small for
+/// their closest relatives.
 pub fn type_sd(accelerator: &str) -> f64 {
     let is = |name: &str| accelerator.contains(name);
     match () {
@@ -514,7 +513,7 @@ impl Calibration {
         each.map(|speed| speed * case.setting.accelerators)
     }
 
-    /// Takes in a measured run: tokens/s of all accelerators together.
+    /// Updates the law with a measured run, given tokens/s of all accelerators together.
     pub fn learn(&mut self, case: &Case<'_>, tokens_per_second: f64) {
         let each = tokens_per_second / case.setting.accelerators;
         if each.is_finite() && each > 0.0 {

@@ -1,7 +1,7 @@
-//! How a model should be split on an instance type: one accelerator, data parallel, sharded (ZeRO),
-//! offloaded, tensor parallel; the micro-batch and accumulation that keep the asked global batch;
-//! and what has to cross the wire for it. Memory is [`crate::predict::fit`]'s and speed
-//! [`crate::predict`]'s; this file searches, and says why.
+//! Finds how to split a model on an instance type: one accelerator, data parallel, sharded (ZeRO),
+//! offloaded, tensor parallel; the micro-batch and accumulation that keep the requested global
+//! batch; and the traffic that results. [`crate::predict::fit`] estimates memory and
+//! [`crate::predict`] estimates speed; this file searches, and explains the result.
 
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
@@ -22,7 +22,7 @@ pub enum Strategy {
     SingleAccelerator,
     /// Every accelerator holds the whole model.
     DataParallel,
-    /// ZeRO: optimiser, gradients or weights are shared out.
+    /// ZeRO: optimiser, gradients or weights are sharded.
     Sharded,
     /// ZeRO with states in host memory.
     Offloaded,
@@ -32,7 +32,7 @@ pub enum Strategy {
 }
 
 /// Bytes that one accelerator sends in an optimiser step, by collective operation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
     /// `all_reduce`, `all_gather`, `reduce_scatter`.
     pub collective: String,
@@ -41,32 +41,31 @@ pub struct Traffic {
     pub bytes_per_step: f64,
 }
 
-/// What to do on one instance type.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The recommended way to train on one instance type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     pub strategy: Strategy,
-    /// A profile for this type that keeps the global batch: it can be used as it is.
+    /// A profile for this type that keeps the global batch, ready to use.
     pub profile: ProfileSpec,
-    /// Its DeepSpeed configuration, where DeepSpeed runs it.
+    /// Its DeepSpeed configuration, if DeepSpeed runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
     pub deepspeed_config: Option<Map<String, Value>>,
     pub fit: Fit,
     /// Tokens/s of all accelerators together, predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
     pub traffic: Vec<Traffic>,
-    /// Why this one.
+    /// Reasons for this choice.
     pub reasons: Vec<String>,
 }
 
-/// Two settings that differ by less are equally fast, and the simpler one is taken.
+/// Settings whose speeds differ by less count as equally fast, and the simplest one wins.
 const INDIFFERENT: f64 = 0.02;
-/// Sequences of one accelerator in one micro-step that are looked at.
+/// Largest number of sequences per accelerator and micro-step in the search.
 const MICRO_BATCH_MAX: u64 = 256;
-/// Steps of accumulation that a profile takes.
+/// Most accumulation steps that a profile allows.
 const ACCUMULATION_MAX: u64 = 65_536;
-/// Ways to share out, simplest first.
+/// ZeRO stages, simplest first.
 const STAGES: [u8; 4] = [0, 1, 2, 3];
 const OFFLOADS: [CpuOffload; 3] = [
     CpuOffload::None,
@@ -74,12 +73,12 @@ const OFFLOADS: [CpuOffload; 3] = [
     CpuOffload::OptimizerAndParameters,
 ];
 
-/// What is asked.
+/// The input to [`advise`].
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     pub model: &'a ModelShape,
     pub precision: Precision,
-    /// Sequences a step, over all accelerators.
+    /// Sequences per step, over all accelerators.
     pub global_batch: u64,
     pub cluster: Cluster<'a>,
     pub calibration: &'a Calibration,
@@ -106,7 +105,7 @@ impl<'a> Question<'a> {
         fit::fit(self.under(profile))
     }
 
-    /// Tokens/s of all accelerators, as predicted.
+    /// Predicted tokens/s of all accelerators.
     fn speed(&self, profile: &ProfileSpec) -> Option<f64> {
         let case = Case::new(self.under(profile))?;
         let [_, expected, _] = self.calibration.tokens_per_second(&case);
@@ -114,19 +113,19 @@ impl<'a> Question<'a> {
     }
 }
 
-/// A profile that fits, with its speed; 0 where speed is not predicted.
+/// A profile that fits, with its speed; 0 if there is no prediction.
 struct Found {
     profile: ProfileSpec,
     fit: Fit,
     speed: f64,
 }
 
-/// How far the model itself is split.
+/// The degrees to which the model itself is split.
 #[derive(Debug, Clone, Copy)]
 struct Split {
     /// Accelerators that share every layer.
     tensor: u32,
-    /// Stages that the layers are dealt to.
+    /// Stages that the layers are distributed over.
     pipeline: u32,
 }
 
@@ -135,7 +134,7 @@ const WHOLE: Split = Split {
     pipeline: 1,
 };
 
-/// The best way to run a model on an instance type; `Err` says why there is none.
+/// Finds the best way to run a model on an instance type; `Err` explains why there is none.
 pub fn advise(question: Question<'_>) -> Result<Advice, String> {
     let gpus = question.accelerators();
     let instance = question.cluster.instance;
@@ -144,13 +143,13 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
     }
     if instance.accelerator_memory_gib.is_none() {
         return Err(format!(
-            "the memory of {}'s accelerators is not known",
+            "the accelerator memory of {} is unknown",
             instance.instance_type
         ));
     }
     let mut reasons = Vec::new();
     if question.precision == Precision::Bf16 && instance.bf16_tflops.is_none() {
-        reasons.push("these accelerators have no bf16: train in fp16".to_owned());
+        reasons.push("these accelerators do not support bf16: train in fp16".to_owned());
     }
     for offload in OFFLOADS {
         if let Some(best) = best(search(&question, offload, WHOLE)) {
@@ -159,14 +158,12 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
         }
         if offload == CpuOffload::None && !question.global_batch.is_multiple_of(u64::from(gpus)) {
             reasons.push(format!(
-                "a global batch of {} does not divide over {gpus} accelerators",
+                "a global batch of {} does not divide evenly over {gpus} accelerators",
                 question.global_batch
             ));
         } else {
             reasons.push(match offload {
-                CpuOffload::None => {
-                    "no ZeRO stage fits in the accelerators' memory alone".to_owned()
-                }
+                CpuOffload::None => "no ZeRO stage fits in accelerator memory alone".to_owned(),
                 CpuOffload::Optimizer => "nor with the optimiser in host memory".to_owned(),
                 CpuOffload::OptimizerAndParameters => {
                     "nor with the weights in host memory".to_owned()
@@ -177,7 +174,7 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
     match split_up(&question, &mut reasons) {
         Some(best) => Ok(advice(&question, best, reasons)),
         None => Err(format!(
-            "{} × {}: {}; take more instances, a type with more memory, or train LoRA adapters",
+            "{} × {}: {}; use more instances or a type with more memory, or train LoRA adapters",
             question.cluster.count,
             instance.instance_type,
             reasons.join(", ")
@@ -185,8 +182,8 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
     }
 }
 
-/// Tensor parallel within an instance first: its traffic is in every layer; then a pipeline between
-/// instances.
+/// Tries tensor parallel within an instance first, because its traffic occurs in every layer, and
+/// then a pipeline between instances.
 fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Found> {
     let each = question.cluster.instance.accelerator_count;
     let within = (1..=4)
@@ -216,12 +213,12 @@ fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Found>
         ));
         if pipeline > 1 {
             reasons.push(format!(
-                "the layers are a pipeline of {pipeline} stages over the instances"
+                "the layers form a pipeline of {pipeline} stages across the instances"
             ));
         }
         if best.profile.library == ParallelLibrary::Deepspeed {
             reasons.push(
-                "the script must be written for it (Megatron-DeepSpeed or the like)".to_owned(),
+                "the script must support this (with Megatron-DeepSpeed or similar)".to_owned(),
             );
         }
         return Some(best);
@@ -229,7 +226,7 @@ fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Found>
     None
 }
 
-/// Everything that fits under one kind of offload and one split of the model.
+/// All profiles that fit under one kind of offload and one split of the model.
 fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Found> {
     let Split { tensor, pipeline } = split;
     let replicas = u64::from(question.accelerators() / (tensor * pipeline));
@@ -238,7 +235,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fou
     }
     let each = question.global_batch / replicas;
     let stages = STAGES.into_iter().filter(|stage| match offload {
-        // One replica has nothing to share.
+        // A single replica has nothing to shard.
         CpuOffload::None if replicas == 1 => *stage == 0,
         CpuOffload::None => tensor == 1 || *stage <= 1,
         CpuOffload::Optimizer => *stage >= 2,
@@ -249,7 +246,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fou
         for recomputes in [false, true] {
             for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro))
             {
-                // A profile takes no more steps of accumulation.
+                // A profile allows no more accumulation steps.
                 if each / micro > ACCUMULATION_MAX {
                     continue;
                 }
@@ -284,7 +281,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fou
 fn library(question: &Question<'_>, stage: u8, split: Split) -> ParallelLibrary {
     let instance = question.cluster.instance;
     let is_whole = split.tensor * split.pipeline == 1;
-    // Version 2 of SageMaker's library shares states by itself, and has no pipeline.
+    // Version 2 of SageMaker's library shards states by itself and has no pipeline.
     let is_smp = split.tensor > 1
         && split.pipeline == 1
         && stage == 0
@@ -297,7 +294,7 @@ fn library(question: &Question<'_>, stage: u8, split: Split) -> ParallelLibrary 
     }
 }
 
-/// The fastest; of those that are as good as that, the one that shares out and recomputes least.
+/// The fastest profile; among equally fast ones, the one that shards and recomputes least.
 fn best(found: Vec<Found>) -> Option<Found> {
     let fastest = found.iter().map(|one| one.speed).fold(0.0, f64::max);
     let equal = found
@@ -317,18 +314,23 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
     let profile = &best.profile;
     match (offload, profile.zero_stage) {
         _ if question.accelerators() == 1 => {
-            reasons.push("one accelerator: nothing to share out, and nothing to send".to_owned());
+            reasons.push("one accelerator: nothing to shard and nothing to communicate".to_owned());
         }
-        (CpuOffload::None, 0) => reasons
-            .push("the whole model fits in each accelerator: data parallel, gradients are all that is sent".to_owned()),
+        (CpuOffload::None, 0) => reasons.push(
+            "the whole model fits on each accelerator: data parallelism exchanges only gradients"
+                .to_owned(),
+        ),
         (CpuOffload::None, stage) => {
-            let lower = ProfileSpec { zero_stage: stage - 1, ..profile.clone() };
+            let lower = ProfileSpec {
+                zero_stage: stage - 1,
+                ..profile.clone()
+            };
             let fit = question.fit(&lower);
             reasons.push(if fit.verdict == Verdict::Fits {
-                format!("ZeRO stage {stage} leaves room for a larger micro-batch, and is the fastest predicted")
+                format!("ZeRO stage {stage} leaves room for a larger micro-batch, and is predicted to be the fastest")
             } else {
                 format!(
-                    "ZeRO stage {stage} is the lowest that fits here: stage {} needs {:.0} GiB of {:.0}",
+                    "ZeRO stage {stage} is the lowest that fits here: stage {} needs {:.0} of {:.0} GiB",
                     stage - 1,
                     fit.accelerator_gib,
                     fit.accelerator_capacity_gib.unwrap_or_default()
@@ -336,7 +338,9 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
             });
         }
         (_, stage) => {
-            reasons.push(format!("ZeRO stage {stage} with states in host memory, which slows every step"));
+            reasons.push(format!(
+                "ZeRO stage {stage} with states in host memory, which slows every step"
+            ));
         }
     }
     let kept = ProfileSpec {
@@ -350,12 +354,12 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
         ) {
             (false, _) => "activations fit, so nothing is recomputed".to_owned(),
             (true, Verdict::Fits) => {
-                "activations are recomputed, and it is the fastest predicted all the same"
+                "activations are recomputed, and this is still predicted to be the fastest"
                     .to_owned()
             }
             (true, _) => {
                 format!(
-                    "activations of micro-batch {} do not fit: they are recomputed",
+                    "the activations of micro-batch {} do not fit, so they are recomputed",
                     profile.micro_batch_per_gpu
                 )
             }
@@ -461,16 +465,15 @@ pub fn traffic(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
     all
 }
 
-/// A change of a profile.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A change to a profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub text: String,
-    /// Members of the profile, and their new values.
-    #[schema(value_type = Object)]
+    /// Members of the profile, with their new values.
     pub settings: Map<String, Value>,
 }
 
-/// The change that costs least and makes a profile fit; nothing when no setting of the profile can.
+/// The cheapest change that makes a profile fit; `None` if no setting of the profile can.
 pub fn smallest_change(setup: Setup<'_>) -> Option<Change> {
     let profile = setup.profile;
     let per_step = profile
@@ -484,8 +487,7 @@ pub fn smallest_change(setup: Setup<'_>) -> Option<Change> {
         .collect();
     let stages = profile.zero_stage..=3;
     let mut tried = Vec::new();
-    // Cheapest first: accumulate more, recompute, share out more, and only then go through the
-    // host.
+    // Cheapest first: accumulate more, shard more, recompute, and only then offload to the host.
     for offload in OFFLOADS
         .into_iter()
         .filter(|offload| *offload as u8 >= profile.cpu_offload as u8)
@@ -517,7 +519,7 @@ pub fn smallest_change(setup: Setup<'_>) -> Option<Change> {
         .map(|found| difference(profile, &found))
 }
 
-/// Ascending.
+/// The divisors of a number, in ascending order.
 fn divisors(number: u32) -> Vec<u32> {
     let small: Vec<u32> = (1..=number.isqrt())
         .filter(|divisor| number.is_multiple_of(*divisor))

@@ -1,4 +1,4 @@
-//! The speed law: what ships is read, measurements move it, and it is monotone.
+//! The speed law: the shipped coefficients load, measurements move it, and it is monotone.
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -89,7 +89,7 @@ fn unknown_chips_and_offload_widen_the_interval() {
     assert!(width("ml.p4d.24xlarge", &offloaded) > 1.8 * width("ml.p4d.24xlarge", &sharded(4)));
 }
 
-/// More work at a time is never slower, and more accelerators never make each of them faster.
+/// More work per micro-step is never slower, and more accelerators never make each of them faster.
 #[test]
 fn speed_is_monotone() {
     let calibration = Calibration::shipped();

@@ -1,5 +1,6 @@
-//! The exact CreateTrainingJob body, as JSON with SageMaker's member names: what a plan shows, what
-//! is compared with the SDK's own, and what goes over the wire (a test holds the AWS crate to it).
+//! The exact CreateTrainingJob body as JSON with SageMaker's member names: what a plan shows, what
+//! tests compare with the SDK's own, and what goes over the wire (a test holds the AWS crate to
+//! it).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use bakeoff_domain::sagemaker::request::{
 };
 use serde_json::{Map, Value, json};
 
-/// The body. Members that are not asked for are absent.
+/// Renders the body. Members that are not requested are absent.
 pub fn body(request: &TrainingJobRequest) -> Value {
     let mut all = json!({
         "TrainingJobName": request.job_name,

@@ -1,22 +1,22 @@
-//! DeepSpeed: the configuration that a profile amounts to, and DeepSpeed's own estimates of memory
-//! for model states, as its published functions give them. Our own estimate of the whole memory,
-//! measured against runs, is in [`crate::predict::fit`].
+//! DeepSpeed: the configuration that follows from a profile, and DeepSpeed's own memory estimates
+//! for model states, as in its published functions. Our own estimate of the total memory, checked
+//! against measured runs, is in [`crate::predict::fit`].
 
 use bakeoff_domain::spec::{CpuOffload, Precision, ProfileSpec};
 use serde_json::{Map, Value, json};
 
 use crate::render::sdk::merge;
 
-/// What DeepSpeed's estimators answer, bytes: of the host, for all its GPUs, and of one GPU.
+/// Results of DeepSpeed's estimators, in bytes: for the host (all its GPUs) and for one GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub host_bytes: f64,
     pub gpu_bytes: f64,
 }
 
-/// `estimate_zero2_model_states_mem_needs` (deepspeed 0.15.4, runtime/zero/stage_1_and_2.py):
-/// `parameters` on `nodes` of `gpus_per_node`; the host's share times `buffer_factor`, 1.5 by
-/// default.
+/// `estimate_zero2_model_states_mem_needs` (deepspeed 0.15.4, runtime/zero/stage_1_and_2.py) for
+/// `parameters` on `nodes` of `gpus_per_node`. The host's share is multiplied by `buffer_factor`,
+/// 1.5 by default.
 pub fn zero2(
     parameters: f64,
     gpus_per_node: f64,
@@ -42,7 +42,7 @@ pub fn zero2(
     }
 }
 
-/// The instances that DeepSpeed reckons with.
+/// The instances as DeepSpeed counts them.
 #[derive(Debug, Clone, Copy)]
 pub struct Hosts {
     pub gpus_per_node: f64,
@@ -50,7 +50,7 @@ pub struct Hosts {
 }
 
 /// `estimate_zero3_model_states_mem_needs` (deepspeed 0.15.4, runtime/zero/stage3.py).
-/// `largest_layer` has that many parameters; `zero_init`: the weights are made in shards, never
+/// `largest_layer` is a number of parameters. `zero_init`: the weights are created in shards, never
 /// whole on one host.
 pub fn zero3(
     parameters: f64,
@@ -152,7 +152,7 @@ mod tests {
         text.parse().unwrap_or(0.0)
     }
 
-    /// 200 points that DeepSpeed's own functions computed; the file's head says how.
+    /// 200 points computed by DeepSpeed's own functions; the head of the file explains how.
     #[test]
     fn deepspeeds_own_estimates_are_reproduced() {
         let grid = include_str!("../../data/deepspeed_estimator_grid.csv");

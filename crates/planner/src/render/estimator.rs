@@ -1,6 +1,6 @@
 //! The SDK's estimators: arguments as a notebook passes them, and the request that SageMaker's
-//! Python SDK (2.257.7) sends for them. It covers the framework estimators with their ways of
-//! distributing; what is wrong with the arguments is in [`crate::lint`].
+//! Python SDK (2.257.7) sends for them. Covers the framework estimators and their distribution
+//! options; [`crate::lint`] reports mistakes in the arguments.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use crate::render::sdk::{self, Framework, Launch};
 
-/// AWS's deep learning containers in most regions.
+/// The account of AWS's deep learning containers in most regions.
 const CONTAINERS: &str = "763104351884";
 
-/// Whether `{"enabled": true}`.
+/// Whether the value contains `"enabled": true`.
 pub(crate) fn is_enabled(value: Option<&Value>) -> bool {
     value.is_some_and(|value| {
         value
@@ -26,7 +26,7 @@ pub(crate) fn is_enabled(value: Option<&Value>) -> bool {
     })
 }
 
-/// Every library that `distribution` asks for, with its pointer. Keys that people write for it are
+/// Every library that `distribution` requests, with its pointer. Common alternative keys are
 /// understood.
 pub(crate) fn libraries(arguments: &Map<String, Value>) -> Vec<(ParallelLibrary, String)> {
     let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else {
@@ -104,7 +104,7 @@ fn framework(arguments: &Map<String, Value>) -> Framework {
     }
 }
 
-/// The image that the SDK chooses; nothing where it would have to be asked.
+/// The image that the SDK chooses; `None` if only the SDK itself could tell.
 pub(crate) fn image(arguments: &Map<String, Value>) -> Option<String> {
     let text = |key: &str| arguments.get(key).and_then(Value::as_str);
     if let Some(uri) = text("image_uri") {
@@ -182,7 +182,7 @@ fn instances(arguments: &Map<String, Value>) -> Vec<(&str, u32, &str)> {
         .collect()
 }
 
-/// Arguments that are understood by the linter and not put into a request here.
+/// Arguments that the linter understands but that are not rendered into a request here.
 const NOT_RENDERED: [&str; 14] = [
     "input_mode",
     "subnets",
@@ -200,8 +200,8 @@ const NOT_RENDERED: [&str; 14] = [
     "container_arguments",
 ];
 
-/// The request that the SDK sends; `Err` names what it would need to know, or what is not put into
-/// it here.
+/// Renders the request that the SDK sends; `Err` names the missing information, or the argument
+/// that is not rendered here.
 pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
     let arguments = document
         .as_object()
@@ -210,14 +210,14 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
         .iter()
         .find(|argument| arguments.contains_key(**argument))
     {
-        return Err(format!("{argument} is not rendered"));
+        return Err(format!("{argument} cannot be rendered"));
     }
     let text = |key: &str| text(arguments, key);
     let flag = |key: &str| flag(arguments, key);
     let seconds = |key: &str| seconds(arguments, key);
     if flag("use_spot_instances") != arguments.contains_key("max_wait") {
         return Err(
-            "the SDK sends use_spot_instances without max_wait, or the other way round, and SageMaker refuses it"
+            "use_spot_instances and max_wait must be set together: SageMaker rejects one without the other"
                 .to_owned(),
         );
     }
@@ -280,7 +280,7 @@ fn flag(arguments: &Map<String, Value>, key: &str) -> bool {
     arguments.get(key).and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// A number of seconds, or of anything else that is counted.
+/// A number of seconds, or any other count.
 fn seconds(arguments: &Map<String, Value>, key: &str) -> Option<u32> {
     let number = arguments.get(key).and_then(Value::as_u64)?;
     Some(u32::try_from(number).unwrap_or(u32::MAX))
@@ -404,7 +404,7 @@ fn hyperparameters(
 fn script(arguments: &Map<String, Value>) -> Result<ScriptSpec, String> {
     let entry_point = text(arguments, "entry_point").ok_or("entry_point is missing")?;
     let bucket = text(arguments, "code_location")
-        .ok_or("code_location is missing: where the SDK puts the sources")?;
+        .ok_or("code_location is missing: the S3 location where the SDK puts the sources")?;
     let folder = format!(
         "{}/{}",
         bucket.trim_end_matches('/'),
@@ -436,7 +436,7 @@ fn profiler(arguments: &Map<String, Value>) -> Profiler {
     }
 }
 
-/// The SDK's default hook; it leaves it out beside a parameter server, and where several processes
+/// The SDK's default hook. The SDK omits it with a parameter server, and where several processes
 /// would share one folder.
 fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
     let is_off = arguments.get("debugger_hook_config") == Some(&json!(false));

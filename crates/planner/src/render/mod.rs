@@ -1,4 +1,5 @@
-//! From a spec to what is sent: the request, its JSON, what the SDK and DeepSpeed would make of it.
+//! Renders a spec into what is sent: the request, its JSON, and the SDK's and DeepSpeed's view of
+//! it.
 
 pub mod body;
 pub mod deepspeed;

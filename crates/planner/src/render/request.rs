@@ -1,6 +1,6 @@
-//! From a spec to the request of a job: what is sent for one candidate under one purchase option,
-//! and what each attempt adds. What that costs and whether it is sensible is the business of
-//! [`crate::plan`] and [`crate::lint`].
+//! Renders a spec into a job's request: what is sent for one candidate under one purchase option,
+//! and what each attempt adds. [`crate::plan`] and [`crate::lint`] judge its cost and whether it is
+//! sensible.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use crate::render::deepspeed;
 use crate::render::sdk::{self, Launch};
 use crate::setup::Candidate;
 
-/// EBS volume where the profile names none, GB. SageMaker ignores it on types with local NVMe.
+/// EBS volume in GB when the profile does not set one. SageMaker ignores it on types with local
+/// NVMe.
 const VOLUME_GB_DEFAULT: u32 = 100;
 
 /// The request without name, marker and checkpoint folder: each attempt adds its own.
@@ -69,8 +70,8 @@ pub fn template(
     }
 }
 
-/// The debugger's hook with the collections that its rules need, and its rules. The SDK leaves the
-/// hook out where several processes would write checkpoints and tensors to one place.
+/// The debugger's rules, and its hook with the collections that they need. The SDK omits the hook
+/// where several processes would write checkpoints and tensors to one place.
 fn debugger(spec: &ExperimentSpec, candidate: Candidate<'_>) -> Option<Debugger> {
     let wanted = candidate.workload.techniques.debugger.as_ref()?;
     let is_hook_off = has_no_hook(spec.checkpoint.is_some(), candidate);
@@ -90,7 +91,7 @@ fn debugger(spec: &ExperimentSpec, candidate: Candidate<'_>) -> Option<Debugger>
     Some(debugger)
 }
 
-/// Whether the SDK leaves the debugger's hook out.
+/// Whether the SDK omits the debugger's hook.
 pub fn has_no_hook(has_checkpoint: bool, candidate: Candidate<'_>) -> bool {
     let library = candidate.profile.library;
     let is_distributed = candidate.spec.instance_count > 1 || library != ParallelLibrary::None;
@@ -136,15 +137,14 @@ fn hyperparameters(
     all
 }
 
-/// MPI starts one process on each instance unless it is told how many; a plan counts on one for
-/// each accelerator.
+/// MPI starts one process per instance unless told otherwise; a plan assumes one per accelerator.
 fn processes(candidate: &CandidateSpec, profile: &ProfileSpec) -> Option<u32> {
     let each = candidate.accelerators() / candidate.instance_count.max(1);
     (profile.library == ParallelLibrary::Horovod).then_some(each)
 }
 
-/// Argument of Hugging Face's Trainer that takes DeepSpeed's configuration, as a path or as JSON. A
-/// user's own value is kept.
+/// The argument of Hugging Face's Trainer that takes DeepSpeed's configuration, as a path or as
+/// JSON. A user's own value is kept.
 pub const DEEPSPEED: &str = "deepspeed";
 
 /// DeepSpeed's configuration as one line of JSON.
@@ -157,8 +157,8 @@ pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
         .to_string()
 }
 
-/// Hyperparameters that follow from model and profile: a user's own would make a job train
-/// something else than its plan says.
+/// Hyperparameters derived from model and profile: a user's own values would make a job train
+/// something other than its plan says.
 pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
     "num_hidden_layers",
     "hidden_size",
@@ -182,7 +182,7 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
     "activation_offload",
 ];
 
-/// What the training script needs to build this model and this strategy, under Hugging Face's
+/// What the training script needs to build this model with this strategy, under Hugging Face's
 /// argument names.
 fn shape_hyperparameters(
     workload: &WorkloadSpec,
@@ -250,14 +250,14 @@ fn shape_hyperparameters(
         .collect()
 }
 
-/// What the script finds in its environment: its trial, and where and with what it may push the
-/// trial's metrics.
+/// Environment variables for the script: its trial, and the URL and token for pushing the trial's
+/// metrics.
 pub const TRIAL_VARIABLE: &str = "BAKEOFF_TRIAL_ID";
 pub const URL_VARIABLE: &str = "BAKEOFF_URL";
 pub const PUSH_TOKEN_VARIABLE: &str = "BAKEOFF_PUSH_TOKEN";
 
-/// The request of one attempt: its deterministic name, its marker, its trial's own checkpoint
-/// folder. A retry keeps the folder, so that it resumes where the last attempt left off.
+/// The request of one attempt: its deterministic name, its marker, and its trial's own checkpoint
+/// folder. A retry keeps the folder, so that it resumes where the last attempt stopped.
 #[must_use]
 pub fn for_attempt(
     template: &TrainingJobRequest,

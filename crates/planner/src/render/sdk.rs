@@ -1,6 +1,7 @@
-//! What SageMaker's Python SDK puts into a request for a way of starting a script: the
-//! hyperparameters that its containers' training toolkit reads, JSON in strings and all. After
-//! sagemaker 2.257.7, whose requests were captured; the request as a whole is [`crate::render::body`]'s.
+//! What SageMaker's Python SDK adds to a request for each way of starting a script: the
+//! hyperparameters that the training toolkit in its containers reads, including JSON inside
+//! strings. Follows captured requests of sagemaker 2.257.7; [`crate::render::body`] renders the
+//! request as a whole.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,14 @@ use bakeoff_domain::spec::ParallelLibrary;
 use bakeoff_domain::spec::technique::ScriptSpec;
 use serde_json::{Map, Value, json};
 
-/// The container's framework, as its image says.
+/// The container's framework, according to its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framework {
     Pytorch,
     Tensorflow,
 }
 
-/// What AWS's own training images say of themselves.
+/// What the URI of an AWS training image says about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     pub framework: Framework,
@@ -30,7 +31,7 @@ pub struct Image {
     pub tag: String,
 }
 
-/// Reads the URI of an AWS deep learning container; nothing of any other image.
+/// Parses the URI of an AWS deep learning container; `None` for any other image.
 pub fn image(uri: &str) -> Option<Image> {
     let (repository, tag) = uri.rsplit('/').next()?.split_once(':')?;
     let framework = match repository {
@@ -69,7 +70,8 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A hyperparameter as the SDK encodes it: JSON. What reads as a number or a truth value is one.
+/// A hyperparameter as the SDK encodes it, in JSON. A value that parses as a number or boolean
+/// becomes one.
 pub fn encoded(value: &str) -> String {
     let is_plain = serde_json::from_str::<Value>(value)
         .is_ok_and(|json| json.is_number() || json.is_boolean());
@@ -155,7 +157,8 @@ pub fn script(script: &ScriptSpec, region: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a script-mode job carries of its own name: each attempt has another.
+/// Sets the hyperparameters of a script-mode job that contain its own name, which differs per
+/// attempt.
 pub fn name(request: &mut TrainingJobRequest) {
     if !request.hyperparameters.contains_key("sagemaker_program") {
         return;

@@ -1,5 +1,5 @@
-//! CloudWatch: GetMetricData and ListMetrics, once as JSON values; CBOR is turned into them and
-//! back. The Rust SDK speaks rpc-v2-cbor only, boto3 awsJson1_0.
+//! CloudWatch: GetMetricData and ListMetrics, implemented once on JSON values; CBOR is converted to
+//! and from them. The Rust SDK speaks only rpc-v2-cbor, boto3 awsJson1_0.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -59,7 +59,7 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
         });
     }
     let page = page(world, body, now)?;
-    // What a first page leaves out is on the second: there PartialData says no more than that.
+    // On a first page, PartialData means no more than that the rest is on the second.
     let is_partial =
         page.part == Part::Whole && world.happens(world.faults.partial_metrics, "partial_metrics");
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
@@ -105,7 +105,7 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
     Ok(answer)
 }
 
-/// A caller cannot know whether these were read, and may book them.
+/// Counts these metrics: the caller cannot know whether they were read, and may book them.
 fn count_unserved(world: &mut World, body: &Value) {
     for query in body["MetricDataQueries"].as_array().into_iter().flatten() {
         let value = query["MetricStat"]["Metric"]["Dimensions"][0]["Value"]
@@ -118,7 +118,7 @@ fn count_unserved(world: &mut World, body: &Value) {
     }
 }
 
-/// Which part of the series an answer has.
+/// Which part of the series an answer contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -128,13 +128,13 @@ enum Part {
 
 struct MetricPage {
     part: Part,
-    /// What is published later is on neither page.
+    /// Points published later are on neither page.
     as_of: DateTime<Utc>,
 }
 
 fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPage, Refusal> {
     if let Some(token) = body["NextToken"].as_str() {
-        // Another account's token is none.
+        // A token from another account is invalid.
         let own = token.strip_suffix(&format!("-{}", world.account));
         let millis = own.and_then(|token| token.strip_prefix("after-")?.parse().ok());
         let as_of = millis.and_then(DateTime::from_timestamp_millis);
@@ -158,7 +158,7 @@ fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
     let asked = &query["MetricStat"];
     let dimension = &asked["Metric"]["Dimensions"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // Another namespace is another metric, and this region publishes only one.
+    // Another namespace means another metric, and this region publishes only one namespace.
     let metric = if asked["Metric"]["Namespace"] == NAMESPACE {
         text(&asked["Metric"]["MetricName"])
     } else {
@@ -228,8 +228,8 @@ fn list_metrics(world: &World, body: &Value) -> Value {
     json!({ "Metrics": found })
 }
 
-/// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, since the service is in query-compatible
-/// mode.
+/// Smithy rpc-v2-cbor. Errors carry `x-amzn-query-error`, because the service is in
+/// query-compatible mode.
 pub(super) async fn cbor(
     State(region): State<Region>,
     Path(operation): Path<String>,

@@ -1,4 +1,4 @@
-//! What DescribeTrainingJob and ListTrainingJobs say of a job at a moment.
+//! What DescribeTrainingJob and ListTrainingJobs report about a job at a moment.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
@@ -53,7 +53,7 @@ pub(crate) fn last_modified(job: &Job, now: DateTime<Utc>) -> DateTime<Utc> {
     begun.max().unwrap_or(job.created_at).max(ended).max(pool)
 }
 
-/// Fields of the request that Describe returns as they came.
+/// Fields of the request that Describe returns unchanged.
 const ECHOED: [&str; 14] = [
     "HyperParameters",
     "AlgorithmSpecification",

@@ -1,5 +1,5 @@
-//! The wire: which operation is asked for, in which protocol. What an operation does is in its own
-//! file.
+//! The wire: which operation is requested, in which protocol. What the operations do is in their
+//! own files.
 
 mod cloudwatch;
 pub(crate) mod describe;
@@ -54,7 +54,7 @@ async fn record(State(region): State<Region>) -> Response {
     axum::Json(region.with_time(|world, now| world.record(now))).into_response()
 }
 
-/// The CreateTrainingJob body of a job, as it came over the wire.
+/// The CreateTrainingJob body of a job, as received.
 async fn request(State(region): State<Region>, Path(name): Path<String>) -> Response {
     region
         .with(|world| world.job(&name).map(|job| job.request.clone()))
@@ -64,7 +64,7 @@ async fn request(State(region): State<Region>, Path(name): Path<String>) -> Resp
         )
 }
 
-/// How many points CloudWatch has of each metric that a job defines, and their sum.
+/// How many points CloudWatch has for each metric that a job defines, and their sum.
 async fn points(State(region): State<Region>, Path(name): Path<String>) -> Response {
     let now = region.now();
     region.with(|world| match world.job(&name) {
@@ -90,7 +90,7 @@ async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> Sta
     }
 }
 
-/// What goes wrong from now on; what is left out does not.
+/// Replaces the faults; those left out no longer happen.
 async fn set_faults(
     State(region): State<Region>,
     axum::Json(faults): axum::Json<Faults>,
@@ -99,7 +99,7 @@ async fn set_faults(
     StatusCode::NO_CONTENT
 }
 
-/// A message to have signed by SNS.
+/// A message for SNS to sign.
 #[derive(Deserialize)]
 struct Unsigned {
     topic: String,
@@ -131,7 +131,7 @@ async fn confirm(State(region): State<Region>) -> StatusCode {
     StatusCode::OK
 }
 
-/// STS speaks the query protocol, which names its operation in a form; all others JSON.
+/// STS speaks the query protocol, which names its operation in a form; all others use JSON.
 async fn aws(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> Response {
     if headers.contains_key("x-amz-target") {
         aws_json(State(region), headers, body).await
@@ -188,7 +188,7 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
     after(fault, (status, headers, value.to_string()).into_response()).await
 }
 
-/// A price that AWS changes.
+/// A price change at AWS.
 #[derive(Deserialize)]
 struct NewPrice {
     instance_type: String,
@@ -289,12 +289,12 @@ async fn wait(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Closes the connection without a word: the task that serves it ends, and nothing is printed.
+/// Closes the connection without a reply: the task that serves it ends, and nothing is printed.
 fn reset() -> ! {
     std::panic::resume_unwind(Box::new("the connection is reset, as asked"))
 }
 
-/// A fault that keeps a call from being carried out.
+/// Applies a fault that prevents a call from being carried out.
 async fn before(fault: Option<CallFault>) -> Option<Response> {
     match fault? {
         CallFault::ServerError => {
@@ -321,7 +321,7 @@ async fn before(fault: Option<CallFault>) -> Option<Response> {
     }
 }
 
-/// A refusal in every protocol at once: the headers name the code where a client does not read it
+/// A refusal for every protocol at once: the headers carry the code for clients that do not read it
 /// from the body.
 fn refuse(code: &'static str, message: &str) -> Response {
     let body = json!({ "__type": code, "message": message });
@@ -332,7 +332,7 @@ fn refuse(code: &'static str, message: &str) -> Response {
     (StatusCode::BAD_REQUEST, headers, body.to_string()).into_response()
 }
 
-/// A fault that spoils the answer to a call that was carried out.
+/// Applies a fault that spoils the answer to a call that was carried out.
 async fn after(fault: Option<CallFault>, answer: Response) -> Response {
     match fault {
         Some(CallFault::HangAfter) => {
@@ -356,7 +356,7 @@ async fn after(fault: Option<CallFault>, answer: Response) -> Response {
     }
 }
 
-/// The headers and the first half of the body, and then nothing.
+/// Sends the headers and the first half of the body, then breaks off.
 async fn truncated(answer: Response) -> Response {
     let (parts, body) = answer.into_parts();
     let whole = axum::body::to_bytes(body, usize::MAX)

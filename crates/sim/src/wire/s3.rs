@@ -1,4 +1,4 @@
-//! S3: a real S3 protocol server (`s3s`) over a folder, one subfolder a bucket.
+//! S3: a real S3 protocol server (`s3s`) over a folder, one subfolder per bucket.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
 use tokio::net::TcpListener;
 
-/// Credentials of the simulated account; anything else is refused by S3, as a wrong key would be.
+/// Credentials of the simulated account; S3 refuses any others, as it would a wrong key.
 const ACCESS_KEY: &str = "simulated";
 
 /// Serves until the listener fails.

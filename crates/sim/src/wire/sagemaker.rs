@@ -1,4 +1,4 @@
-//! SageMaker's operations on training jobs and tags. What is not here answers with an error.
+//! SageMaker's operations on training jobs and tags. All others answer with an error.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,7 @@ fn create(
     created.ok_or_else(|| invalid("the request is not one that this region can carry out"))
 }
 
-/// What Describe and Stop know of: not yet of a job whose news travels slowly.
+/// Finds a job for Describe and Stop; one whose creation has not propagated is not visible yet.
 fn find<'a>(
     world: &'a mut World,
     body: &Value,
@@ -106,7 +106,7 @@ fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(json!({}))
 }
 
-/// A status that nobody has heard of, sometimes.
+/// Sometimes replaces the status with one that no SDK knows.
 fn odd(world: &mut World, mut entry: Value) -> Value {
     if world.happens(world.faults.odd_status, "odd_status") {
         entry["TrainingJobStatus"] = json!("Hibernating");
@@ -115,7 +115,7 @@ fn odd(world: &mut World, mut entry: Value) -> Value {
     entry
 }
 
-/// Only an idle pool can be changed; its keep-alive set to zero ends it.
+/// Only an idle pool can be changed; setting its keep-alive to zero ends it.
 fn update(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let job = find(world, body, now)?;
     if !job.has_idle_pool(now) {
@@ -148,8 +148,8 @@ fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
     Ok(json!({}))
 }
 
-/// The page is taken first and filtered by name and status afterwards: a page can be short, or
-/// empty, and go on.
+/// Takes the page first and filters by name and status afterwards, so a page can be short or empty
+/// and still be followed by another.
 fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let size = body["MaxResults"].as_u64().unwrap_or(10);
     if !(1..=100).contains(&size) {
@@ -171,7 +171,7 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     let count = created_within(world, body, now).len();
     let rest = count.saturating_sub(offset).min(size);
     if rest > 1 && world.happens(world.faults.short_pages, "short_page") {
-        // What was left out comes with the next: a page that did not go on would give its own token
+        // What is left out comes with the next page. A page of size zero would return its own token
         // again.
         size = world.fewer_than(rest).max(1);
     }
@@ -204,8 +204,8 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(answer)
 }
 
-/// The account's jobs that List shows by now and that were created when it is asked for, in the
-/// order that is asked for.
+/// The account's jobs that List shows by now and that were created in the requested range, in the
+/// requested order.
 fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec<&'a Job> {
     let after = body["CreationTimeAfter"].as_f64();
     let before = body["CreationTimeBefore"].as_f64();

@@ -1,5 +1,5 @@
-//! STS: GetCallerIdentity, in the AWS query protocol; and whose credentials callers have from now
-//! on.
+//! STS: GetCallerIdentity in the AWS query protocol, and switching the account of callers'
+//! credentials.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,7 +18,7 @@ pub(super) struct NewAccount {
     account: String,
 }
 
-/// Callers' credentials belong to another account: jobs that were made before are not there.
+/// Moves callers' credentials to another account, where earlier jobs do not exist.
 pub(super) async fn set_account(
     State(region): State<Region>,
     axum::Json(new): axum::Json<NewAccount>,

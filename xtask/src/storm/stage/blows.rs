@@ -1,4 +1,4 @@
-//! What is done to the processes of a seed, and what it excuses.
+//! Faults injected into the processes of a seed, and what they excuse.
 
 use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,7 +16,8 @@ use crate::storm::client::strangers_job;
 use crate::storm::http::{get, post};
 
 impl Stage {
-    /// `kill -9`, and a start soon after; with a clock that is off, if asked.
+    /// Kills a replica (`kill -9`) and starts it again soon after, with a shifted clock if
+    /// requested.
     pub(in crate::storm) fn kill_replica(&mut self, index: usize, clock_shift: i64) {
         let Some(replica) = self
             .replicas
@@ -44,7 +45,7 @@ impl Stage {
         replica.restart_at = Some(Instant::now() + Duration::from_millis(100));
     }
 
-    /// SIGSTOP, to be continued later.
+    /// Stops a replica (SIGSTOP), to be continued later.
     pub(in crate::storm) fn freeze_replica(&mut self, index: usize, freeze: Duration) {
         let Some(replica) = self
             .replicas
@@ -66,8 +67,8 @@ impl Stage {
         }
     }
 
-    /// SIGSTOP, and it never goes on: for all others it is as dead, and keeps its connections.
-    /// False when it was not there.
+    /// Stops a replica (SIGSTOP) for good: to all others it is dead, yet it keeps its connections.
+    /// Returns false when it was not up.
     pub(in crate::storm) fn lose_replica(&mut self, index: usize) -> bool {
         if self.replicas.iter().any(|replica| replica.is_lost) {
             return true;
@@ -77,7 +78,7 @@ impl Stage {
             return false;
         };
         if let Some(child) = &mut replica.child {
-            // One that is starting, or refuses to, holds nothing.
+            // A replica that is starting, or refuses to start, holds nothing.
             let is_there = matches!(child.try_wait(), Ok(None));
             let answers = || get(&format!("http://127.0.0.1:{}/livez", replica.port), "").is_ok();
             let was_stopped = is_stopped(child.id());
@@ -109,7 +110,7 @@ impl Stage {
         self.proxy.silence();
     }
 
-    /// For a while the credentials are of another account.
+    /// Switches the credentials to another account for a while.
     pub(in crate::storm) fn use_foreign_credentials(&mut self) {
         if self.use_account(FOREIGN_ACCOUNT).is_ok() {
             *self.blows.entry("foreign_credentials").or_default() += 1;
@@ -125,7 +126,7 @@ impl Stage {
         }
     }
 
-    /// AWS changes the price of a type, half an hour from now.
+    /// Changes the price of a type at AWS, half an hour from now.
     pub(in crate::storm) fn change_price(
         &mut self,
         instance_type: &str,
@@ -157,8 +158,8 @@ impl Stage {
         self.proxy.cut();
     }
 
-    /// Spans in which nobody could do anything: connections were silent, credentials another
-    /// account's, or no replica may run.
+    /// Spans in which no replica could do anything: connections were silent, the credentials
+    /// belonged to another account, or no replica may run.
     pub(in crate::storm) fn hindrances(&self) -> impl Iterator<Item = (SystemTime, SystemTime)> {
         let silences = self.silences.iter().map(|from| (*from, *from + SILENT_MAX));
         let foreign = self
@@ -168,8 +169,8 @@ impl Stage {
         silences.chain(foreign).chain(self.upgrades.iter().copied())
     }
 
-    /// How often a replica's work may have been broken off midway: by what was done to it, or to
-    /// everybody's database.
+    /// How often a replica's work may have been interrupted midway, by faults against it or against
+    /// the shared database.
     pub(in crate::storm) fn disturbances(&self, outages: u64) -> u64 {
         let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
         let cuts = self
@@ -189,8 +190,8 @@ impl Stage {
             + (of_all + restores) * count(self.replicas.len())
     }
 
-    /// No more faults are armed, clocks and credentials are right again, everybody goes on but who
-    /// is lost.
+    /// Ends the storm: disarms all faults, restores clocks and credentials, and continues every
+    /// replica that is not lost.
     pub(in crate::storm) fn calm(&mut self) -> Result<(), String> {
         self.armed.clear();
         self.foreign_until = None;
@@ -218,7 +219,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Copies the database as it is at this moment: nobody may be connected meanwhile.
+    /// Copies the database as it is now; no session may be connected meanwhile.
     pub(in crate::storm) fn copy_database(&self) -> Result<(), String> {
         let name = self.direct.url.rsplit('/').next().unwrap_or_default();
         let admin = self.direct.beside("postgres");
@@ -239,7 +240,7 @@ impl Stage {
         copied
     }
 
-    /// Starts a replica on the copy, and says where it listens.
+    /// Starts a replica on the copy, and returns its address.
     pub(in crate::storm) fn start_on_copy(&mut self) -> Result<(Child, String), String> {
         let port = free_port()?;
         let child =
@@ -248,7 +249,7 @@ impl Stage {
         Ok((child, format!("http://127.0.0.1:{port}")))
     }
 
-    /// The database is lost, and its backup takes its place.
+    /// Replaces the lost database with its backup.
     pub(in crate::storm) fn restore_copy(&mut self) {
         for replica in self.replicas.iter_mut().filter(|replica| !replica.is_lost) {
             if let Some(mut child) = replica.child.take() {

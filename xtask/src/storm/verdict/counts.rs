@@ -1,4 +1,4 @@
-//! What the verdict counts beside jobs and money: cancels, trespasses, points, metrics, pools.
+//! What the verdict counts besides jobs and money: cancels, trespasses, points, metrics, pools.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -16,14 +16,17 @@ use crate::storm::course::Ground;
 use crate::storm::http::{found, get};
 use crate::storm::stage::{KEEP_ALIVE_SECONDS, SILENT_MAX, Stage};
 
-/// An attempt is held at least so long after the create that may be under way: a lease and two
-/// calls, less what the two clocks may be apart.
-const QUARANTINE: Duration = Duration::from_millis(3700);
-/// Whoever stood still sends at once.
+/// Minimum time from when a create was to be sent until its attempt may be given up. A create is
+/// sent within half a lease; after the other half another replica may take over, and it waits for a
+/// lease and two calls. Reduced by the uncertainty of the recorded times.
+const QUARANTINE: Duration = Duration::from_millis(4300);
+/// How long a create may take to arrive once a frozen replica continues, since it sends at once.
 const ARRIVAL_MAX: Duration = Duration::from_secs(3);
+/// A freeze of the only replica that takes this long of the time that a pool is kept.
+const UNATTENDED: Duration = Duration::from_secs(3);
 
-/// Every job that was there when its experiment was cancelled, or came later, was asked to stop,
-/// unless it was over first.
+/// Checks that every job that existed when its experiment was cancelled, or was created later,
+/// received a stop request, unless it ended first.
 pub(super) fn cancels(
     stage: &Stage,
     ground: &Ground,
@@ -45,8 +48,7 @@ pub(super) fn cancels(
     let hindrances: Vec<(DateTime<Utc>, DateTime<Utc>)> = spans.collect();
     for cancel in &client.cancels {
         let asked_for = DateTime::<Utc>::from(cancel.asked_at);
-        // While nobody can reach the database, or none may run, nobody can be asked to stop
-        // anything.
+        // While no replica can reach the database, or none may run, no job can be stopped.
         let hindered = hindrances
             .iter()
             .filter(|(from, to)| *from < asked_for + CANCEL_MAX && *to > asked_for);
@@ -81,7 +83,7 @@ pub(super) fn cancels(
             }
             verdict.unstopped += 1;
             verdict.is_late = true;
-            // A stop that never came is not late.
+            // A stop that never came is wrong, not late.
             verdict.wrong += u32::from(job["stop_asked_at"].is_null());
             verdict.notes.push(format!(
                 "{} was cancelled at {asked_for} and not stopped in time: {job}",
@@ -105,15 +107,23 @@ pub(super) fn trespasses(
             job["name"]
         ));
     }
+    // The account was confirmed just before, or by a process that then froze. AWS itself refuses
+    // such a create, because a role cannot be passed from one account to another.
     let is_just_then = |job: &Value| {
         let created = text(&job["created_at"])
             .parse()
             .ok()
             .map(|at| stage.real(at));
         let within = |from: &SystemTime| {
-            let from = DateTime::<Utc>::from(*from);
+            let stood_still = stage
+                .freezes
+                .iter()
+                .filter(|freeze| freeze.from < *from + FOREIGN_UNSEEN && *from < freeze.to)
+                .map(|freeze| freeze.to);
+            let until = stood_still.max().unwrap_or(*from).max(*from) + FOREIGN_UNSEEN;
             created.is_some_and(|at: DateTime<Utc>| {
-                at - from < FOREIGN_UNSEEN && from - at < FOREIGN_UNSEEN
+                let at = SystemTime::from(at);
+                *from < at + FOREIGN_UNSEEN && at < until
             })
         };
         stage.foreign_from.iter().any(within)
@@ -132,20 +142,22 @@ pub(super) fn trespasses(
     }
 }
 
-/// No attempt is said to be without a job that the region had by then: its trial would be over, or
-/// begin anew, beside a job that runs. Nor is one created later, unless whoever sent the create
-/// stood still for longer than anybody waits for it: that one is a stray.
+/// Checks that no attempt is declared without a job when the region had one by then: its trial
+/// would end, or start again, beside a running job. A job created later is allowed only if the
+/// sender of the create froze and the service waited as long as a create may be in flight: that job
+/// is orphaned.
 pub(super) fn given_up(
     stage: &Stage,
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
     verdict: &mut Verdict,
 ) {
-    let stood_still = |at: DateTime<Utc>| {
-        let at = SystemTime::from(stage.real(at));
+    let is_orphaned = |created: DateTime<Utc>, given_up: DateTime<Utc>| {
+        let created = SystemTime::from(stage.real(created));
+        let given_up = SystemTime::from(stage.real(given_up));
         stage.freezes.iter().any(|freeze| {
-            let lasted = freeze.to.duration_since(freeze.from).unwrap_or_default();
-            lasted >= QUARANTINE && freeze.from < at && at < freeze.to + ARRIVAL_MAX
+            let was_sent_after = freeze.from < created && created < freeze.to + ARRIVAL_MAX;
+            was_sent_after && freeze.from + QUARANTINE <= given_up
         })
     };
     for job in jobs {
@@ -154,7 +166,7 @@ pub(super) fn given_up(
             .get(&text(&job["attempt"]))
             .and_then(|own| own.given_up_at);
         if let (Some(created), Some(given_up)) = (created, given_up)
-            && (created < given_up || !stood_still(created))
+            && (created < given_up || !is_orphaned(created, given_up))
         {
             verdict.lost += 1;
             verdict.wrong += 1;
@@ -166,7 +178,7 @@ pub(super) fn given_up(
     }
 }
 
-/// Nobody cancelled them in the original: a copy has stopped them.
+/// Counts stops in the original that nobody requested there: a copy has caused them.
 pub(super) fn unasked_stops(
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
@@ -196,15 +208,21 @@ pub(super) fn unasked_stops(
     }
 }
 
-/// The points of each trial are those that CloudWatch has of its jobs: as many, with the same sum.
+/// Checks that each trial has the points that CloudWatch has for its jobs: the same count and sum.
 pub(super) fn points(
     stage: &Stage,
     url: &str,
     jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
     let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
-    for job in jobs {
+    // The metrics of an orphaned job are nobody's: whether it may be one is judged elsewhere.
+    let is_orphaned = |job: &&Value| {
+        let own = booked.get(&text(&job["attempt"]));
+        own.is_some_and(|own| own.given_up_at.is_some())
+    };
+    for job in jobs.iter().filter(|job| !is_orphaned(job)) {
         let of = get(
             &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
             "",
@@ -216,7 +234,7 @@ pub(super) fn points(
     for (trial, (count, sum)) in published {
         let path =
             format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
-        // None at all is a 404.
+        // A trial without any points answers 404.
         let series = found(&path, &stage.api_key)?.unwrap_or_default();
         let points = series["points"]["value"]
             .as_array()
@@ -235,9 +253,9 @@ pub(super) fn points(
     Ok(())
 }
 
-/// Metrics are booked as CloudWatch bills them: never fewer, and more only where a read may have
-/// been carried out. That is what the region did not serve, and one read for each time that
-/// somebody died, stood still or was cut off between counting and asking.
+/// Checks that metrics are booked as CloudWatch bills them: never fewer, and more only where a read
+/// may have been carried out. That is what the region did not serve, plus one read for each time
+/// that a process died, froze or was cut off between counting and calling.
 pub(super) fn metrics(
     stage: &Stage,
     ground: &Ground,
@@ -265,8 +283,8 @@ pub(super) fn metrics(
         let ours = u64::try_from(ours.metrics_usd / METRIC_MICRO_USD).unwrap_or_default();
         let most = read + unserved + one_read * disturbances;
         if ours < read || ours > most {
-            // Too few is wrong; too many may be a machine so slow that a read was given up before
-            // it arrived.
+            // Too few is wrong; too many may come from a machine so slow that a read was given up
+            // before it arrived.
             verdict.metrics_wrong += u32::from(ours < read);
             verdict.lost += u32::from(ours > most);
             verdict.is_late |= ours > most;
@@ -281,22 +299,34 @@ pub(super) fn metrics(
 
 pub(super) fn pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
     let kept_for = TimeDelta::seconds(KEEP_ALIVE_SECONDS.into()) / stage.pace.factor;
-    // Until a silent connection is given up, a pool runs out here: its hour is eighteen seconds.
-    let was_silent = |job: &Value| {
+    // A pool can expire here before a silent connection is given up: it is kept for eighteen
+    // seconds.
+    let was_unattended = |job: &Value| {
         let ended: Option<DateTime<Utc>> =
             text(&job["ended_at"]).parse().ok().map(|at| stage.real(at));
-        let within = |from: &SystemTime| {
-            let (from, to) = (
-                DateTime::<Utc>::from(*from),
-                DateTime::<Utc>::from(*from + SILENT_MAX),
-            );
+        let silences = stage
+            .silences
+            .iter()
+            .map(|from| (*from, *from + SILENT_MAX));
+        // Nor can anybody end it while the only replica stands still.
+        let is_alone = stage.replicas.len() == 1;
+        let freezes = stage
+            .freezes
+            .iter()
+            .filter(|freeze| {
+                let lasted = freeze.to.duration_since(freeze.from).unwrap_or_default();
+                is_alone && lasted >= UNATTENDED
+            })
+            .map(|freeze| (freeze.from, freeze.to));
+        let within = |(from, to): (SystemTime, SystemTime)| {
+            let (from, to) = (DateTime::<Utc>::from(from), DateTime::<Utc>::from(to));
             ended.is_some_and(|end| end < to && from < end + kept_for)
         };
-        stage.silences.iter().any(within)
+        silences.chain(freezes).any(within)
     };
     for job in jobs
         .iter()
-        .filter(|job| job["idle_pool"] == true || !was_silent(job))
+        .filter(|job| job["idle_pool"] == true || !was_unattended(job))
     {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
         let has_run_out = job["pool_ran_out"] == true;
@@ -306,8 +336,8 @@ pub(super) fn pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
                 .as_u64()
                 .is_none_or(|listings| listings >= POOL_LISTINGS_MAX);
             verdict.wrong += u32::from(has_run_out && is_seen);
-            // Seconds are no measure of a service that hardly gets a processor: it was not asked
-            // often enough.
+            // Elapsed seconds do not measure a service that hardly gets a processor: it had too few
+            // listings to notice the pool.
             verdict.is_late |= has_run_out && !is_seen;
             verdict
                 .notes

@@ -1,4 +1,4 @@
-//! How long what a dead or frozen replica held stayed with it, until others took it over.
+//! How long it took others to take over what a dead or frozen replica held.
 
 use std::sync::PoisonError;
 use std::time::SystemTime;
@@ -10,18 +10,18 @@ use super::{Verdict, text};
 use crate::storm::course::Ground;
 use crate::storm::stage::{End, Stage};
 
-/// A replica that is started again is there after this long.
+/// How long a restarted replica takes to come up.
 const RESTART: TimeDelta = TimeDelta::seconds(2);
 
-/// Seconds after which others have to have taken over, on any machine; what is usual is asserted of
-/// all seeds together.
+/// Seconds within which others must have taken over, on any machine; the usual time is asserted
+/// over all seeds together.
 const RECOVERY_MAX: i64 = 20;
 
-/// Somebody took a trial over.
+/// A trial that another replica took over.
 pub(super) struct Takeover {
     /// Virtual time.
     at: DateTime<Utc>,
-    /// Of the process that had held it.
+    /// The process that held it before.
     pid: u32,
 }
 
@@ -58,23 +58,23 @@ pub(super) fn count(stage: &Stage, ground: &Ground, takeovers: &[Takeover], verd
     }
 }
 
-/// From a death to the takeover, and how it ended; `None` when nobody died, or when there was no
-/// chance: Postgres was away, or another replica was killed or stopped meanwhile.
+/// How the previous holder ended, and the time from then to the takeover. `None` when it did not
+/// end, or when nobody had a chance: Postgres was down, or another replica was killed or stopped
+/// meanwhile.
 fn recovery(stage: &Stage, ground: &Ground, takeover: &Takeover) -> Option<(End, TimeDelta)> {
     let Takeover { at, pid } = takeover;
     let taken = stage.real(*at);
-    // Before its death it can have lost a lease by a call that took too long: that is no recovery.
+    // Before its death it can have lost a lease because a call took too long: that is no recovery.
     let own = stage
         .deaths
         .iter()
         .filter(|death| death.pid == *pid && DateTime::<Utc>::from(death.at) <= taken);
     let death = own.max_by_key(|death| death.at)?;
-    // Alone, whoever froze takes over from itself once it goes on.
+    // A frozen replica without others takes over from itself when it continues.
     if death.end == End::Frozen && stage.replicas.len() == 1 {
         return None;
     }
-    // Once it has gone on it is one of the living: what it loses later is no takeover of what it
-    // held then.
+    // Once it has continued it is alive: what it loses later is no takeover of what it held then.
     let own_freeze = stage
         .freezes
         .iter()
@@ -87,7 +87,7 @@ fn recovery(stage: &Stage, ground: &Ground, takeover: &Takeover) -> Option<(End,
         .outages
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    // What comes later than anybody has to wait is no excuse: others should have been there.
+    // Disturbances after the time limit are no excuse: others should have taken over by then.
     let until = taken.min(died + TimeDelta::seconds(RECOVERY_MAX));
     let overlaps = |from: SystemTime, to: SystemTime| {
         DateTime::<Utc>::from(from) < until && died < DateTime::<Utc>::from(to)

@@ -1,5 +1,5 @@
-//! Two properties that hold for every situation: never two live jobs, and no step that the drawing
-//! does not have.
+//! Two properties that hold in every situation: never two live jobs, and no transition outside the
+//! state diagram.
 
 use proptest::prelude::*;
 
@@ -31,15 +31,17 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 
 proptest! {
     /// No decision ever creates a second job while one may exist: Plan comes only without a live
-    /// attempt, Create only for a planned one that nobody wants stopped.
+    /// attempt, Create only for a planned one without a stop request.
     #[test]
     fn never_two_live_jobs_for_a_trial(
         trial in prop::sample::select(TrialState::ALL),
         state in prop::option::of(prop::sample::select(AttemptState::ALL)),
         stop_requested in any::<bool>(),
         sight in any_seen(),
+        absent in 0..8_u32,
     ) {
-        let case = Situation { trial, stop_requested, attempt: state.map(attempt), seen: sight, now: now() };
+        let facts = |state| AttemptFacts { absent, ..attempt(state) };
+        let case = Situation { trial, stop_requested, attempt: state.map(facts), seen: sight, now: now() };
         match decide(&case, &Policy::default()) {
             Decision::Plan => prop_assert!(!stop_requested && state.is_none_or(AttemptState::is_terminal)),
             Decision::Create => prop_assert!(!stop_requested && state == Some(AttemptState::Planned)),
@@ -55,15 +57,16 @@ proptest! {
 }
 
 proptest! {
-    /// What is decided is a step that the state's drawing has.
+    /// Every decision is a transition in the state diagram.
     #[test]
     fn endings_follow_the_drawing(
         trial in prop::sample::select(TrialState::ALL),
         state in prop::sample::select(AttemptState::ALL),
         stop_requested in any::<bool>(),
         sight in any_seen(),
+        absent in 0..8_u32,
     ) {
-        // Only pairs that the store can hold.
+        // Only combinations that the store can hold.
         let fits = match trial {
             TrialState::Submitting =>
                 matches!(state, AttemptState::Planned | AttemptState::Quarantined) || state.is_terminal(),
@@ -78,7 +81,7 @@ proptest! {
             | TrialState::Stopped => state.is_terminal(),
         };
         prop_assume!(fits);
-        let case = Situation { trial, stop_requested, attempt: Some(attempt(state)), seen: sight, now: now() };
+        let case = Situation { trial, stop_requested, attempt: Some(AttemptFacts { absent, ..attempt(state) }), seen: sight, now: now() };
         match decide(&case, &Policy::default()) {
             Decision::End(ending) | Decision::Retry { ending, .. } => {
                 prop_assert!(trial.followers().contains(&ending.trial), "{trial:?} to {:?}", ending.trial);

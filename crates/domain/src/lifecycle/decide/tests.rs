@@ -9,15 +9,15 @@ pub(super) fn now() -> DateTime<Utc> {
 }
 
 pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
+    let until = (state == AttemptState::Quarantined).then(now);
     AttemptFacts {
-        state,
+        phase: AttemptPhase::of(state, until).expect("a quarantine has its time"),
         failures: 0,
         over_quota: 0,
         no_capacity: 0,
         give_up_at: now() + TimeDelta::hours(72),
         longest_billed_seconds: 100_000,
         marker: MARKER.into(),
-        quarantine_until: None,
         absent: 0,
         postponed: 0,
         may_be_under_way: false,
@@ -98,13 +98,21 @@ fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
         }
     );
 
-    let held = AttemptFacts {
-        quarantine_until: Some(now()),
-        ..attempt(AttemptState::Quarantined)
-    };
+    let held = attempt(AttemptState::Quarantined);
     assert!(needs_look(TrialState::Stopping, Some(&held), now()));
-    case.attempt = Some(held);
+    case.attempt = Some(held.clone());
     case.seen = Seen::Absent;
+    assert_eq!(
+        decide(&case, &policy),
+        Decision::LookAgain {
+            at: now() + policy.poll
+        },
+        "one look proves nothing"
+    );
+    case.attempt = Some(AttemptFacts {
+        absent: policy.absent_max,
+        ..held
+    });
     assert!(
         matches!(decide(&case, &policy), Decision::End(end) if end.attempt == AttemptState::NeverCreated)
     );
@@ -132,7 +140,7 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
     }
 }
 
-/// It may run for hours under a status that nobody has heard of.
+/// A job may run for hours under an unknown status.
 #[test]
 fn a_cancelled_job_of_an_unheard_of_status_is_stopped() {
     let sight = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
@@ -306,7 +314,8 @@ fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
     ));
 }
 
-/// A sender that froze between its check and its send wakes after the refusal: found by the storm.
+/// A sender that froze between its check and its send wakes after the refusal. Found by the storm
+/// (fault injection).
 #[test]
 fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
     let policy = Policy::default();
@@ -322,16 +331,24 @@ fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
     };
     assert_eq!(until, now() + policy.quarantine);
     let held = AttemptFacts {
-        quarantine_until: Some(until),
+        phase: AttemptPhase::Quarantined { until },
         ..attempt(AttemptState::Quarantined)
     };
     let mut case = situation(
         TrialState::Submitting,
-        Some(held),
+        Some(held.clone()),
         seen(job(JobStatus::InProgress, "Starting")),
     );
     assert_eq!(decide(&case, &policy), Decision::Adopt, "it has arrived");
     case.seen = Seen::Absent;
+    assert!(
+        matches!(decide(&case, &policy), Decision::LookAgain { .. }),
+        "one look proves nothing"
+    );
+    case.attempt = Some(AttemptFacts {
+        absent: policy.absent_max,
+        ..held
+    });
     assert!(
         matches!(decide(&case, &policy), Decision::Retry { ending, .. } if ending.trial == TrialState::Queued)
     );
@@ -355,7 +372,7 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
     );
 }
 
-/// The service was away for three days, and the job was deleted meanwhile.
+/// The service was down for three days, and the job was deleted meanwhile.
 #[test]
 fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
     let policy = Policy::default();
@@ -392,7 +409,7 @@ fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
     );
 }
 
-/// Spot that waits for capacity has no instances, and is not billed.
+/// Spot has no instances while it waits for capacity, and is not billed.
 #[test]
 fn an_estimate_leaves_out_the_waits_of_spot() {
     let wait = crate::sagemaker::observed::Transition {
@@ -421,7 +438,7 @@ fn an_estimate_leaves_out_the_waits_of_spot() {
     );
 }
 
-/// Just after the end the figure may be absent, or too low; it is waited for, and not for ever.
+/// Just after the end the figure may be absent or too low: wait for it, but not forever.
 #[test]
 fn a_bill_that_is_not_told_yet_is_waited_for() {
     let of = |training_seconds, billable_seconds| {

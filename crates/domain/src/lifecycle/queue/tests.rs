@@ -1,4 +1,4 @@
-//! Whose turn it is, case by case, and what holds for every queue.
+//! Admission case by case, and properties that hold for every queue.
 
 use chrono::TimeDelta;
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ fn now() -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000, 0).unwrap()
 }
 
-fn lane(name: &str) -> Lane {
-    Lane {
+fn quota_pool(name: &str) -> QuotaPool {
+    QuotaPool {
         instance_type: name.into(),
         option: PurchaseOption::OnDemand,
     }
@@ -21,7 +21,7 @@ fn waiting(trial: u128, project: u128, kind: &str) -> Waiting {
     Waiting {
         trial: TrialId(Uuid::from_u128(trial)),
         project: ProjectId(Uuid::from_u128(project)),
-        lane: lane(kind),
+        quota_pool: quota_pool(kind),
         instances: 1,
         priority: 0,
         since: now() + TimeDelta::seconds(i64::try_from(trial).unwrap()),
@@ -30,12 +30,12 @@ fn waiting(trial: u128, project: u128, kind: &str) -> Waiting {
 }
 
 fn capacity(quota: u32, creates: usize) -> Capacity {
-    let state = LaneState {
+    let state = QuotaPoolState {
         quota: Some(quota),
-        ..LaneState::default()
+        ..QuotaPoolState::default()
     };
     Capacity {
-        lanes: BTreeMap::from([(lane("p5"), state)]),
+        quota_pools: BTreeMap::from([(quota_pool("p5"), state)]),
         creates,
         ..Capacity::default()
     }
@@ -100,7 +100,7 @@ fn an_idle_pool_is_given_to_whoever_fits_it_even_when_the_lane_is_full() {
     let mut queue = [waiting(1, 1, "p5"), waiting(2, 1, "p5")];
     queue[1].pool_key = Some("key".into());
     let mut full = capacity(1, 10);
-    full.lanes.get_mut(&lane("p5")).unwrap().in_use = 1;
+    full.quota_pools.get_mut(&quota_pool("p5")).unwrap().in_use = 1;
     full.pools.insert("key".into(), vec![1]);
     assert_eq!(order(&queue, full), [2]);
 }
@@ -109,11 +109,15 @@ fn an_idle_pool_is_given_to_whoever_fits_it_even_when_the_lane_is_full() {
 fn after_a_refusal_a_lane_waits_and_then_tries_one() {
     let queue = [waiting(1, 1, "p5"), waiting(2, 1, "p5")];
     let mut refused = capacity(9, 10);
-    let state = refused.lanes.get_mut(&lane("p5")).unwrap();
+    let state = refused.quota_pools.get_mut(&quota_pool("p5")).unwrap();
     state.is_doubtful = true;
     state.held_until = Some(now() + TimeDelta::days(2));
     assert_eq!(order(&queue, refused.clone()), Vec::<u128>::new());
-    refused.lanes.get_mut(&lane("p5")).unwrap().held_until = Some(now());
+    refused
+        .quota_pools
+        .get_mut(&quota_pool("p5"))
+        .unwrap()
+        .held_until = Some(now());
     assert_eq!(order(&queue, refused), [1]);
 }
 
@@ -133,7 +137,7 @@ fn more_than_the_whole_quota_is_parked_with_the_way_out() {
 }
 
 proptest! {
-    /// Never beyond a quota, a project's limit or the create rate; and nothing is left waiting that
+    /// Never exceeds a quota, a project's limit or the create rate, and leaves nothing waiting that
     /// had room.
     #[test]
     fn no_limit_is_passed_and_no_room_is_left(
@@ -150,7 +154,7 @@ proptest! {
         }).collect();
         let mut start = Capacity { creates, ..Capacity::default() };
         for kind in kinds {
-            start.lanes.insert(lane(kind), LaneState { quota: Some(quota), ..LaneState::default() });
+            start.quota_pools.insert(quota_pool(kind), QuotaPoolState { quota: Some(quota), ..QuotaPoolState::default() });
         }
         for project in 1..4 {
             let state = ProjectState { running: 0, concurrent_max: Some(most) };
@@ -159,7 +163,7 @@ proptest! {
         let admission = admit(&queue, start, now());
         let admitted: Vec<&Waiting> = queue.iter().filter(|t| admission.admitted.contains(&t.trial)).collect();
         prop_assert!(admitted.len() <= creates);
-        let used = |kind: &str| admitted.iter().filter(|t| t.lane == lane(kind)).map(|t| t.instances).sum::<u32>();
+        let used = |kind: &str| admitted.iter().filter(|t| t.quota_pool == quota_pool(kind)).map(|t| t.instances).sum::<u32>();
         let running = |project| u32::try_from(admitted.iter().filter(|t| t.project == project).count()).unwrap();
         for kind in kinds {
             prop_assert!(used(kind) <= quota);
@@ -168,7 +172,7 @@ proptest! {
             prop_assert!(running(trial.project) <= most);
             let is_out = !admission.admitted.contains(&trial.trial) && trial.instances <= quota;
             let had_room = admitted.len() < creates && running(trial.project) < most
-                && used(&trial.lane.instance_type) + trial.instances <= quota;
+                && used(&trial.quota_pool.instance_type) + trial.instances <= quota;
             prop_assert!(!(is_out && had_room), "{trial:?} was passed over");
         }
     }

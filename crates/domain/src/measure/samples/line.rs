@@ -1,4 +1,4 @@
-//! One line of points: a JSON object or a row of a table, whatever its members are called.
+//! One line of points: a JSON object or a table row, whatever its members are called.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,18 +7,18 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::DEVICES_MAX;
 
-/// One field's value, as far as it is of use.
+/// One field's value, as far as it is usable.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Cell<'a> {
     Number(f64),
     Text(Cow<'a, str>),
-    /// Of an object or a list inside: paths and numbers.
+    /// Paths and numbers of a nested object or list.
     Nested(Vec<(String, f64)>),
     Nothing,
 }
 
 impl<'a> Cell<'a> {
-    /// Numbers that JSON has not; in a table all numbers are text.
+    /// Parses numbers that JSON lacks; in a table, all numbers are text.
     pub(super) fn of_text(text: Cow<'a, str>, is_table: bool) -> Self {
         match text.as_ref() {
             "NaN" | "nan" => Self::Number(f64::NAN),
@@ -109,12 +109,12 @@ fn flatten(key: &str, cell: Cell<'_>, into: &mut Vec<(String, f64)>) {
     }
 }
 
-/// One line: a moment, and what was measured at it.
+/// One line: a time and the values measured at it.
 #[derive(Debug, Default)]
 pub(super) struct Line<'a> {
     pub(super) time: Option<Cell<'a>>,
     pub(super) step: Option<f64>,
-    /// The line is of one device of several.
+    /// The line belongs to one of several devices.
     pub(super) is_of_device: bool,
     /// `{"metric": …, "value": …}`.
     pub(super) metric: Option<Cow<'a, str>>,

@@ -1,17 +1,17 @@
-//! The members of a CreateTrainingJob body and their limits, as the API model has them (botocore
-//! 1.44.5): data, and no code.
+//! The members of a CreateTrainingJob body and their limits, from the API model (botocore 1.44.5):
+//! data, no code.
 
-/// What a member may be.
+/// The kinds of value that a member may have.
 pub(super) enum Check {
-    /// Text of so many characters.
+    /// Text of this minimum and maximum number of characters.
     Text(usize, usize),
-    /// Text that matches the whole of a regular expression, of at most so many characters.
+    /// Text that matches the whole regular expression, with a maximum number of characters.
     Pattern(&'static str, usize),
     /// A whole number within these bounds.
     Range(u64, u64),
-    /// A list of so many items.
+    /// A list of this minimum and maximum number of items.
     Items(usize, usize),
-    /// An object of at most so many entries, with the longest key and value.
+    /// An object: the maximum number of entries, and the longest key and value.
     Entries(usize, usize, usize),
     OneOf(&'static [&'static str]),
     /// Text of a tag: letters, digits, spaces and `_.:/=+-@`.
@@ -22,7 +22,7 @@ pub(super) enum Check {
 
 use Check::{Entries, Items, Label, OneOf, Pattern, Range, Text, Truth};
 
-/// Rule, path (`*` stands for every item), what must hold there.
+/// Rule, path (`*` matches every item), and the check that applies there.
 pub(super) const LIMITS: [(&str, &str, Check); 60] = [
     (
         "job-name",
@@ -282,7 +282,8 @@ pub(super) const LIMITS: [(&str, &str, Check); 60] = [
     ),
 ];
 
-/// Members that must be there; the last three are optional for serverless jobs.
+/// Required members. Serverless jobs may omit AlgorithmSpecification, ResourceConfig and
+/// StoppingCondition.
 pub(super) const REQUIRED: [&str; 9] = [
     "/TrainingJobName",
     "/RoleArn",
@@ -295,7 +296,7 @@ pub(super) const REQUIRED: [&str; 9] = [
     "/RetryStrategy/MaximumRetryAttempts",
 ];
 
-/// Of these a member is only required once the rest of its object is there.
+/// Objects whose member is only required if the object itself is present.
 pub(super) const OPTIONAL_OBJECTS: [&str; 3] =
     ["CheckpointConfig", "DebugHookConfig", "RetryStrategy"];
 

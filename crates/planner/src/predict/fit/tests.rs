@@ -1,9 +1,9 @@
-//! What a model needs, with the coefficients as shipped.
+//! Memory needs of models, with the shipped coefficients.
 
 use super::*;
 
-/// Rows of bigscience's chronicles, by their line there: what the model needs of them, with the
-/// coefficients as shipped.
+/// Rows of bigscience's chronicles, named by line number there: the memory that the model predicts
+/// for them with the shipped coefficients.
 #[test]
 fn golden_values_of_the_fitted_model() {
     let row = |layers, hidden, tensor, pipeline, replicas, micro_batch, zero_stage| Layout {

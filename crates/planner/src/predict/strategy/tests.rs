@@ -1,4 +1,4 @@
-//! The advice on configurations, type by type, and what goes over the wire.
+//! Advice on configurations, type by type, and the resulting traffic.
 
 use bakeoff_domain::catalog;
 
@@ -25,7 +25,7 @@ fn on(kind: &str, model: &ModelShape, global_batch: u64) -> Result<Advice, Strin
     })
 }
 
-/// What document 001 asks for, for every type: a profile that fits and keeps the global batch.
+/// Document 001 asks for this on every type: a profile that fits and keeps the global batch.
 #[test]
 fn every_type_gets_a_profile_that_fits_and_keeps_the_batch() {
     for kind in [
@@ -70,8 +70,8 @@ fn a_small_model_is_not_shared_out() {
     assert_eq!(advice.profile.cpu_offload, CpuOffload::None);
 }
 
-/// Document 000: no setting puts full training of 7.6 billion parameters on one A10G with 128
-/// GiB of host memory.
+/// Document 000: no setting fits full training of 7.6 billion parameters on one A10G with 128 GiB
+/// of host memory.
 #[test]
 fn what_cannot_fit_says_so() {
     let refused = on("ml.g5.8xlarge", &qwen(), 16).unwrap_err();
@@ -86,8 +86,7 @@ fn what_cannot_fit_says_so() {
     );
 }
 
-/// 70 billion parameters on four P4d: split within the instances, and where that is not enough,
-/// between them.
+/// A model of 96 layers × 12,288: sharded over eight P5, and too large for one P4d.
 #[test]
 fn what_does_not_fit_in_one_instance_is_split_over_several() {
     let large: ModelShape =
@@ -114,7 +113,7 @@ fn what_does_not_fit_in_one_instance_is_split_over_several() {
         sharded.reasons
     );
     assert!(on("ml.p4d.24xlarge", 1).is_err_and(|reason| reason.contains("more instances")));
-    // Of a batch that does not divide over all accelerators, fewer replicas are made.
+    // If a batch does not divide over all accelerators, there are fewer replicas.
     let odd = advise(Question {
         model: &qwen(),
         precision: Precision::Bf16,

@@ -1,0 +1,203 @@
+//! API views of rankings, and of how price changes affect them.
+
+use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::PriceStatus;
+use bakeoff_domain::ranking::recommend::{Conclusion, NotRanked, Ranked, Recommendation};
+use bakeoff_domain::spec::PurchaseOption;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::store::money::repricing::Repricing;
+
+/// The recommended instance, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Recommendation)]
+pub struct DecisionView {
+    pub conclusion: Conclusion,
+    /// The conclusion in one sentence.
+    pub headline: String,
+    pub reasons: Vec<String>,
+    pub ranked: Vec<RankedView>,
+    pub not_ranked: Vec<NotRankedView>,
+    /// Which figures are measured and which are not.
+    pub basis: Vec<String>,
+    /// True while trials are still running.
+    pub provisional: bool,
+}
+
+impl From<Recommendation> for DecisionView {
+    fn from(recommendation: Recommendation) -> Self {
+        let Recommendation {
+            conclusion,
+            headline,
+            reasons,
+            ranked,
+            not_ranked,
+            basis,
+            provisional,
+        } = recommendation;
+        Self {
+            conclusion,
+            headline,
+            reasons,
+            ranked: ranked.into_iter().map(Into::into).collect(),
+            not_ranked: not_ranked.into_iter().map(Into::into).collect(),
+            basis,
+            provisional,
+        }
+    }
+}
+
+/// One ranked candidate. Projections are for the workload's `total_tokens`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Ranked)]
+pub struct RankedView {
+    pub rank: u32,
+    pub trial_id: TrialId,
+    pub candidate: String,
+    pub instance_type: String,
+    pub instance_count: u32,
+    pub purchase_option: PurchaseOption,
+    /// Measured throughput.
+    pub tokens_per_second: f64,
+    /// Half width of the 95 % interval of `tokens_per_second`. Measured.
+    pub tokens_per_second_half_width: f64,
+    /// Cost per million tokens, from the measured speed and the price given in `price`.
+    pub usd_per_million_tokens: Usd,
+    /// Projected hours of the full run.
+    pub projected_hours: f64,
+    /// Projected cost of the full run.
+    pub projected_cost_usd: Usd,
+    /// Projected cost at the upper bound of an estimated price; equals `projected_cost_usd` when
+    /// the price is known.
+    pub projected_cost_usd_max: Usd,
+    pub price: String,
+    pub price_status: PriceStatus,
+    /// On the Pareto front of cost and time: no other candidate is better in both.
+    pub pareto: bool,
+    /// Whether the full run stays within its budget and deadline.
+    pub feasible: bool,
+}
+
+impl From<Ranked> for RankedView {
+    fn from(ranked: Ranked) -> Self {
+        let Ranked {
+            rank,
+            trial_id,
+            candidate,
+            instance_type,
+            instance_count,
+            purchase_option,
+            tokens_per_second,
+            tokens_per_second_half_width,
+            usd_per_million_tokens,
+            projected_hours,
+            projected_cost_usd,
+            projected_cost_usd_max,
+            price,
+            price_status,
+            pareto,
+            feasible,
+        } = ranked;
+        Self {
+            rank,
+            trial_id,
+            candidate,
+            instance_type,
+            instance_count,
+            purchase_option,
+            tokens_per_second,
+            tokens_per_second_half_width,
+            usd_per_million_tokens,
+            projected_hours,
+            projected_cost_usd,
+            projected_cost_usd_max,
+            price,
+            price_status,
+            pareto,
+            feasible,
+        }
+    }
+}
+
+/// A trial left out of the ranking, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NotRanked)]
+pub struct NotRankedView {
+    pub trial_id: TrialId,
+    pub candidate: String,
+    pub instance_type: String,
+    pub purchase_option: PurchaseOption,
+    pub reason: String,
+    /// How to fix it.
+    pub fix: Option<String>,
+}
+
+impl From<NotRanked> for NotRankedView {
+    fn from(not_ranked: NotRanked) -> Self {
+        let NotRanked {
+            trial_id,
+            candidate,
+            instance_type,
+            purchase_option,
+            reason,
+            fix,
+        } = not_ranked;
+        Self {
+            trial_id,
+            candidate,
+            instance_type,
+            purchase_option,
+            reason,
+            fix,
+        }
+    }
+}
+
+/// An experiment's recommendation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RecommendationView {
+    pub experiment_id: ExperimentId,
+    pub name: String,
+    pub state: ExperimentState,
+    #[serde(flatten)]
+    pub recommendation: DecisionView,
+    /// Price changes since then, newest first.
+    #[serde(default)]
+    pub repricings: Vec<RepricingView>,
+}
+
+/// The effect of a price change on an experiment.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RepricingView {
+    /// The prices that caused the change.
+    pub price_ids: Vec<PriceId>,
+    pub reason: String,
+    /// Change in the settled amount, USD.
+    pub usd: Usd,
+    /// Whether the ranking was recomputed.
+    pub is_decided_anew: bool,
+    pub recorded_at: DateTime<Utc>,
+}
+
+impl From<Repricing> for RepricingView {
+    fn from(repricing: Repricing) -> Self {
+        let Repricing {
+            price_ids,
+            reason,
+            usd,
+            is_decided_anew,
+            recorded_at,
+        } = repricing;
+        Self {
+            price_ids,
+            reason,
+            usd,
+            is_decided_anew,
+            recorded_at,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! API views of experiments.
+
+use bakeoff_domain::ids::{ExperimentId, TrialId, WorkloadId};
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::ExperimentSpec;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::api::findings::FindingView;
+use crate::api::plans::PlanView;
+
+/// An experiment.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentView {
+    pub id: ExperimentId,
+    pub name: String,
+    pub state: ExperimentState,
+    pub workload_id: WorkloadId,
+    pub budget_usd: Usd,
+    /// Reserved for attempts that are not settled yet.
+    pub reserved_usd: Usd,
+    /// Spent and settled.
+    pub settled_usd: Usd,
+    /// Why nothing new is started: paused manually, or because a settlement exceeded its
+    /// reservation. Empty when not paused.
+    pub paused_reason: Option<String>,
+    pub findings: Vec<FindingView>,
+    pub spec: ExperimentSpec,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// A new experiment and its plan.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CreatedExperiment {
+    pub id: ExperimentId,
+    pub name: String,
+    pub state: ExperimentState,
+    pub findings: Vec<FindingView>,
+    pub trials: Vec<PlannedTrial>,
+    /// The total that would be reserved if no attempt had to wait for another.
+    pub worst_case_usd: Usd,
+}
+
+/// A trial as planned.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PlannedTrial {
+    pub id: TrialId,
+    #[serde(flatten)]
+    pub plan: PlanView,
+}

@@ -1,0 +1,106 @@
+//! API views of money: the ledger, spending, corrections.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, TrialId};
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, NaiveDate, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::store::money::ledger::Written;
+
+/// One ledger entry.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LedgerEntryView {
+    pub id: i64,
+    pub trial_id: TrialId,
+    pub attempt_id: AttemptId,
+    /// `reserved`, `released`, `settled` or `adjusted` (a later correction, possibly negative, for
+    /// example because a price became known).
+    pub kind: String,
+    /// `training`, `cloudwatch`, `warm_pool`, `storage` or `orphaned_job`.
+    pub component: String,
+    pub usd: Usd,
+    pub quantity: i64,
+    /// Unit of `quantity`: `instance_seconds`, `gb_seconds` or `metrics_requested`; `worst_case`
+    /// for an upper bound.
+    pub unit: String,
+    pub price_id: Option<PriceId>,
+    pub estimated: bool,
+    /// Start of use, for settled and adjusted entries.
+    pub used_from: Option<DateTime<Utc>>,
+    pub used_until: Option<DateTime<Utc>>,
+    pub recorded_at: DateTime<Utc>,
+}
+
+/// Settled spending of one group.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct SpendingRow {
+    pub day: Option<NaiveDate>,
+    pub experiment_id: Option<ExperimentId>,
+    pub trial_id: Option<TrialId>,
+    pub training_usd: Usd,
+    pub warm_pool_usd: Usd,
+    pub storage_usd: Usd,
+    /// Cost of orphaned jobs.
+    pub orphaned_jobs_usd: Usd,
+    /// Cost of reading metrics.
+    pub cloudwatch_usd: Usd,
+    pub total_usd: Usd,
+    /// True while part of it is an estimate.
+    pub estimated: bool,
+    /// Amount saved by managed spot. By day, it counts on the day the attempt ended.
+    pub spot_saved_usd: Usd,
+}
+
+/// Spending over a period.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Spending {
+    pub currency: String,
+    pub from: DateTime<Utc>,
+    pub until: DateTime<Utc>,
+    pub rows: Vec<SpendingRow>,
+    pub total: SpendingRow,
+}
+
+/// The result of a correction.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CorrectionView {
+    pub attempt_id: AttemptId,
+    /// By how much the attempt's cost rose over the booked amount; negative if it fell.
+    pub adjusted_usd: Usd,
+}
+
+impl From<Written> for LedgerEntryView {
+    fn from(row: Written) -> Self {
+        let Written {
+            id,
+            trial_id,
+            attempt_id,
+            kind,
+            component,
+            usd,
+            quantity,
+            unit,
+            price_id,
+            estimated,
+            used_from,
+            used_until,
+            recorded_at,
+        } = row;
+        Self {
+            id,
+            trial_id,
+            attempt_id,
+            kind,
+            component,
+            usd,
+            quantity,
+            unit,
+            price_id,
+            estimated,
+            used_from,
+            used_until,
+            recorded_at,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! API views of measured series.
+
+use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::measure::steady::{Bucket, Steady};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One time bucket of a metric: a summary of its points.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Bucket)]
+pub struct BucketView {
+    pub start_at: DateTime<Utc>,
+    pub points: u32,
+    pub mean: f64,
+    pub min: f64,
+    pub max: f64,
+    pub last_at: DateTime<Utc>,
+    pub last_step: Option<i32>,
+    pub last: f64,
+}
+
+impl From<Bucket> for BucketView {
+    fn from(bucket: Bucket) -> Self {
+        let Bucket {
+            start_at,
+            points,
+            mean,
+            min,
+            max,
+            last_at,
+            last_step,
+            last,
+        } = bucket;
+        Self {
+            start_at,
+            points,
+            mean,
+            min,
+            max,
+            last_at,
+            last_step,
+            last,
+        }
+    }
+}
+
+/// A steady-state mean with the window it was measured over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Steady)]
+pub struct SteadyView {
+    pub mean: f64,
+    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are treated
+    /// as independent.
+    pub half_width: f64,
+    pub points: u32,
+    pub buckets: u32,
+    /// Buckets at the start that were dropped as warm-up.
+    pub buckets_dropped: u32,
+    pub from_at: DateTime<Utc>,
+    pub until_at: DateTime<Utc>,
+}
+
+impl From<Steady> for SteadyView {
+    fn from(steady: Steady) -> Self {
+        let Steady {
+            mean,
+            half_width,
+            points,
+            buckets,
+            buckets_dropped,
+            from_at,
+            until_at,
+        } = steady;
+        Self {
+            mean,
+            half_width,
+            points,
+            buckets,
+            buckets_dropped,
+            from_at,
+            until_at,
+        }
+    }
+}
+
+/// The result of pushing metrics.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Pushed {
+    /// Points newly stored.
+    pub stored: u64,
+    /// Points that were already stored; they keep their first value.
+    pub duplicates: u64,
+    /// Lines that were skipped, if skipping was requested.
+    pub skipped: Vec<SkippedLine>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SkippedLine {
+    pub line: usize,
+    pub detail: String,
+}
+
+/// A measured series.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MetricSeries {
+    /// The standard metric name, or the reported one if there is no standard name.
+    pub metric: String,
+    /// The name as reported.
+    pub name: String,
+    pub unit: Option<String>,
+    pub source: Source,
+    /// Stored points, including non-finite ones.
+    pub stored_points: i64,
+    pub non_finite_points: i64,
+    /// With `auto` and `raw`: the points in columns, oldest first.
+    pub points: Option<PointColumns>,
+    /// With `buckets`, and with `auto` for long series: five-minute buckets, oldest first.
+    pub buckets: Vec<BucketView>,
+    pub bucket_seconds: i64,
+    /// The steady-state figure, when there is enough evidence.
+    pub steady: Option<SteadyView>,
+}
+
+/// Points in columns. Non-finite values (NaN, infinities) are null.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PointColumns {
+    /// Unix time in seconds.
+    pub at_seconds: Vec<f64>,
+    /// Null where the source reports no step.
+    pub step: Vec<Option<i32>>,
+    pub value: Vec<Option<f64>>,
+}

@@ -1,0 +1,365 @@
+//! Orphaned jobs: running jobs with our marker that no living attempt stands for. They are
+//! recorded, tracked and billed here; [`bakeoff_domain::lifecycle::orphan`] decides what to do
+//! about them.
+
+use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::orphan::OrphanFacts;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::bill::{Agreed, Usage};
+use bakeoff_domain::sagemaker::observed::Billing;
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+
+use crate::store::events::{self, NewEvent};
+use crate::store::leases::{self, Term};
+use crate::store::money::bill::{self, Billed, What};
+use crate::store::money::budget;
+use crate::store::money::ledger::Account;
+use crate::store::{Store, StoreError, retried};
+
+/// An orphaned job that is not settled yet.
+#[derive(Debug, Clone)]
+pub struct Orphan {
+    pub job_name: String,
+    pub facts: OrphanFacts,
+    /// The attempt it belongs to; empty when none of our rows has that job name.
+    pub owner: Option<OrphanOwner>,
+}
+
+/// The attempt that an orphaned job belongs to.
+#[derive(Debug, Clone)]
+pub struct OrphanOwner {
+    pub account: Account,
+    pub instance_type: String,
+    pub region: String,
+    pub volume_gb: u32,
+    pub instance_count: u32,
+    pub usd_per_hour: Usd,
+}
+
+impl Store {
+    /// Whether an orphaned job of the trial was found since the given time and is not settled yet.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn has_unsettled_orphan(
+        &self,
+        trial: TrialId,
+        since: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s JOIN attempts a ON a.id = s.attempt_id
+                              WHERE a.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
+            trial.0,
+            since,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Records an orphaned job, with an alarm to its experiment if there is one. A job that was
+    /// thought to be over is tracked again. False when it is already tracked, or a living attempt
+    /// stands for it.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn record_orphan(
+        &self,
+        job_name: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        retried(|| self.record_orphan_once(job_name, now)).await
+    }
+
+    async fn record_orphan_once(
+        &self,
+        job_name: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let is_new = sqlx::query!(
+            r#"INSERT INTO orphaned_jobs (job_name, attempt_id, found_at, last_seen_at, due_at, billed_seconds)
+               SELECT $1, a.id, $2, $2, $2, coalesce(a.billable_seconds, 0)
+               FROM (SELECT) one LEFT JOIN attempts a ON a.job_name = $1
+               WHERE a.id IS NULL OR a.settled_at IS NOT NULL
+               ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2,
+                                                    attempt_id = coalesce(orphaned_jobs.attempt_id, excluded.attempt_id)
+               WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.attempt_id IS NULL AND excluded.attempt_id IS NOT NULL)"#,
+            job_name,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            == 1;
+        if is_new {
+            let owner = sqlx::query!(
+                "SELECT project_id, experiment_id, trial_id FROM attempts WHERE job_name = $1",
+                job_name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let told = owner.map(|row| NewEvent {
+                project_id: ProjectId(row.project_id),
+                experiment_id: ExperimentId(row.experiment_id),
+                trial_id: Some(TrialId(row.trial_id)),
+                kind: "trial.orphaned_job".to_owned(),
+                severity: "alarm",
+                message: format!(
+                    "{job_name} ran after its attempt had ended; it is stopped, and billed to the experiment"
+                ),
+            });
+            events::insert_all(&mut tx, told.as_slice(), now).await?;
+        }
+        tx.commit().await?;
+        Ok(is_new)
+    }
+
+    /// Whether the attempt has a row, in any state.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn has_attempt(&self, attempt: AttemptId) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1) AS "found!""#,
+            attempt.0
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Reports to a trial's experiment, once, that a job naming the trial runs but is in no row.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn tell_unknown_job(
+        &self,
+        job_name: &str,
+        trial: TrialId,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let message = format!(
+            "{job_name} is running for this trial but is not in this database. It is left alone: another database of \
+             the same installation may have created it. With --fence, Bakeoff could tell; --stop-unknown-jobs stops \
+             it"
+        );
+        let owner = sqlx::query!(
+            r#"SELECT project_id, experiment_id FROM trials t WHERE id = $1 AND NOT EXISTS (
+                   SELECT FROM events e WHERE e.experiment_id = t.experiment_id AND e.kind = 'trial.unknown_job'
+                   AND e.message = $2)"#,
+            trial.0,
+            message,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let told = owner.map(|row| NewEvent {
+            project_id: ProjectId(row.project_id),
+            experiment_id: ExperimentId(row.experiment_id),
+            trial_id: Some(trial),
+            kind: "trial.unknown_job".to_owned(),
+            severity: "alarm",
+            message,
+        });
+        events::insert_all(&mut tx, told.as_slice(), now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Creates the missing row for a job of ours, from the trial named in its tag, so that the job
+    /// can be billed. Needed after a restore from a backup. False when the trial does not exist, or
+    /// the attempt has a row after all.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn recover_attempt(
+        &self,
+        attempt: AttemptId,
+        job_name: &str,
+        trial: TrialId,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let made = sqlx::query!(
+            r#"WITH counted AS (
+                   UPDATE trials t SET attempts_made = t.attempts_made + 1
+                   WHERE t.id = $3 AND t.price_id IS NOT NULL AND t.worst_case_training_usd IS NOT NULL
+                     AND NOT EXISTS (SELECT FROM attempts a WHERE a.id = $1 OR a.job_name = $2)
+                   RETURNING t.*)
+               INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
+                                     reserved_training_usd, reserved_metrics_usd, planned_at, settled_at, is_recovered)
+               SELECT $1, c.project_id, c.experiment_id, c.id, c.attempts_made, $2, 'never_created', c.price_id,
+                      p.usd, c.worst_case_training_usd, 0, $4, $4, true
+               FROM counted c JOIN prices p ON p.id = c.price_id"#,
+            attempt.0,
+            job_name,
+            trial.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+        tx.commit().await?;
+        Ok(made == 1)
+    }
+
+    /// Orphaned jobs that are due to be polled.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn due_orphans(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Orphan>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT s.job_name, s.found_at, s.last_seen_at, a.started_at AS "started_at?", a.id AS "attempt_id?",
+                      a.project_id AS "project_id?", a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?",
+                      a.price_id AS "price_id?", a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
+                      t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
+                      t.billed_seconds_max AS "billed_seconds_max?"
+               FROM orphaned_jobs s LEFT JOIN attempts a ON a.id = s.attempt_id LEFT JOIN trials t ON t.id = a.trial_id
+               WHERE s.settled_at IS NULL AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"#,
+            now,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let owner = || {
+                    Some(OrphanOwner {
+                        account: Account {
+                            attempt_id: AttemptId(row.attempt_id?),
+                            project_id: ProjectId(row.project_id?),
+                            experiment_id: ExperimentId(row.experiment_id?),
+                            trial_id: TrialId(row.trial_id?),
+                            price_id: PriceId(row.price_id?),
+                        },
+                        instance_type: row.instance_type.clone()?,
+                        region: row.region.clone()?,
+                        volume_gb: u32::try_from(row.volume_gb?).ok()?,
+                        instance_count: u32::try_from(row.instance_count?).ok()?,
+                        usd_per_hour: Usd(row.usd_per_hour?),
+                    })
+                };
+                // An orphan of an unknown attempt has no owner. For any other, all columns must be
+                // known, or the job would be billed as zero.
+                let owner = match (row.attempt_id, owner()) {
+                    (Some(id), None) => {
+                        return Err(StoreError::corrupt("attempts", id, "trial_id"));
+                    }
+                    (_, owner) => owner,
+                };
+                let longest = row.billed_seconds_max.map(u64::try_from);
+                let facts = OrphanFacts {
+                    found_at: row.found_at,
+                    started_at: row.started_at,
+                    last_seen_at: row.last_seen_at,
+                    longest_billed_seconds: longest.and_then(Result::ok).unwrap_or(u64::MAX),
+                };
+                Ok(Orphan {
+                    job_name: row.job_name,
+                    facts,
+                    owner,
+                })
+            })
+            .collect()
+    }
+
+    /// Schedules the next poll of an orphaned job.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn postpone_orphan(
+        &self,
+        job_name: &str,
+        last_seen_at: DateTime<Utc>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE orphaned_jobs SET due_at = $3, last_seen_at = $2 WHERE job_name = $1 AND settled_at IS NULL",
+            job_name,
+            last_seen_at,
+            at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Books the cost of an orphaned job beyond what is already booked, on behalf of a term. It was
+    /// never reserved, so exceeding the budget pauses the experiment.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn settle_orphan(
+        &self,
+        term: &Term,
+        orphan: &Orphan,
+        billing: Billing,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        retried(|| self.settle_orphan_once(term, orphan, billing, now)).await
+    }
+
+    async fn settle_orphan_once(
+        &self,
+        term: &Term,
+        orphan: &Orphan,
+        billing: Billing,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !leases::fence(&mut tx, term).await? {
+            return Ok(());
+        }
+        // Read the booked seconds under the lock that guards their change.
+        let settled = sqlx::query!(
+            r#"WITH held AS (SELECT job_name, billed_seconds FROM orphaned_jobs WHERE job_name = $1 AND settled_at IS NULL
+                             FOR NO KEY UPDATE)
+               UPDATE orphaned_jobs s SET settled_at = $2, due_at = NULL,
+                      billed_seconds = CASE WHEN s.attempt_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
+                      settlements = s.settlements + 1
+               FROM held WHERE s.job_name = held.job_name
+               RETURNING s.settlements - 1 AS "part!", held.billed_seconds"#,
+            orphan.job_name,
+            now,
+            i64::try_from(billing.seconds).unwrap_or(i64::MAX),
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let (Some(owner), Some(settled)) = (&orphan.owner, settled) {
+            let booked = u64::try_from(settled.billed_seconds).unwrap_or_default();
+            let beyond = Billing {
+                seconds: billing.seconds.saturating_sub(booked),
+                ..billing
+            };
+            book(&mut tx, owner, settled.part, beyond, now).await?;
+            budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &orphan.job_name)
+                .await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+async fn book(
+    tx: &mut PgConnection,
+    owner: &OrphanOwner,
+    part: i32,
+    billing: Billing,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let Billing { seconds, estimated } = billing;
+    let account = &owner.account;
+    let usage = Usage {
+        instance_type: owner.instance_type.clone(),
+        region: owner.region.clone(),
+        count: owner.instance_count,
+        // Only the duration is known here, not when the job ran; it ended recently.
+        from: now - TimeDelta::seconds(i64::try_from(seconds).unwrap_or(0)),
+        until: now,
+        waits: Vec::new(),
+        billed_seconds: seconds,
+        run_seconds: seconds,
+        volume_gb: owner.volume_gb,
+    };
+    let agreed = Agreed {
+        price_id: account.price_id,
+        usd_per_hour: owner.usd_per_hour,
+        estimated: false,
+    };
+    let billed = Billed {
+        what: What::Orphan(part),
+        usage: &usage,
+        agreed,
+        held: None,
+        estimated,
+    };
+    bill::settle(tx, account, billed, now).await.map(drop)
+}

@@ -1,0 +1,64 @@
+//! The compactor: computes steady figures for series that have gone quiet, packs series of ended
+//! trials and runs into chunks, and drops points past their retention. It does not call AWS.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::measure::steady::{Bucket, steady};
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::series::SettledSeries;
+
+/// A series is quiet if nothing has been written to it for this long.
+const QUIET: TimeDelta = TimeDelta::minutes(10);
+/// Points go into chunks this long after the end: late ones have arrived by then.
+const COMPACT_AFTER: TimeDelta = TimeDelta::hours(1);
+/// The partition of a month that ended this long ago is dropped once it is empty.
+const MONTHS_AFTER: TimeDelta = TimeDelta::days(40);
+const SERIES_MAX: i64 = 200;
+
+/// Runs one tick; returns how many series changed.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let now = app.clock.now();
+    let settled = settle(app, now).await;
+    app.pulse.beat();
+    let compacted = app
+        .store
+        .compact(now - COMPACT_AFTER, SERIES_MAX, now)
+        .await;
+    app.pulse.beat();
+    let dropped = app.store.drop_empty_months(now - MONTHS_AFTER).await;
+    let forgotten = match app.settings.points_kept {
+        Some(keep) => app.store.forget_points(now - keep).await,
+        None => Ok(0),
+    };
+    // Each step runs on its own: a failure must not prevent the others.
+    let done = settled? + compacted?;
+    dropped?;
+    forgotten?;
+    Ok(done)
+}
+
+async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
+    let quiet = app.store.unsettled_series(now - QUIET, SERIES_MAX).await?;
+    if quiet.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<i32> = quiet.iter().map(|(id, _)| *id).collect();
+    let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
+    for (id, bucket) in app.store.rollups(&ids).await? {
+        buckets.entry(id).or_default().push(bucket);
+    }
+    let figure = |id: i32| buckets.get(&id).and_then(|buckets| steady(buckets));
+    let settled: Vec<SettledSeries> = quiet
+        .iter()
+        .map(|&(id, points)| SettledSeries {
+            id,
+            points,
+            steady: figure(id),
+        })
+        .collect();
+    app.store.settle_series(&settled).await?;
+    Ok(settled.len())
+}
