@@ -210,7 +210,7 @@ pub(super) fn judge(
         count_held(&url, &stage.api_key, &mut verdict)?;
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
-    counts::pools(stage, jobs, &mut verdict);
+    counts::pools(stage, ground, jobs, &mut verdict);
     counts::cancels(stage, ground, jobs, &booked, client, &mut verdict);
     counts::trespasses(stage, &record.strangers, &record.elsewhere, &mut verdict);
     // To a restored backup, a job it does not know was never created; and times mean nothing when a

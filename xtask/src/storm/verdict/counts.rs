@@ -14,7 +14,7 @@ use super::{
 use crate::storm::client::Client;
 use crate::storm::course::Ground;
 use crate::storm::http::{found, get};
-use crate::storm::stage::{KEEP_ALIVE_SECONDS, SILENT_MAX, Stage};
+use crate::storm::stage::{KEEP_ALIVE_SECONDS, Stage};
 
 /// Minimum time from when a create was to be sent until its attempt may be given up. A create is
 /// sent within half a lease; after the other half another replica may take over, and it waits for a
@@ -22,8 +22,11 @@ use crate::storm::stage::{KEEP_ALIVE_SECONDS, SILENT_MAX, Stage};
 const QUARANTINE: Duration = Duration::from_millis(4300);
 /// How long a create may take to arrive once a frozen replica continues, since it sends at once.
 const ARRIVAL_MAX: Duration = Duration::from_secs(3);
-/// A freeze of the only replica that takes this long of the time that a pool is kept.
-const UNATTENDED: Duration = Duration::from_secs(3);
+/// A pool is judged if replicas could act in this part of the time that it is kept, one in so many:
+/// nine seconds here, of which two listings and two calls are enough to end it.
+const ATTENDED_PART: i32 = 2;
+/// How long others may need to take over what a frozen replica has.
+const TAKEOVER_MAX: Duration = Duration::from_secs(6);
 
 /// Checks that every job that existed when its experiment was cancelled, or was created later,
 /// received a stop request, unless it ended first.
@@ -297,36 +300,21 @@ pub(super) fn metrics(
     }
 }
 
-pub(super) fn pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
+/// Checks that no pool was left to expire while replicas could have ended it.
+pub(super) fn pools(stage: &Stage, ground: &Ground, jobs: &[Value], verdict: &mut Verdict) {
     let kept_for = TimeDelta::seconds(KEEP_ALIVE_SECONDS.into()) / stage.pace.factor;
-    // A pool can expire here before a silent connection is given up: it is kept for eighteen
-    // seconds.
-    let was_unattended = |job: &Value| {
-        let ended: Option<DateTime<Utc>> =
-            text(&job["ended_at"]).parse().ok().map(|at| stage.real(at));
-        let silences = stage
-            .silences
-            .iter()
-            .map(|from| (*from, *from + SILENT_MAX));
-        // Nor can anybody end it while the only replica stands still.
-        let is_alone = stage.replicas.len() == 1;
-        let freezes = stage
-            .freezes
-            .iter()
-            .filter(|freeze| {
-                let lasted = freeze.to.duration_since(freeze.from).unwrap_or_default();
-                is_alone && lasted >= UNATTENDED
-            })
-            .map(|freeze| (freeze.from, freeze.to));
-        let within = |(from, to): (SystemTime, SystemTime)| {
-            let (from, to) = (DateTime::<Utc>::from(from), DateTime::<Utc>::from(to));
-            ended.is_some_and(|end| end < to && from < end + kept_for)
-        };
-        silences.chain(freezes).any(within)
+    let spans = unattended(stage, ground);
+    // Of a pool that is still idle it does not matter who could have ended it.
+    let was_attended = |job: &Value| {
+        let ended = text(&job["ended_at"]).parse().ok();
+        ended.map(|at| stage.real(at)).is_none_or(|from| {
+            let taken = covered(&spans, from, from + kept_for);
+            kept_for - taken >= kept_for / ATTENDED_PART
+        })
     };
     for job in jobs
         .iter()
-        .filter(|job| job["idle_pool"] == true || !was_unattended(job))
+        .filter(|job| job["idle_pool"] == true || was_attended(job))
     {
         verdict.pools_reused += u64::from(job["pool_reused_by"].is_string());
         let has_run_out = job["pool_ran_out"] == true;
@@ -343,5 +331,66 @@ pub(super) fn pools(stage: &Stage, jobs: &[Value], verdict: &mut Verdict) {
                 .notes
                 .push(format!("the pool of {} was left: {job}", job["name"]));
         }
+    }
+}
+
+/// A span of real time.
+type Span = (DateTime<Utc>, DateTime<Utc>);
+
+/// The spans in which no replica may have been able to end a pool: Postgres was down, connections
+/// were silent, the credentials belonged to another account, no replica could run, or the one that
+/// had the pool stood still. Another must take over from that one in time.
+fn unattended(stage: &Stage, ground: &Ground) -> Vec<Span> {
+    let outages = ground
+        .outages
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let is_alone = stage.replicas.len() == 1;
+    let freezes = stage.freezes.iter().map(|freeze| {
+        let taken_over = freeze.from + TAKEOVER_MAX;
+        let to = if is_alone {
+            freeze.to
+        } else {
+            freeze.to.min(taken_over)
+        };
+        (freeze.from, to)
+    });
+    let mut spans: Vec<Span> = stage
+        .hindrances()
+        .chain(outages)
+        .chain(freezes)
+        .map(|(from, to)| (from.into(), to.into()))
+        .collect();
+    spans.sort_unstable();
+    spans
+}
+
+/// How much of the time from `from` to `until` the spans cover. They are sorted, and may overlap.
+fn covered(spans: &[Span], from: DateTime<Utc>, until: DateTime<Utc>) -> TimeDelta {
+    let (total, _) = spans
+        .iter()
+        .fold((TimeDelta::zero(), from), |(total, from), span| {
+            let (start, end) = (span.0.max(from), span.1.min(until));
+            if start < end {
+                (total + (end - start), end)
+            } else {
+                (total, from)
+            }
+        });
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_spans_count_once() {
+        let at = |second| DateTime::from_timestamp(second, 0).unwrap_or_default();
+        let spans = [(0, 4), (2, 6), (3, 5), (9, 30)].map(|(from, to)| (at(from), at(to)));
+        assert_eq!(covered(&spans, at(1), at(11)), TimeDelta::seconds(5 + 2));
+        assert_eq!(covered(&spans, at(6), at(9)), TimeDelta::zero());
+        assert_eq!(covered(&[], at(6), at(9)), TimeDelta::zero());
     }
 }
