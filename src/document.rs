@@ -37,16 +37,7 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
         unknown.push(found("unknown-field", "").says(format!("{more} more unknown fields")));
     }
     let parsed = parsed.map_err(|error: serde_json::Error| {
-        let pointer = track.path().iter().fold(String::new(), |pointer, segment| {
-            let text = segment.to_string();
-            let name = text.trim_start_matches('[').trim_end_matches(']');
-            if name == "?" {
-                pointer
-            } else {
-                format!("{pointer}/{name}")
-            }
-        });
-        found("type", pointer).says(error.to_string())
+        found("type", reached(&track.path())).says(error.to_string())
     });
     // serde reports only the first missing field.
     if let Err(first) = &parsed
@@ -63,6 +54,19 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
     (parsed, unknown)
 }
 
+/// Where parsing stopped, as a JSON pointer.
+fn reached(path: &serde_path_to_error::Path) -> String {
+    path.iter().fold(String::new(), |pointer, segment| {
+        let text = segment.to_string();
+        let name = text.trim_start_matches('[').trim_end_matches(']');
+        if name == "?" {
+            pointer
+        } else {
+            format!("{pointer}/{name}")
+        }
+    })
+}
+
 /// Escapes a field name for a JSON pointer (RFC 6901).
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
@@ -77,6 +81,11 @@ fn pointer(path: &Ignored<'_>) -> String {
         | Ignored::NewtypeStruct { parent }
         | Ignored::NewtypeVariant { parent } => pointer(parent),
     }
+}
+
+/// What a JSON pointer names: all after its last slash.
+fn last_member(pointer: &str) -> &str {
+    pointer.rsplit_once('/').map_or(pointer, |(_, last)| last)
 }
 
 /// The schemas of a document type and of the types it uses, as the API describes them.
@@ -130,12 +139,7 @@ impl Schemas {
             return;
         }
         if let Some(name) = schema["$ref"].as_str() {
-            return self.find_missing(
-                self.named(name.rsplit('/').next().unwrap_or_default()),
-                json,
-                pointer,
-                missing,
-            );
+            return self.find_missing(self.named(last_member(name)), json, pointer, missing);
         }
         if let Some(parts) = schema["allOf"].as_array() {
             return parts
@@ -144,12 +148,8 @@ impl Schemas {
         }
         // Leave a choice between alternatives to serde, unless all others are null: then the field
         // is merely optional, and is checked here.
-        let choices = schema["oneOf"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
+        let choices = schema["oneOf"].as_array().into_iter().flatten();
         if let [one] = choices
-            .iter()
             .filter(|choice| choice["type"] != "null")
             .collect::<Vec<_>>()
             .as_slice()
@@ -195,7 +195,7 @@ impl Schemas {
 
     fn unknown_field(&self, place: &Ignored<'_>) -> Finding {
         let pointer = pointer(place);
-        let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = last_member(&pointer).to_owned();
         // Do not suggest the name itself, which may be a field elsewhere.
         let near = nearest(
             &name,

@@ -10,8 +10,8 @@ use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
-use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::measurement::Measurement;
+use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::plan::{TrialPlan, plan};
@@ -26,13 +26,14 @@ use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
 use crate::store::money::prices::Tariffs;
 use crate::store::requests::Once;
+use crate::store::specs::StoredProfile;
 use crate::store::{Store, StoreError};
 
 /// An experiment that is ready to start, with its ids, but not yet written.
 #[derive(Debug)]
 pub struct Prepared {
     pub id: ExperimentId,
-    pub spec: ExperimentSpec,
+    pub resolved: ResolvedExperiment,
     pub findings: Vec<Finding>,
     pub trials: Vec<(TrialId, TrialPlan)>,
 }
@@ -163,13 +164,11 @@ impl Loaded {
             plans,
             ..
         } = self.check();
-        let stops = |finding: &&Finding| finding.severity == Severity::Error;
-        if findings.iter().any(|finding| stops(&finding)) {
-            return Err(findings
-                .into_iter()
-                .filter(|finding| stops(&finding))
-                .collect());
-        }
+        let stops = |finding: &Finding| finding.severity == Severity::Error;
+        let resolved = ResolvedExperiment::of(spec).filter(|_| !findings.iter().any(stops));
+        let Some(resolved) = resolved else {
+            return Err(findings.into_iter().filter(stops).collect());
+        };
         if plans.iter().all(|trial| trial.refused) {
             return Err(findings
                 .into_iter()
@@ -182,7 +181,7 @@ impl Loaded {
             .collect();
         Ok(Prepared {
             id: ExperimentId(ids::fresh()),
-            spec,
+            resolved,
             findings,
             trials,
         })
@@ -218,24 +217,17 @@ async fn measurements(
     let ids: Vec<uuid::Uuid> = trials.iter().map(|trial| trial.trial_id).collect();
     let figures = Figures::load(store, &ids).await?;
     for trial in &trials {
-        let own = trial.spec.workload.as_ref().filter(|own| {
-            (&own.model, own.precision, &own.code_version)
-                == (&workload.model, workload.precision, &workload.code_version)
-        });
-        let candidate = trial
-            .spec
-            .candidates
-            .iter()
-            .find(|candidate| candidate.name == trial.candidate);
-        let profile = candidate.and_then(|candidate| candidate.profile.as_ref());
+        let own = trial.experiment.workload();
+        let is_same = (&own.model, own.precision, &own.code_version)
+            == (&workload.model, workload.precision, &workload.code_version);
+        let mut candidates = trial.experiment.candidates();
+        let candidate = candidates.find(|candidate| candidate.spec.name == trial.candidate);
         let speed = figures.mean(trial.trial_id, metric::TOKENS_PER_SECOND);
-        if let (Some(_), Some(candidate), Some(profile), Some(tokens_per_second)) =
-            (own, candidate, profile, speed)
-        {
+        if let (true, Some(candidate), Some(tokens_per_second)) = (is_same, candidate, speed) {
             all.push(Measurement {
-                instance_type: candidate.instance_type.clone(),
-                instance_count: candidate.instance_count,
-                profile: profile.clone(),
+                instance_type: candidate.spec.instance_type.clone(),
+                instance_count: candidate.spec.instance_count,
+                profile: candidate.profile.clone(),
                 tokens_per_second,
                 source: format!("measured by {}", TrialId(trial.trial_id)),
             });
@@ -274,24 +266,27 @@ async fn fill(
             continue;
         };
         if stored.instance_type != candidate.instance_type {
-            let (own, used) = (&stored.instance_type, &candidate.instance_type);
-            misplaced.push(
-                found(
-                    "profile-of-another-type",
-                    format!("/candidates/{index}/profile_id"),
-                )
-                .says(format!(
-                    "the profile `{}` was stored for {own}, and is used on {used}",
-                    stored.name
-                ))
-                .fix(format!(
-                    "use \"instance_type\": \"{own}\", or store a profile for {used} and name that"
-                )),
-            );
+            misplaced.push(of_another_type(index, stored, &candidate.instance_type));
         }
         (candidate.profile, candidate.profile_id) = (Some(stored.spec.clone()), None);
     }
     Ok((spec, misplaced))
+}
+
+/// The finding on a candidate whose profile was stored for another instance type than it uses.
+fn of_another_type(index: usize, stored: &StoredProfile, used: &str) -> Finding {
+    let own = &stored.instance_type;
+    found(
+        "profile-of-another-type",
+        format!("/candidates/{index}/profile_id"),
+    )
+    .says(format!(
+        "the profile `{}` was stored for {own}, and is used on {used}",
+        stored.name
+    ))
+    .fix(format!(
+        "use \"instance_type\": \"{own}\", or store a profile for {used} and name that"
+    ))
 }
 
 impl Prepared {
@@ -304,7 +299,7 @@ impl Prepared {
             .filter_map(|(_, plan)| plan.worst_case);
         CreatedExperiment {
             id: self.id,
-            name: self.spec.name.clone(),
+            name: self.resolved.spec().name.clone(),
             state: ExperimentState::Running,
             findings: self.findings.iter().cloned().map(Into::into).collect(),
             worst_case_usd: worst.map(|worst| worst.total_usd).sum::<Usd>(),
@@ -330,7 +325,7 @@ impl Prepared {
             id: self.id,
             project_id: project,
             fresh_workload_id: ids::fresh(),
-            spec: &self.spec,
+            resolved: &self.resolved,
             findings: &self.findings,
             trials: &self.trials,
         };

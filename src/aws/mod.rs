@@ -213,7 +213,7 @@ impl Aws {
             paced.fresh.calls += 1;
             paced.fresh.throttled += i64::from(outcome == "throttled");
             paced.fresh.failed += i64::from(outcome == "failed");
-            paced.fresh.metrics += i64::try_from(metrics).unwrap_or_default();
+            paced.fresh.metrics += i64::try_from(metrics).unwrap_or(i64::MAX);
             if outcome != "failed" {
                 paced.limiter.heard(outcome == "throttled", now);
             }

@@ -1,13 +1,17 @@
-//! `bakeoff keys`: the first key is created on the host, by anyone with access to the database.
+//! `bakeoff keys`: keys are created, listed and revoked on the host, by anyone with access to the
+//! database.
 
+use anyhow::bail;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
 
-use super::database;
+use super::{database, report};
 use crate::auth::keys::{Role, format_key, hash};
 use crate::auth::secrets::{self, events_key};
 use crate::clock::real_now;
 use crate::ids;
+use crate::store::Store;
 use crate::store::keys::NewKey;
 
 #[derive(Debug, Args)]
@@ -20,6 +24,10 @@ pub(super) struct KeysOptions {
 enum Command {
     /// Create a key and print it, once. Creates the project if it does not exist.
     Create(Create),
+    /// List all keys, without their secrets.
+    List(List),
+    /// Revoke a key: within a second, no replica accepts it any more.
+    Revoke(Revoke),
     /// Print the key that lets EventBridge push events (header `Authorization`).
     Events(Events),
 }
@@ -47,14 +55,77 @@ struct Create {
     expires_in_days: Option<u32>,
 }
 
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    database: database::DatabaseOptions,
+}
+
+#[derive(Debug, Args)]
+struct Revoke {
+    #[command(flatten)]
+    database: database::DatabaseOptions,
+    /// Id of the key, as `keys list` shows it.
+    id: ApiKeyId,
+}
+
 pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
-    let create = match options.command {
-        Command::Create(create) => create,
+    match options.command {
+        Command::Create(options) => create(options).await,
+        Command::List(options) => list(&options.database.open()?).await,
+        Command::Revoke(options) => revoke(&options.database.open()?, options.id).await,
         Command::Events(events) => {
             println!("Bearer {}", events_key(&events.secret.read()?));
-            return Ok(());
+            Ok(())
         }
+    }
+}
+
+async fn list(store: &Store) -> anyhow::Result<()> {
+    let keys = store.keys().await?;
+    if keys.is_empty() {
+        println!("There are no keys yet: `bakeoff keys create --project NAME` makes one.");
+        return Ok(());
+    }
+    let now = real_now();
+    let headers = ["id", "project", "role", "name", "created", "state"];
+    let mut table = report::table(&headers);
+    for key in keys {
+        let state = match (key.revoked_at, key.expires_at) {
+            (Some(at), _) => format!("revoked {}", day(at)),
+            (None, Some(at)) if at <= now => format!("expired {}", day(at)),
+            (None, Some(at)) => format!("valid until {}", day(at)),
+            (None, None) => "valid".to_owned(),
+        };
+        table.add_row([
+            key.id.to_string(),
+            key.project,
+            key.role,
+            key.name,
+            day(key.created_at),
+            state,
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn day(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d").to_string()
+}
+
+async fn revoke(store: &Store, id: ApiKeyId) -> anyhow::Result<()> {
+    let Some(at) = store.revoke_key(id, real_now()).await? else {
+        bail!("there is no key {id}: `bakeoff keys list` shows them all");
     };
+    println!(
+        "{id} is revoked since {}",
+        at.to_rfc3339_opts(SecondsFormat::Secs, true)
+    );
+    Ok(())
+}
+
+async fn create(create: Create) -> anyhow::Result<()> {
     let store = create.database.open()?;
     let now = real_now();
     let project = store

@@ -55,31 +55,7 @@ impl Cli {
         }
         match self.command {
             Command::Serve(options) => serve::run(*options).await?,
-            Command::Migrate(options) => {
-                let store = options.open().await?;
-                store.migrate().await?;
-                if options.new_installation {
-                    let id: String = ids::fresh()
-                        .as_simple()
-                        .to_string()
-                        .chars()
-                        .rev()
-                        .take(8)
-                        .collect();
-                    store.make_new_installation(&id, real_now()).await?;
-                    println!(
-                        "this database is now installation {id}; everything that was running in it is closed here"
-                    );
-                }
-                if options.forget_fence {
-                    store.forget_fence().await?;
-                    println!(
-                        "the fence is forgotten; the next `bakeoff serve --fence …` creates one or takes one over"
-                    );
-                }
-                let (applied, _) = store.schema_versions().await?;
-                println!("the schema is at version {applied}");
-            }
+            Command::Migrate(options) => migrate(&options).await?,
             Command::Openapi => println!("{}", crate::http::openapi().to_pretty_json()?),
             Command::Keys(options) => keys::run(options).await?,
             Command::Lint(options) => return lint::run(&options),
@@ -89,6 +65,33 @@ impl Cli {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+async fn migrate(options: &database::MigrateOptions) -> anyhow::Result<()> {
+    let store = options.open().await?;
+    store.migrate().await?;
+    if options.new_installation {
+        let id: String = ids::fresh()
+            .as_simple()
+            .to_string()
+            .chars()
+            .rev()
+            .take(8)
+            .collect();
+        store.make_new_installation(&id, real_now()).await?;
+        println!(
+            "this database is now installation {id}; everything that was running in it is closed here"
+        );
+    }
+    if options.forget_fence {
+        store.forget_fence().await?;
+        println!(
+            "the fence is forgotten; the next `bakeoff serve --fence …` creates one or takes one over"
+        );
+    }
+    let (applied, _) = store.schema_versions().await?;
+    println!("the schema is at version {applied}");
+    Ok(())
 }
 
 /// Lets `bakeoff plan … | head` end when `head` does, instead of printing a backtrace.

@@ -23,7 +23,8 @@ fn purchase(option: PurchaseOption) -> &'static str {
     }
 }
 
-fn table(headers: &[&str]) -> Table {
+/// An empty table with these headers.
+pub(super) fn table(headers: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
@@ -250,10 +251,9 @@ fn advice(preview: &Preview) {
         match (&candidate.advice, &candidate.no_advice) {
             (Some(advice), _) => {
                 let profile = &advice.profile;
-                let speed = advice
-                    .tokens_per_second
-                    .map(|speed| format!(", {speed:.0} tokens/s predicted"))
-                    .unwrap_or_default();
+                let speed = advice.tokens_per_second.map_or_else(String::new, |speed| {
+                    format!(", {speed:.0} tokens/s predicted")
+                });
                 let recomputes = if profile.activation_checkpointing {
                     ", recomputing activations"
                 } else {
@@ -312,29 +312,11 @@ pub(super) fn ended(ended: &Ended) {
 
 fn measured(row: &ComparisonRow) -> Vec<Cell> {
     let speed = row.tokens_per_second.zip(row.tokens_per_second_half_width);
-    let status = row
-        .price_status
-        .map(|status| format!(" ({})", status.as_str()))
-        .unwrap_or_default();
-    let day = row
-        .price_effective_from
-        .map(|at| at.format(" %Y-%m-%d").to_string())
-        .unwrap_or_default();
-    let retried = if row.attempts > 1 {
-        format!(", attempt {}", row.attempts)
-    } else {
-        String::new()
-    };
-    let interrupted = if row.interruptions > 0 {
-        format!(", {} interruptions", row.interruptions)
-    } else {
-        String::new()
-    };
     vec![
         Cell::new(&row.candidate),
         Cell::new(&row.instance_type),
         Cell::new(row.purchase_option.map_or("", purchase)),
-        Cell::new(format!("{}{retried}{interrupted}", row.state.as_str())),
+        Cell::new(state(row)),
         right(speed.map_or_else(
             || "–".to_owned(),
             |(mean, half)| format!("{mean:.0} ± {half:.0}"),
@@ -352,12 +334,37 @@ fn measured(row: &ComparisonRow) -> Vec<Cell> {
             || "unknown".to_owned(),
             |usd| usd.0.round_dp(4).normalize().to_string(),
         )),
-        Cell::new(
-            row.price_source
-                .as_ref()
-                .map_or_else(String::new, |source| format!("{source}{day}{status}")),
-        ),
+        Cell::new(price_source(row)),
     ]
+}
+
+/// `completed, attempt 3, 2 interruptions`.
+fn state(row: &ComparisonRow) -> String {
+    let retried = if row.attempts > 1 {
+        format!(", attempt {}", row.attempts)
+    } else {
+        String::new()
+    };
+    let interrupted = if row.interruptions > 0 {
+        format!(", {} interruptions", row.interruptions)
+    } else {
+        String::new()
+    };
+    format!("{}{retried}{interrupted}", row.state.as_str())
+}
+
+/// The source, followed by the day and the status of the price; empty without a source.
+fn price_source(row: &ComparisonRow) -> String {
+    let Some(source) = &row.price_source else {
+        return String::new();
+    };
+    let day = row
+        .price_effective_from
+        .map_or_else(String::new, |at| at.format(" %Y-%m-%d").to_string());
+    let status = row
+        .price_status
+        .map_or_else(String::new, |status| format!(" ({})", status.as_str()));
+    format!("{source}{day}{status}")
 }
 
 fn recommendation(ended: &Ended) {

@@ -1,7 +1,7 @@
 //! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost,
 //! and finally prints their tables.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -49,12 +49,7 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
     let mut created = Vec::new();
     for file in &options.files {
-        let body = std::fs::read(file).with_context(|| file.display().to_string())?;
-        let key = ids::fresh().to_string();
-        let experiment: CreatedExperiment = client
-            .post_once("/v1/experiments", &body, &key)
-            .await
-            .with_context(|| file.display().to_string())?;
+        let experiment = submit(&client, file).await?;
         if !options.json {
             report::created(&experiment);
         }
@@ -91,6 +86,15 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+async fn submit(client: &Client, file: &Path) -> anyhow::Result<CreatedExperiment> {
+    let body = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let key = ids::fresh().to_string();
+    client
+        .post_once("/v1/experiments", &body, &key)
+        .await
+        .with_context(|| file.display().to_string())
 }
 
 /// Shows one bar per trial and one line per experiment until all have ended.
@@ -186,8 +190,7 @@ fn message(row: &ComparisonRow) -> String {
     };
     let speed = row
         .tokens_per_second
-        .map(|mean| format!(" {mean:.0} tokens/s"))
-        .unwrap_or_default();
+        .map_or_else(String::new, |mean| format!(" {mean:.0} tokens/s"));
     let approximately = if row.cost_estimated && !row.state.is_terminal() {
         "≥"
     } else {

@@ -15,7 +15,7 @@ pub(super) struct SecretOptions {
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
     /// Data directory of `serve --embedded`, where the key is kept.
-    #[arg(long = "secret-dir", default_value = ".bakeoff")]
+    #[arg(long = "data-dir", alias = "secret-dir", default_value = ".bakeoff")]
     dir: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl SecretOptions {
             (None, true) => parse(&std::fs::read_to_string(path)?),
             (None, false) => {
                 bail!(
-                    "set BAKEOFF_SECRET_KEY to the service's key, or name its data directory (--secret-dir)"
+                    "set BAKEOFF_SECRET_KEY to the service's key, or name its data directory (--data-dir)"
                 )
             }
         }

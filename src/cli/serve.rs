@@ -17,6 +17,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -234,16 +235,17 @@ async fn serve(
     tasks::spawn(&beside, &tracker, &stop);
     let listener = listen(options).await?;
     let limits = http::Limits::of_process();
-    let server = tokio::spawn(http::serve(
-        listener,
-        http::router(app),
-        limits,
-        stop.clone(),
-    ));
+    let serving = http::serve(listener, http::router(app), limits, stop.clone());
+    let server = tokio::spawn(serving);
     let outcome = tokio::select! {
         () = asked.cancelled() => Ok(()),
         error = migrated => Err(error),
     };
+    drain(server, &tracker, &stop).await;
+    outcome
+}
+
+async fn drain(server: JoinHandle<()>, tracker: &TaskTracker, stop: &CancellationToken) {
     tracing::info!("stopping");
     stop.cancel();
     tracker.close();
@@ -252,7 +254,6 @@ async fn serve(
         _ = async { (server.await, tracker.wait().await) } => {}
         () = real_sleep(DRAIN) => tracing::info!("drain timed out; open connections closed"),
     }
-    outcome
 }
 
 /// Wires up AWS and the database; starts nothing yet.

@@ -112,7 +112,7 @@ impl FromRequestParts<App> for Caller {
         // One answer for every kind of invalid key, so that it does not reveal which ids exist.
         let refused = || {
             Problem::unauthenticated(
-                "the key is malformed, unknown or expired; `bakeoff keys create` creates one on the host",
+                "the key is malformed, unknown, revoked or expired; `bakeoff keys create` creates one on the host",
             )
         };
         let (id, secret) = parse_key(text).ok_or_else(refused)?;

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use subtle::ConstantTimeEq;
 use utoipa::ToSchema;
 
-use super::extract::Raw;
+use super::extract::{Raw, text_of};
 use super::problem::{Problem, Problems};
 use crate::app::App;
 use crate::auth::secrets::events_key;
@@ -26,10 +26,7 @@ use crate::aws::sns::{Opened, SnsError};
 use crate::store::watch::Started;
 
 fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
-    let value = headers
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let value = text_of(headers, &header::AUTHORIZATION);
     let given = value.strip_prefix("Bearer ").unwrap_or(value).trim();
     let own = events_key(&app.settings.secret_key);
     if bool::from(given.as_bytes().ct_eq(own.as_bytes())) {

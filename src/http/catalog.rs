@@ -314,6 +314,30 @@ fn price_errors(new: &NewPrice, standard: &Standard) -> Vec<FieldError> {
     errors
 }
 
+impl NewPrice {
+    /// The price to store, after it has passed the checks.
+    fn into_price(self, instance_type: String, standard: &Standard) -> Price {
+        let reason = self.reason.map(|reason| format!("back-dated: {reason}"));
+        let note: Vec<String> = [Some(self.note), reason]
+            .into_iter()
+            .flatten()
+            .filter(|part| !part.is_empty())
+            .collect();
+        Price {
+            id: PriceId(ids::fresh()),
+            instance_type,
+            region: self.region,
+            usd_per_hour: self.usd_per_hour,
+            usd_per_hour_max: None,
+            effective_from: standard.effective_from,
+            source: self.source,
+            status: PriceStatus::Negotiated,
+            note: note.join("; "),
+            confirmed_at: Some(standard.now),
+        }
+    }
+}
+
 /// Set a negotiated rate
 ///
 /// Overrides the catalog price for this project from its effective date on. Earlier prices are
@@ -342,35 +366,16 @@ pub(super) async fn put_price(
         )
         .await?;
     let highest = price::highest_list_price(&known, &name, &new.region, effective_from);
-    let errors = price_errors(
-        &new,
-        &Standard {
-            now,
-            effective_from,
-            highest,
-        },
-    );
+    let standard = Standard {
+        now,
+        effective_from,
+        highest,
+    };
+    let errors = price_errors(&new, &standard);
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let reason = new.reason.map(|reason| format!("back-dated: {reason}"));
-    let note: Vec<String> = [Some(new.note), reason]
-        .into_iter()
-        .flatten()
-        .filter(|part| !part.is_empty())
-        .collect();
-    let price = Price {
-        id: PriceId(ids::fresh()),
-        instance_type: name,
-        region: new.region,
-        usd_per_hour: new.usd_per_hour,
-        usd_per_hour_max: None,
-        effective_from,
-        source: new.source,
-        status: PriceStatus::Negotiated,
-        note: note.join("; "),
-        confirmed_at: Some(now),
-    };
+    let price = new.into_price(name, &standard);
     app.store.insert_price(caller.project, &price, now).await?;
     Ok(Json(price.into()))
 }

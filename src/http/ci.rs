@@ -66,7 +66,7 @@ pub(super) async fn create_template(
     let loaded = intake::load(&app, caller.project, new.spec).await?;
     // Stored with its references filled in; a trigger sets the workload's code version.
     let spec = match aside(move || loaded.prepare()).await? {
-        Ok(prepared) => prepared.spec,
+        Ok(prepared) => prepared.resolved.into_spec(),
         Err(findings) => {
             let errors = findings.iter().map(|finding| {
                 let error = FieldError::from(finding);

@@ -19,6 +19,7 @@ use super::{heavy, page};
 use crate::api::comparison::{Comparison, ComparisonTable, Convergence};
 use crate::app::App;
 use crate::read::{self, Selection};
+use crate::store::runs::Run;
 
 /// Maximum number of experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;
@@ -257,9 +258,6 @@ async fn selected(
     only: Vec<TrialId>,
     runs: &[RunId],
 ) -> Result<Selection, Problem> {
-    let absent = |what: &str, id: &dyn std::fmt::Display| {
-        Problem::not_found(format!("there is no {what} {id} in this project"))
-    };
     let owners = app
         .store
         .experiments_of_trials(caller.project, &only)
@@ -276,19 +274,24 @@ async fn selected(
     {
         return Err(absent("experiment", missing));
     }
-    let found = app.store.runs_by_id(caller.project, runs).await?;
-    if let Some(missing) = runs
-        .iter()
-        .find(|id| found.iter().all(|run| run.id != **id))
-    {
-        return Err(absent("run", missing));
-    }
     Ok(Selection {
         experiments,
         only,
         whole,
-        runs: found,
+        runs: selected_runs(app, caller, runs).await?,
     })
+}
+
+async fn selected_runs(app: &App, caller: Caller, ids: &[RunId]) -> Result<Vec<Run>, Problem> {
+    let runs = app.store.runs_by_id(caller.project, ids).await?;
+    match ids.iter().find(|id| runs.iter().all(|run| run.id != **id)) {
+        Some(missing) => Err(absent("run", missing)),
+        None => Ok(runs),
+    }
+}
+
+fn absent(what: &str, id: &dyn std::fmt::Display) -> Problem {
+    Problem::not_found(format!("there is no {what} {id} in this project"))
 }
 
 #[cfg(test)]

@@ -22,15 +22,7 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
     }
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();
     let response = next.run(request).await;
-    let is_whole = response
-        .body()
-        .size_hint()
-        .exact()
-        .is_some_and(|size| size <= BODY_MAX);
-    if response.status() != StatusCode::OK
-        || !is_whole
-        || response.headers().contains_key(header::ETAG)
-    {
+    if !is_to_be_tagged(&response) {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -56,6 +48,13 @@ pub(super) async fn conditional(request: Request, next: Next) -> Response {
     Response::from_parts(parts, Body::from(bytes))
 }
 
+fn is_to_be_tagged(response: &Response) -> bool {
+    let size = response.body().size_hint().exact();
+    response.status() == StatusCode::OK
+        && size.is_some_and(|size| size <= BODY_MAX)
+        && !response.headers().contains_key(header::ETAG)
+}
+
 /// A weak tag: the content is the same, but not necessarily every byte.
 fn tag(body: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
@@ -79,9 +78,8 @@ fn tag(body: &[u8]) -> String {
 }
 
 fn matches(known: &HeaderValue, tag: &str) -> bool {
-    let text = known.to_str().unwrap_or_default();
-    text.split(',')
-        .any(|one| one.trim() == tag || one.trim() == "*")
+    let is_own = |one: &str| one.trim() == tag || one.trim() == "*";
+    known.to_str().is_ok_and(|text| text.split(',').any(is_own))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::experiments;
-use super::extract::{Id, Params};
+use super::extract::{Id, Params, text_of};
 use super::page;
 use super::problem::{Problem, Problems};
 use crate::api::events::EventView;
@@ -118,10 +118,7 @@ async fn answer(
     params: &EventParams,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let accept = text_of(headers, &header::ACCEPT);
     let resumed = headers
         .get("last-event-id")
         .and_then(|value| value.to_str().ok()?.parse().ok());

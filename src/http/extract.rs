@@ -6,6 +6,7 @@ use std::str::FromStr;
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
 use bakeoff_domain::finding::Finding;
 use serde::de::DeserializeOwned;
 use tower_http::timeout::TimeoutError;
@@ -103,11 +104,17 @@ fn parse_here<T: DeserializeOwned + ToSchema>(
 /// Query parameters; the type denies unknown fields, so that a typo never silently widens a list.
 pub(super) struct Params<T>(pub(super) T);
 
+/// A header's text; empty if it is absent or not text.
+pub(super) fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+    let value = headers.get(name);
+    value.and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let query = parts.uri.query().unwrap_or_default();
+        let query = parts.uri.query().unwrap_or("");
         if query.contains("%00") {
             return Err(Problem::bad_parameter(
                 "a parameter contains the NUL character",

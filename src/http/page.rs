@@ -16,7 +16,7 @@ pub(super) const PAGE_SIZE_MAX: u32 = 500;
 pub(super) fn size(asked: Option<u32>) -> Result<usize, Problem> {
     let size = asked.unwrap_or(PAGE_SIZE_DEFAULT);
     if (1..=PAGE_SIZE_MAX).contains(&size) {
-        return Ok(usize::try_from(size).unwrap_or_default());
+        return Ok(usize::try_from(size).unwrap_or(usize::MAX));
     }
     Err(parameter(
         "page_size",
@@ -50,10 +50,10 @@ pub(super) fn token(last: Uuid, filter: &str) -> String {
 
 pub(super) fn read_token(text: Option<&str>, filter: &str) -> Result<Option<Uuid>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    let bytes = URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
-    let id = bytes.get(..16).and_then(|id| Uuid::from_slice(id).ok());
-    match (id, bytes.get(16..)) {
-        (Some(id), Some(own)) if own == tag(filter) => Ok(Some(id)),
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok();
+    let halves = bytes.as_ref().and_then(|bytes| bytes.split_at_checked(16));
+    match halves.map(|(id, own)| (Uuid::from_slice(id), own)) {
+        Some((Ok(id), own)) if own == tag(filter) => Ok(Some(id)),
         _ => Err(parameter(
             "page_token",
             "malformed, or from a list with other filters",

@@ -83,30 +83,38 @@ pub(super) async fn lint(
         .collect();
     let tariffs = app.store.tariffs(caller.project, &region, &types).await?;
     let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
-    let view = aside(move || {
-        let (kind, findings) = document::check(&json, params.kind, &prices)?;
-        Some(LintView {
-            kind,
-            passed: findings
-                .iter()
-                .all(|finding| finding.severity < Severity::Refused),
-            fixed: params
-                .fix
-                .then(|| document::apply_fixes(&json, kind, &prices)),
-            findings: findings.into_iter().map(Into::into).collect(),
-        })
-    });
-    let view = view.await?.ok_or_else(|| {
-        let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-        page::parameter(
-            "kind",
-            format!(
-                "cannot tell what kind of document this is; name it: {}",
-                kinds.join(", ")
-            ),
-        )
-    })?;
-    heavy::json(view).await
+    let view = aside(move || linted(&json, &params, &prices)).await?;
+    heavy::json(view.ok_or_else(kind_is_unclear)?).await
+}
+
+/// `None` if the kind of the document is neither given nor recognisable.
+fn linted(
+    json: &serde_json::Value,
+    params: &LintParams,
+    prices: &[price::Price],
+) -> Option<LintView> {
+    let (kind, findings) = document::check(json, params.kind, prices)?;
+    Some(LintView {
+        kind,
+        passed: findings
+            .iter()
+            .all(|finding| finding.severity < Severity::Refused),
+        fixed: params
+            .fix
+            .then(|| document::apply_fixes(json, kind, prices)),
+        findings: findings.into_iter().map(Into::into).collect(),
+    })
+}
+
+fn kind_is_unclear() -> Problem {
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    page::parameter(
+        "kind",
+        format!(
+            "cannot tell what kind of document this is; name it: {}",
+            kinds.join(", ")
+        ),
+    )
 }
 
 /// List lint rules

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Editor, Pusher};
-use super::extract::{Id, Params, whole};
+use super::extract::{Id, Params, text_of, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format, Table};
@@ -197,10 +197,7 @@ async fn push(
 }
 
 fn is_csv(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let kind = text_of(headers, &header::CONTENT_TYPE);
     kind.starts_with("text/csv")
 }
 

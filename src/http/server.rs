@@ -307,8 +307,8 @@ pub(super) async fn answer_in_time(request: Request, next: Next) -> Response {
     let asked = request
         .uri()
         .query()
-        .unwrap_or_default()
-        .split('&')
+        .into_iter()
+        .flat_map(|query| query.split('&'))
         .find_map(|part| part.strip_prefix("wait_seconds="));
     let wait = asked
         .and_then(|text| text.parse::<u64>().ok())

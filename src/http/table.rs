@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::extract::text_of;
 use super::heavy::aside;
 use super::problem::Problem;
 
@@ -36,10 +37,7 @@ pub(super) enum Format {
 impl Format {
     /// The format requested with `?format=`, or else with the Accept header; JSON by default.
     pub(super) fn chosen(asked: Option<Self>, headers: &HeaderMap) -> Self {
-        let accepted = headers
-            .get(header::ACCEPT)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
+        let accepted = text_of(headers, &header::ACCEPT);
         let kinds = [Self::Csv, Self::Ndjson, Self::Parquet];
         let by_header = || {
             kinds

@@ -59,7 +59,7 @@ pub(super) async fn aws_usage(
     )]
     let per_job_hour = |count: i64| (job_hours > 0.0).then(|| count as f64 / job_hours);
     let metrics_requested: i64 = tallies.iter().map(|tally| tally.metrics).sum();
-    let metrics_usd = cost::metrics(u64::try_from(metrics_requested).unwrap_or_default(), None);
+    let metrics_usd = cost::metrics(metrics_requested.max(0).unsigned_abs(), None);
     let counted = tallies
         .iter()
         .filter(|tally| tally.operation != "ListObjectsV2");
@@ -105,7 +105,6 @@ pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Resp
     let text = app
         .metrics
         .as_ref()
-        .map(PrometheusHandle::render)
-        .unwrap_or_default();
+        .map_or_else(String::new, PrometheusHandle::render);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

@@ -111,11 +111,7 @@ async fn subjects(
     };
     let mut subjects = Vec::new();
     for experiment in &selection.experiments {
-        let sequence = experiment
-            .spec
-            .workload
-            .as_ref()
-            .map(|workload| f64::from(workload.model.sequence_length));
+        let sequence = f64::from(experiment.resolved.workload().model.sequence_length);
         for trial in selection.trials_of(experiment, &evidence.trials) {
             let batch = i64::try_from(trial.plan.global_batch)
                 .ok()
@@ -130,9 +126,7 @@ async fn subjects(
                     .iter()
                     .filter_map(|one| stretch(trial, one, now))
                     .collect(),
-                tokens_per_step: sequence
-                    .zip(batch)
-                    .map(|(sequence, batch)| sequence * real(batch)),
+                tokens_per_step: batch.map(|batch| sequence * real(batch)),
             });
         }
     }

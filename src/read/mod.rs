@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::measure::metric;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::recommend::{Outcome, Recommendation, Tokens, recommend};
 use chrono::{DateTime, Utc};
@@ -68,6 +69,18 @@ async fn load(
     })
 }
 
+/// Loads the evidence of several experiments, all of one project.
+async fn load_all(store: &Store, experiments: &[Experiment]) -> Result<Evidence, StoreError> {
+    let Some(first) = experiments.first() else {
+        return Ok(Evidence::default());
+    };
+    let ids: Vec<Uuid> = experiments
+        .iter()
+        .map(|experiment| experiment.id.0)
+        .collect();
+    load(store, first.project_id, &ids).await
+}
+
 fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
     let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
     for attempt in attempts {
@@ -118,7 +131,7 @@ pub async fn comparison(
         budget_usd: experiment.budget_usd,
         reserved_usd: experiment.reserved_usd,
         settled_usd: experiment.settled_usd,
-        expectations: rows::expectations(&experiment.spec.expectations, &rows),
+        expectations: rows::expectations(&experiment.resolved.spec().expectations, &rows),
         rows,
         as_of: now,
     })
@@ -155,21 +168,16 @@ pub async fn comparison_of(
     now: DateTime<Utc>,
 ) -> Result<ComparisonTable, StoreError> {
     let (mut table, mut views) = (Vec::new(), Vec::new());
-    let ids: Vec<Uuid> = selection
-        .experiments
-        .iter()
-        .map(|experiment| experiment.id.0)
-        .collect();
-    let evidence = match selection.experiments.first() {
-        Some(first) => load(store, first.project_id, &ids).await?,
-        None => Evidence::default(),
-    };
+    let evidence = load_all(store, &selection.experiments).await?;
     for experiment in &selection.experiments {
         let own = selection.trials_of(experiment, &evidence.trials);
         let rows: Vec<ComparisonRow> = own
             .map(|trial| rows::of_trial(&evidence, experiment, trial, now))
             .collect();
-        views.extend(rows::expectations(&experiment.spec.expectations, &rows));
+        views.extend(rows::expectations(
+            &experiment.resolved.spec().expectations,
+            &rows,
+        ));
         table.extend(rows);
     }
     let subjects: Vec<Uuid> = selection.runs.iter().map(|run| run.id.0).collect();
@@ -233,16 +241,12 @@ fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> 
         .iter()
         .map(|trial| outcome(evidence, trial, now))
         .collect();
-    let tokens =
-        experiment
-            .spec
-            .workload
-            .as_ref()
-            .map_or(Tokens { trial: 0, total: 0 }, |workload| Tokens {
-                trial: workload.trial_tokens,
-                total: workload.total_tokens,
-            });
-    recommend(&outcomes, &experiment.spec.objective, tokens)
+    let workload = experiment.resolved.workload();
+    let tokens = Tokens {
+        trial: workload.trial_tokens,
+        total: workload.total_tokens,
+    };
+    recommend(&outcomes, &experiment.resolved.spec().objective, tokens)
 }
 
 fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
@@ -280,7 +284,7 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
             .cloned(),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
-        wall_seconds: u64::try_from(wall).unwrap_or_default(),
+        wall_seconds: wall.max(0).unsigned_abs(),
     }
 }
 
@@ -296,7 +300,7 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         settled_usd: experiment.settled_usd,
         paused_reason: experiment.paused_reason,
         findings: experiment.findings.into_iter().map(Into::into).collect(),
-        spec: experiment.spec,
+        spec: experiment.resolved.into_spec(),
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
     }
@@ -340,22 +344,25 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
     }
 }
 
+/// The cost of the work that an interruption would undo now; `None` unless on spot and training.
+fn at_risk_usd(trial: &ShownTrial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Usd> {
+    let is_at_risk = trial.is_spot
+        && !attempt.phase.is_over()
+        && attempt.secondary_status.as_deref() == Some("Training");
+    let since = attempt.training_since.filter(|_| is_at_risk)?;
+    let at_risk = spot::at_risk(
+        since,
+        attempt.checkpoint_at,
+        trial.checkpoint_seconds,
+        trial.instance_count,
+        attempt.usd_per_hour,
+        now,
+    );
+    Some(at_risk.usd)
+}
+
 fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
     let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
-    let is_at_risk = trial.is_spot
-        && !attempt.state.is_terminal()
-        && attempt.secondary_status.as_deref() == Some("Training");
-    let at_risk = attempt.training_since.filter(|_| is_at_risk).map(|since| {
-        spot::at_risk(
-            since,
-            attempt.checkpoint_at,
-            trial.checkpoint_seconds,
-            trial.instance_count,
-            attempt.usd_per_hour,
-            now,
-        )
-        .usd
-    });
     let saved = seconds(attempt.training_seconds)
         .zip(seconds(attempt.billable_seconds))
         .filter(|_| trial.is_spot);
@@ -366,11 +373,11 @@ fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> Att
             .collect(),
         savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
         checkpoint_at: attempt.checkpoint_at,
-        at_risk_usd: at_risk,
+        at_risk_usd: at_risk_usd(trial, &attempt, now),
         id: attempt.id,
         number: attempt.number,
         job_name: attempt.job_name,
-        state: attempt.state,
+        state: attempt.phase.state(),
         job_status: attempt.job_status,
         secondary_status: attempt.secondary_status,
         failure_reason: attempt.failure_reason,

@@ -5,13 +5,14 @@ use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::lifecycle::spot;
-use bakeoff_domain::lifecycle::state::{AttemptState, RunState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptEnd, AttemptPhase, RunState, TrialState};
 use bakeoff_domain::measure::eta::{self, NoEta};
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::bill::{self, Agreed, Usage};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::seconds_between;
 use bakeoff_domain::spec::expectation::Expectation;
+use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{PurchaseOption, WorkloadSpec};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
@@ -76,17 +77,32 @@ struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     /// The shape of a plan, without its cost.
-    fn of_plan(plan: &TrialPlan, workload: Option<&'a WorkloadSpec>) -> Self {
+    fn of_plan(plan: &TrialPlan, workload: &'a WorkloadSpec) -> Self {
         let instance = catalog::find(&plan.instance_type);
         Self {
-            model: workload.map(|workload| &workload.model),
+            model: Some(&workload.model),
             global_batch: Some(plan.global_batch).filter(|batch| *batch > 0),
             accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
             peak_tflops: instance.and_then(InstanceType::peak_tflops),
-            epoch_tokens: workload.and_then(|workload| workload.epoch_tokens),
+            epoch_tokens: workload.epoch_tokens,
             planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
             usd_per_hour: None,
             billed_share: None,
+        }
+    }
+
+    fn of_run(spec: &'a RunSpec) -> Self {
+        Self {
+            model: spec.model.as_ref(),
+            global_batch: spec.global_batch,
+            accelerators: spec.accelerator_count,
+            peak_tflops: spec.peak_tflops(),
+            epoch_tokens: spec.epoch_tokens,
+            planned_steps: spec
+                .planned_steps
+                .and_then(|steps| i64::try_from(steps).ok()),
+            usd_per_hour: spec.usd_per_hour,
+            billed_share: Some(1.0),
         }
     }
 }
@@ -215,11 +231,10 @@ pub(super) fn of_trial(
     let price = price.as_ref();
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
     let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
-    let workload = experiment.spec.workload.as_ref();
-    let trial_tokens = workload.map_or(0, |one| one.trial_tokens);
+    let workload = experiment.resolved.workload();
     let shape = Shape {
         usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
-        billed_share: billed_share(trial, speed, trial_tokens, billable_seconds),
+        billed_share: billed_share(trial, speed, workload.trial_tokens, billable_seconds),
         ..Shape::of_plan(plan, workload)
     };
     let is_over = trial.state.is_terminal();
@@ -289,18 +304,7 @@ fn costs(
 
 pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
     let spec = &run.spec;
-    let shape = Shape {
-        model: spec.model.as_ref(),
-        global_batch: spec.global_batch,
-        accelerators: spec.accelerator_count,
-        peak_tflops: spec.peak_tflops(),
-        epoch_tokens: spec.epoch_tokens,
-        planned_steps: spec
-            .planned_steps
-            .and_then(|steps| i64::try_from(steps).ok()),
-        usd_per_hour: spec.usd_per_hour,
-        billed_share: Some(1.0),
-    };
+    let shape = Shape::of_run(spec);
     let is_over = run.state != RunState::Running;
     // Only reports are known about an external run: its time is from its start to its end, or to
     // the last point.
@@ -383,7 +387,7 @@ struct Shares {
     downloading: f64,
     training: f64,
     uploading: f64,
-    /// Attempts that did not complete, in all their phases.
+    /// Attempts that failed, in all their phases.
     wasted: f64,
 }
 
@@ -410,7 +414,7 @@ fn shares(attempts: &[Attempt]) -> Option<Shares> {
         let Some(share) = billed(attempt).map(|billed| real(billed) / real(total)) else {
             continue;
         };
-        if attempt.state == AttemptState::Failed {
+        if has_failed(attempt) {
             sum.wasted += share;
             continue;
         }
@@ -463,11 +467,13 @@ fn billed(
         .sum()
 }
 
-/// The cost of attempts that did not complete.
+fn has_failed(attempt: &Attempt) -> bool {
+    attempt.phase == AttemptPhase::Over(AttemptEnd::Failed)
+}
+
+/// The cost of attempts that failed.
 fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
-    let lost = attempts
-        .iter()
-        .filter(|attempt| attempt.state == AttemptState::Failed);
+    let lost = attempts.iter().filter(|attempt| has_failed(attempt));
     let cost = lost.filter_map(|attempt| {
         let seconds = u64::try_from(attempt.billable_seconds?).ok()?;
         Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
@@ -487,7 +493,7 @@ fn so_far(
 ) -> Usd {
     let running = attempts
         .iter()
-        .filter(|attempt| !attempt.state.is_terminal() && !settled.contains(&attempt.id));
+        .filter(|attempt| !attempt.phase.is_over() && !settled.contains(&attempt.id));
     let cost = running.filter_map(|attempt| {
         let from = attempt.started_at?;
         let is_running = attempt.job_status.as_deref() == Some("InProgress");

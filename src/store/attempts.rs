@@ -6,7 +6,7 @@
 mod looks;
 
 use bakeoff_domain::ids::AttemptId;
-use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::WorstCase;
@@ -54,17 +54,31 @@ pub(super) enum Lease {
 pub struct Due<'a> {
     at: DateTime<Utc>,
     reason: Option<&'a str>,
+    /// It still waits for what it waited for.
+    keeps_reason: bool,
 }
 
 impl<'a> Due<'a> {
     pub fn at(at: DateTime<Utc>) -> Self {
-        Self { at, reason: None }
+        Self {
+            at,
+            reason: None,
+            keeps_reason: false,
+        }
+    }
+
+    /// It waits on, for the same reason.
+    pub fn still(at: DateTime<Utc>) -> Self {
+        Self {
+            keeps_reason: true,
+            ..Self::at(at)
+        }
     }
 
     pub fn because(at: DateTime<Utc>, reason: &'a str) -> Self {
         Self {
-            at,
             reason: Some(reason),
+            ..Self::at(at)
         }
     }
 }
@@ -81,7 +95,7 @@ pub(super) async fn fenced(
 ) -> Result<bool, StoreError> {
     let changed = sqlx::query!(
         r#"UPDATE trials
-           SET state = $3, reason = $5,
+           SET state = $3, reason = CASE WHEN $10 THEN reason ELSE $5 END,
                due_at = CASE WHEN stop_requested_at IS NOT NULL AND NOT $9 THEN $7::timestamptz ELSE $4::timestamptz END,
                ended_at = CASE WHEN $6 THEN $7::timestamptz END,
                lease_owner = CASE WHEN $8 THEN lease_owner END,
@@ -96,6 +110,7 @@ pub(super) async fn fenced(
         now,
         lease == Lease::Keep,
         trial.stop_requested,
+        due.keeps_reason,
     )
     .execute(tx)
     .await?;
@@ -105,15 +120,12 @@ pub(super) async fn fenced(
 /// The trial's state while its attempt is living. Derived from the attempt, not from the state at
 /// the claim: the same claim may have planned the attempt.
 fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
-    match attempt.state {
+    match attempt.phase {
         _ if trial.stop_requested => TrialState::Stopping,
-        AttemptState::Running => TrialState::Running,
-        AttemptState::Planned
-        | AttemptState::Quarantined
-        | AttemptState::Completed
-        | AttemptState::Failed
-        | AttemptState::Stopped
-        | AttemptState::NeverCreated => TrialState::Submitting,
+        AttemptPhase::Running => TrialState::Running,
+        AttemptPhase::Planned | AttemptPhase::Quarantined { .. } | AttemptPhase::Over(_) => {
+            TrialState::Submitting
+        }
     }
 }
 

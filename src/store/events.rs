@@ -69,18 +69,7 @@ pub(crate) async fn insert_all(
     if events.is_empty() {
         return Ok(());
     }
-    let mut experiments: Vec<String> = events
-        .iter()
-        .map(|event| event.experiment_id.to_string())
-        .collect();
-    experiments.sort_unstable();
-    experiments.dedup();
-    sqlx::query!(
-        "SELECT pg_advisory_xact_lock(hashtextextended(id, 1)) FROM (SELECT id FROM UNNEST($1::text[]) AS e(id) ORDER BY 1) e",
-        &experiments,
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+    lock_experiments(tx, events).await?;
     sqlx::query!(
         r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
            SELECT project_id, experiment_id, trial_id, kind, severity, message, $7
@@ -95,6 +84,24 @@ pub(crate) async fn insert_all(
         now,
     )
     .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Takes the locks of the events' experiments, in order: they are held until the end of the
+/// transaction.
+async fn lock_experiments(tx: &mut PgConnection, events: &[NewEvent]) -> Result<(), StoreError> {
+    let mut experiments: Vec<String> = events
+        .iter()
+        .map(|event| event.experiment_id.to_string())
+        .collect();
+    experiments.sort_unstable();
+    experiments.dedup();
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended(id, 1)) FROM (SELECT id FROM UNNEST($1::text[]) AS e(id) ORDER BY 1) e",
+        &experiments,
+    )
+    .fetch_all(tx)
     .await?;
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Experiments: written together with their trials in one transaction, listed by keyset, cancelled,
 //! concluded.
 
-use bakeoff_domain::finding::Finding;
+use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::recommend::Recommendation;
-use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -26,7 +26,7 @@ pub struct Experiment {
     pub project_id: ProjectId,
     pub name: String,
     pub workload_id: WorkloadId,
-    pub spec: ExperimentSpec,
+    pub resolved: ResolvedExperiment,
     pub findings: Vec<Finding>,
     pub state: ExperimentState,
     pub budget_usd: Usd,
@@ -43,7 +43,7 @@ pub struct NewExperiment<'a> {
     pub id: ExperimentId,
     pub project_id: ProjectId,
     pub fresh_workload_id: Uuid,
-    pub spec: &'a ExperimentSpec,
+    pub resolved: &'a ResolvedExperiment,
     pub findings: &'a [Finding],
     pub trials: &'a [(TrialId, TrialPlan)],
 }
@@ -73,7 +73,7 @@ impl TryFrom<Row> for Experiment {
             project_id: ProjectId(row.project_id),
             name: row.name,
             workload_id: WorkloadId(row.workload_id),
-            spec: stored::read_text(&row.spec, "experiments", row.id, "spec")?,
+            resolved: read_resolved(&row.spec, row.id)?,
             findings: stored::read_text(&row.findings, "experiments", row.id, "findings")?,
             state: ExperimentState::parse(&row.state)
                 .ok_or_else(|| StoreError::corrupt("experiments", row.id, "state"))?,
@@ -85,6 +85,12 @@ impl TryFrom<Row> for Experiment {
             ended_at: row.ended_at,
         })
     }
+}
+
+/// The spec of an accepted experiment, from its row.
+pub(super) fn read_resolved(text: &str, id: Uuid) -> Result<ResolvedExperiment, StoreError> {
+    let spec: ExperimentSpec = stored::read_text(text, "experiments", id, "spec")?;
+    ResolvedExperiment::of(spec).ok_or_else(|| StoreError::corrupt("experiments", id, "spec"))
 }
 
 /// Filter for lists of experiments.
@@ -102,9 +108,8 @@ pub(crate) async fn insert(
     new: &NewExperiment<'_>,
     now: DateTime<Utc>,
 ) -> Result<WorkloadId, StoreError> {
-    let Some(workload) = &new.spec.workload else {
-        return Err(StoreError::corrupt("experiments", new.id, "spec"));
-    };
+    let spec = new.resolved.spec();
+    let workload = new.resolved.workload();
     let workload_id = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now)
         .await?
         .id;
@@ -113,13 +118,13 @@ pub(crate) async fn insert(
            VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"#,
         new.id.0,
         new.project_id.0,
-        new.spec.name,
+        spec.name,
         workload_id.0,
-        stored::write(new.spec)?,
+        stored::write(spec)?,
         stored::write(&new.findings.to_vec())?,
-        new.spec.budget_usd.0,
+        spec.budget_usd.0,
         now,
-        new.spec.region,
+        spec.region,
     )
     .execute(&mut *tx)
     .await?;
@@ -135,12 +140,24 @@ pub(crate) async fn insert(
         severity: "info",
         message: format!(
             "{}: {} trials, {refused} refused",
-            new.spec.name,
+            spec.name,
             new.trials.len()
         ),
     };
     events::insert(tx, &event, now).await?;
     Ok(workload_id)
+}
+
+/// Why a plan was refused.
+fn refusal(plan: &TrialPlan) -> String {
+    let refusals = plan
+        .findings
+        .iter()
+        .filter(|finding| finding.severity >= Severity::Refused);
+    refusals
+        .map(|finding| finding.message.as_str())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 async fn insert_trial(
@@ -151,15 +168,8 @@ async fn insert_trial(
     plan: &TrialPlan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let refusals = plan
-        .findings
-        .iter()
-        .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused);
-    let reason = refusals
-        .map(|finding| finding.message.as_str())
-        .collect::<Vec<_>>()
-        .join("; ");
     let columns = PlanColumns::of(plan)?;
+    let spec = new.resolved.spec();
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
@@ -181,13 +191,13 @@ async fn insert_trial(
         plan.worst_case.map(|worst| worst.metrics_usd.0),
         plan.price.as_ref().map(|price| price.id.0),
         if plan.refused { "refused" } else { "queued" },
-        plan.refused.then_some(reason),
+        plan.refused.then(|| refusal(plan)),
         now,
         plan.refused.then_some(now),
-        new.spec.priority,
+        spec.priority,
         plan.request.as_ref().and_then(pool::match_key),
-        new.spec.deadline(now),
-        new.spec.region,
+        spec.deadline(now),
+        spec.region,
         columns.is_price_estimated,
         columns.volume_gb,
         columns.keep_alive_seconds,

@@ -40,6 +40,18 @@ pub struct NewKey<'a> {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
+/// A key as it is listed.
+#[derive(Debug)]
+pub struct ListedKey {
+    pub id: ApiKeyId,
+    pub project: String,
+    pub name: String,
+    pub role: String,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: Option<DateTime<Utc>>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
 impl Store {
     /// Finds the project of that name, or creates it.
     pub async fn ensure_project(
@@ -133,6 +145,43 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(())
+    }
+
+    /// All keys by project, oldest first.
+    pub async fn keys(&self) -> Result<Vec<ListedKey>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT k.id, p.name AS project, k.name, k.role, k.created_at, k.expires_at, k.revoked_at
+               FROM api_keys k JOIN projects p ON p.id = k.project_id ORDER BY p.name, k.created_at, k.id"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let keys = rows.into_iter().map(|row| ListedKey {
+            id: ApiKeyId(row.id),
+            project: row.project,
+            name: row.name,
+            role: row.role,
+            created_at: row.created_at,
+            expires_at: row.expires_at,
+            revoked_at: row.revoked_at,
+        });
+        Ok(keys.collect())
+    }
+
+    /// Revokes a key; returns since when it is revoked, or `None` if there is no such key.
+    pub async fn revoke_key(
+        &self,
+        id: ApiKeyId,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let revoked_at = sqlx::query_scalar!(
+            r#"UPDATE api_keys SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1
+               RETURNING revoked_at AS "revoked_at!""#,
+            id.0,
+            now,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(revoked_at)
     }
 
     /// A key that is neither revoked nor expired (in real time), cached for up to one second: a

@@ -2,18 +2,18 @@
 //! [`crate::read::figures`].
 
 use bakeoff_domain::ids::ProjectId;
-use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::ResolvedExperiment;
 use uuid::Uuid;
 
-use crate::store::stored;
+use crate::store::experiments::read_resolved;
 use crate::store::{Store, StoreError};
 
-/// A completed trial with the spec of its experiment.
+/// A completed trial with its experiment.
 #[derive(Debug)]
 pub struct Measured {
     pub trial_id: Uuid,
     pub candidate: String,
-    pub spec: ExperimentSpec,
+    pub experiment: ResolvedExperiment,
 }
 
 /// Limits on how far back to look: enough, because these trials only adjust the fitted model.
@@ -55,11 +55,10 @@ impl Store {
             else {
                 continue;
             };
-            let spec = stored::read_text(&experiment.spec, "experiments", experiment.id, "spec")?;
             all.push(Measured {
                 trial_id: trial.id,
                 candidate: trial.candidate,
-                spec,
+                experiment: read_resolved(&experiment.spec, experiment.id)?,
             });
         }
         Ok(all)

@@ -200,9 +200,13 @@ pub(super) async fn settle(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let rate = sqlx::query!(
-        r#"SELECT id, usd FROM prices WHERE component = 'cloudwatch' AND instance_type IS NULL AND effective_from <= $1
+        r#"SELECT id, usd FROM prices
+           WHERE component = 'cloudwatch' AND instance_type IS NULL AND effective_from <= $1
+             AND region IN ((SELECT region FROM trials WHERE id = $2), '*') AND (project_id IS NULL OR project_id = $3)
            ORDER BY confirmed_at DESC, effective_from DESC LIMIT 1"#,
         now,
+        account.trial_id.0,
+        account.project_id.0,
     )
     .fetch_optional(&mut *tx)
     .await?;

@@ -314,7 +314,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         if let (Some(owner), Some(settled)) = (&orphan.owner, settled) {
-            let booked = u64::try_from(settled.billed_seconds).unwrap_or_default();
+            let booked = settled.billed_seconds.max(0).unsigned_abs();
             let beyond = Billing {
                 seconds: billing.seconds.saturating_sub(booked),
                 ..billing

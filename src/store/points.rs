@@ -10,7 +10,7 @@ use sqlx::{PgPool, Postgres};
 
 use crate::store::compaction::{self, Chunk};
 use crate::store::series::Series;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, error};
 
 /// Signature, flags and extension length.
 const HEADER: usize = 19;
@@ -89,7 +89,7 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
         is_whole: false,
     };
     let mut stream = reading.connection.copy_out_raw(&statement).await?;
-    let points = usize::try_from(series.points).unwrap_or_default();
+    let points: usize = error::count(series.points, "series", series.id, "points")?;
     let mut sent = Vec::with_capacity(HEADER + points * ROW + TRAILER);
     let mut turn_ends = TURN;
     while let Some(chunk) = stream.try_next().await? {
@@ -107,11 +107,12 @@ async fn copy(pool: &PgPool, series: &Series) -> Result<Vec<u8>, StoreError> {
 
 /// The rows between header and trailer.
 fn rows(sent: &[u8]) -> &[u8] {
-    sent.get(HEADER..sent.len().saturating_sub(TRAILER))
-        .unwrap_or_default()
+    let body = sent.len().saturating_sub(HEADER + TRAILER);
+    sent.get(HEADER..HEADER + body).unwrap_or(&[])
 }
 
-/// Decodes rows into points, in order; `None` when a row does not match Postgres's format.
+/// Decodes rows into points, in order; `None` when a row does not match Postgres's format, or its
+/// time lies beyond all dates.
 fn columns(rows: &[u8]) -> Option<Columns> {
     let (rows, rest) = rows.as_chunks::<ROW>();
     let mut points = rows
@@ -123,7 +124,10 @@ fn columns(rows: &[u8]) -> Option<Columns> {
     // Postgres would sort on disk as long as it has no statistics on a new month.
     points.sort_by_key(|(at, step, _)| (*at, *step));
     Some(Columns {
-        at: points.iter().map(|(at, _, _)| moment(*at)).collect(),
+        at: points
+            .iter()
+            .map(|(at, _, _)| moment(*at))
+            .collect::<Option<_>>()?,
         step: points.iter().map(|(_, step, _)| *step).collect(),
         value: points.iter().map(|(_, _, value)| *value).collect(),
     })
@@ -145,8 +149,8 @@ impl Drop for Reading {
     }
 }
 
-fn moment(micros: i64) -> DateTime<Utc> {
-    DateTime::from_timestamp_micros(micros.saturating_add(EPOCH_MICROS)).unwrap_or_default()
+fn moment(micros: i64) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_micros(micros.checked_add(EPOCH_MICROS)?)
 }
 
 /// Decodes one row of three fixed-size fields, none of them null.

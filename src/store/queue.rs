@@ -53,17 +53,7 @@ impl Store {
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
     ) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let is_held = sqlx::query_scalar!(
-            r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#
-        );
-        if is_held.fetch_one(&mut *tx).await? {
-            return Ok(Vec::new());
-        }
-        let is_ours = sqlx::query_scalar!(
-            r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#,
-            ADMISSION_LOCK
-        );
-        if !is_ours.fetch_one(&mut *tx).await? {
+        if !may_admit(&mut tx).await? {
             return Ok(Vec::new());
         }
         let waiting = waiting(&mut tx, now).await?;
@@ -165,6 +155,21 @@ impl Store {
     }
 }
 
+/// Locks out other admissions until the transaction ends. False while another replica is admitting,
+/// and while a sweep must come first.
+async fn may_admit(tx: &mut PgConnection) -> Result<bool, StoreError> {
+    let is_held =
+        sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#);
+    if is_held.fetch_one(&mut *tx).await? {
+        return Ok(false);
+    }
+    let is_ours = sqlx::query_scalar!(
+        r#"SELECT pg_try_advisory_xact_lock($1) AS "ours!""#,
+        ADMISSION_LOCK
+    );
+    Ok(is_ours.fetch_one(tx).await?)
+}
+
 /// The heads of every project's queue in every quota pool, and all trials that match an idle warm
 /// pool.
 async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waiting>, StoreError> {
@@ -208,24 +213,9 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
 async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
     let mut capacity = Capacity {
         creates,
+        quota_pools: unused_quotas(tx).await?,
         ..Capacity::default()
     };
-    let quotas = sqlx::query!(
-        r#"SELECT instance_type, usage, CASE WHEN NOT is_doubted THEN instances END AS instances, held_until,
-                  refused_at IS NOT NULL AS "is_doubtful!"
-           FROM quotas WHERE usage <> 'warm_pool'"#
-    );
-    for row in quotas.fetch_all(&mut *tx).await? {
-        let state = QuotaPoolState {
-            quota: row.instances.map(|most| count(most.into())),
-            in_use: 0,
-            held_until: row.held_until,
-            is_doubtful: row.is_doubtful,
-        };
-        capacity
-            .quota_pools
-            .insert(quota_pool(row.instance_type, &row.usage), state);
-    }
     let alive = sqlx::query!(
         r#"SELECT instance_type, purchase_option, project_id, sum(instance_count) AS "instances!", count(*) AS "trials!"
            FROM trials WHERE state IN ('submitting', 'running', 'stopping')
@@ -264,6 +254,31 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
     }
     limits(tx, &mut capacity.projects).await?;
     Ok(capacity)
+}
+
+/// The known quota pools, with none of their instances counted as in use yet.
+async fn unused_quotas(
+    tx: &mut PgConnection,
+) -> Result<BTreeMap<QuotaPool, QuotaPoolState>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT instance_type, usage, CASE WHEN NOT is_doubted THEN instances END AS instances, held_until,
+                  refused_at IS NOT NULL AS "is_doubtful!"
+           FROM quotas WHERE usage <> 'warm_pool'"#
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let state = QuotaPoolState {
+                quota: row.instances.map(|most| count(most.into())),
+                in_use: 0,
+                held_until: row.held_until,
+                is_doubtful: row.is_doubtful,
+            };
+            (quota_pool(row.instance_type, &row.usage), state)
+        })
+        .collect())
 }
 
 async fn limits(

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use self::write::write;
 use crate::store::stored;
-use crate::store::{Store, StoreError, retried};
+use crate::store::{Store, StoreError, error, retried};
 
 /// Maximum number of series ids cached by a process; beyond it, the cache is cleared.
 const REMEMBERED_MAX: usize = 200_000;
@@ -267,12 +267,11 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
+        rows.into_iter()
             .map(|row| {
                 let bucket = Bucket {
                     start_at: row.start_at,
-                    points: u32::try_from(row.points).unwrap_or_default(),
+                    points: error::count(row.points, "rollups", row.series_id, "points")?,
                     mean: row.sum / f64::from(row.points.max(1)),
                     min: row.min,
                     max: row.max,
@@ -280,9 +279,9 @@ impl Store {
                     last_step: (row.last_step >= 0).then_some(row.last_step),
                     last: row.last,
                 };
-                (row.series_id, bucket)
+                Ok((row.series_id, bucket))
             })
-            .collect())
+            .collect()
     }
 
     /// Series without recent writes whose steady figures are still to be computed and stored for
@@ -379,8 +378,8 @@ impl Store {
         }
         let mut found = BTreeSet::new();
         for row in rows {
-            let place = usize::try_from(row.ordinal - 1).unwrap_or_default();
-            if let Some(one) = named.get(place) {
+            let place = usize::try_from(row.ordinal - 1).ok();
+            if let Some((place, one)) = place.and_then(|place| Some((place, named.get(place)?))) {
                 memory
                     .ids
                     .insert((one.subject, source, one.name.clone()), row.id);

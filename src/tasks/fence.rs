@@ -109,6 +109,37 @@ struct Seen {
     decision: FenceDecision,
 }
 
+/// The object cannot be read, or is not this installation's fence; the log says which.
+struct Unreadable;
+
+/// Reads the object; `None` if there is none yet.
+async fn read_object(app: &App, uri: &str) -> Result<Option<Object>, Unreadable> {
+    let body = match app.aws.get_object(uri).await {
+        Ok(Some(body)) => body,
+        Ok(None) => return Ok(None),
+        Err(error) => {
+            tracing::warn!(%error, fence = uri, "reading the fence failed; its last state counts for two minutes");
+            return Err(Unreadable);
+        }
+    };
+    match serde_json::from_slice::<Object>(&body) {
+        Ok(object) if object.installation == app.settings.installation => Ok(Some(object)),
+        Ok(object) => {
+            tracing::error!(
+                fence = uri,
+                installation = object.installation,
+                "the fence belongs to another installation, and each needs its own object. This one acts on nothing \
+                 until it has one (`bakeoff migrate --forget-fence`, then `--fence`)"
+            );
+            Err(Unreadable)
+        }
+        Err(error) => {
+            tracing::error!(%error, fence = uri, "the object is not a Bakeoff fence");
+            Err(Unreadable)
+        }
+    }
+}
+
 /// Compares the object with the database; `None` if the object cannot be read.
 async fn look(
     app: &App,
@@ -118,28 +149,8 @@ async fn look(
 ) -> Result<Option<Seen>, StoreError> {
     let mut seen = None;
     for _ in 0..READS {
-        let found = match app.aws.get_object(uri).await {
-            Ok(None) => None,
-            Ok(Some(body)) => match serde_json::from_slice::<Object>(&body) {
-                Ok(object) if object.installation == app.settings.installation => Some(object),
-                Ok(object) => {
-                    tracing::error!(
-                        fence = uri,
-                        installation = object.installation,
-                        "the fence belongs to another installation, and each needs its own object. This one acts on \
-                         nothing until it has one (`bakeoff migrate --forget-fence`, then `--fence`)"
-                    );
-                    return Ok(None);
-                }
-                Err(error) => {
-                    tracing::error!(%error, fence = uri, "the object is not a Bakeoff fence");
-                    return Ok(None);
-                }
-            },
-            Err(error) => {
-                tracing::warn!(%error, fence = uri, "reading the fence failed; its last state counts for two minutes");
-                return Ok(None);
-            }
+        let Ok(found) = read_object(app, uri).await else {
+            return Ok(None);
         };
         let (mut facts, database) = app.store.fence().await?;
         let written = found.as_ref().and_then(|object| object.database.as_deref());

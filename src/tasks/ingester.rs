@@ -244,7 +244,9 @@ async fn ask(
         let all = attempts.iter().zip(&counts);
         all.map(|(attempt, count)| Requested {
             attempt: attempt.account.attempt_id,
-            metrics: i64::try_from(*count).unwrap_or_default() * times,
+            metrics: i64::try_from(*count)
+                .unwrap_or(i64::MAX)
+                .saturating_mul(times),
         })
         .collect()
     };
@@ -338,12 +340,7 @@ async fn keep_final(app: &App, due: &MetricsDue, now: DateTime<Utc>) -> Result<(
     }
     let mut samples = Samples::default();
     for (place, last) in due.final_metrics.iter().enumerate() {
-        let metric = due.metrics.iter().find(|metric| metric.name == last.name);
-        samples.named.push(Named {
-            subject: Subject::Trial(due.account.trial_id),
-            name: last.name.clone(),
-            metric: metric.and_then(|metric| metric.meaning.standard()),
-        });
+        samples.named.push(series_of_trial(due, &last.name));
         samples.points.push(Point {
             name: place,
             step: None,
@@ -432,6 +429,16 @@ fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>
     }
 }
 
+/// The trial's series of a reported name, with the meaning that its workload gives to the name.
+fn series_of_trial(due: &MetricsDue, name: &str) -> Named {
+    let metric = due.metrics.iter().find(|metric| metric.name == name);
+    Named {
+        subject: Subject::Trial(due.account.trial_id),
+        name: name.to_owned(),
+        metric: metric.and_then(|metric| metric.meaning.standard()),
+    }
+}
+
 /// Normalises host metrics to shares of one device and averages hosts; the script's own metrics
 /// stay as they are.
 fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Samples {
@@ -455,22 +462,9 @@ fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> 
             *entry = (entry.0 + share, entry.1 + 1);
         }
     }
-    let meaning = |name: &str| {
-        attempt
-            .metrics
-            .iter()
-            .find(|metric| metric.name == name)?
-            .meaning
-            .standard()
-    };
     let mut samples = Samples::default();
     for (place, (name, values)) in sums.into_iter().enumerate() {
-        let subject = Subject::Trial(attempt.account.trial_id);
-        samples.named.push(Named {
-            subject,
-            name: name.to_owned(),
-            metric: meaning(name),
-        });
+        samples.named.push(series_of_trial(attempt, name));
         let point = |(at, (sum, count))| Point {
             name: place,
             step: None,

@@ -151,24 +151,24 @@ fn reason(
             due_to.push(change.price_id);
         }
     }
-    let attempts = effect.attempts.len();
-    match effect.usd.cmp(&Usd::ZERO) {
-        Ordering::Equal => {}
-        Ordering::Greater => said.push(format!(
-            "Usage since then by {attempts} attempts is billed {} more.",
-            effect.usd
-        )),
-        Ordering::Less => {
-            said.push(format!(
-                "Usage since then by {attempts} attempts is billed {} less.",
-                Usd::ZERO - effect.usd
-            ));
-        }
-    }
+    said.extend(billing(effect));
     if let Some(revision) = decided.filter(|_| effect.is_decided_anew) {
         said.push(ranking(revision));
     }
     (said.join(" "), due_to)
+}
+
+/// The effect on the bill; `None` if it stays the same.
+fn billing(effect: &Effect) -> Option<String> {
+    let attempts = effect.attempts.len();
+    let (difference, direction) = match effect.usd.cmp(&Usd::ZERO) {
+        Ordering::Equal => return None,
+        Ordering::Greater => (effect.usd, "more"),
+        Ordering::Less => (Usd::ZERO - effect.usd, "less"),
+    };
+    Some(format!(
+        "Usage since then by {attempts} attempts is billed {difference} {direction}."
+    ))
 }
 
 fn ranking(revision: Revision<'_>) -> String {

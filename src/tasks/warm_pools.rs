@@ -31,12 +31,16 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<(), StoreError> {
-    let seen = match app.aws.describe(&pool.job_name).await {
+async fn look(app: &App, job_name: &str) -> PoolSeen {
+    match app.aws.describe(job_name).await {
         Ok(job) => job.warm_pool.map_or(PoolSeen::NoPool, PoolSeen::Pool),
         Err(AwsError::NotFound(_)) => PoolSeen::Absent,
         Err(_) => PoolSeen::NoAnswer,
-    };
+    }
+}
+
+async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<(), StoreError> {
+    let seen = look(app, &pool.job_name).await;
     let facts = PoolFacts {
         keep_alive_seconds: pool.keep_alive_seconds,
         job_ended_at: pool.job_ended_at,

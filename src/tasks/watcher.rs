@@ -187,20 +187,17 @@ impl Round<'_> {
         pages_max: u32,
     ) -> Result<Read, StoreError> {
         let app = self.app;
-        let fragment = format!("bakeoff-{}-", app.settings.installation);
         let mut request = PageRequest {
-            fragment,
+            fragment: format!("bakeoff-{}-", app.settings.installation),
             created_after: since,
             token,
         };
         let mut read = Read::default();
         while read.pages < pages_max {
             // A long listing outlives a lease: a replica that lost it stops here.
-            if app.watcher.still(&app.store).await?.as_ref() != Some(self.term) {
-                return Ok(Read {
-                    is_stale: true,
-                    ..read
-                });
+            if !self.is_current().await? {
+                read.is_stale = true;
+                break;
             }
             app.pulse.beat();
             match app.aws.list(&request).await {
@@ -238,6 +235,11 @@ impl Round<'_> {
             }
         }
         Ok(read)
+    }
+
+    async fn is_current(&self) -> Result<bool, StoreError> {
+        let term = self.app.watcher.still(&self.app.store).await?;
+        Ok(term.as_ref() == Some(self.term))
     }
 
     /// Runs one listing, back to the oldest job of interest and to the last complete listing.
@@ -299,23 +301,11 @@ impl Round<'_> {
     /// read and every job is accounted for.
     async fn sweep(&self, memory: &mut Memory) -> Result<Listed, StoreError> {
         let (app, now) = (self.app, self.now);
-        if memory.sweeping.is_none() {
-            let is_asked = app.store.sweep_is_due().await?;
-            if !is_asked && !is_due(memory.sweep, SWEEP_EVERY, now) {
-                return Ok(Listed::default());
-            }
-            memory.sweeping = Some(Sweep {
-                began_at: now,
-                token: None,
-                is_accounted: true,
-            });
-        }
-        // Take the state out: on any failure, the sweep starts over.
         let Some(Sweep {
             began_at,
             token,
             is_accounted: was_accounted,
-        }) = memory.sweeping.take()
+        }) = self.take_sweep(memory).await?
         else {
             return Ok(Listed::default());
         };
@@ -353,6 +343,21 @@ impl Round<'_> {
             }
         }
         Ok(listed)
+    }
+
+    /// Takes out the sweep in progress, so that it starts over on any failure; or begins one that is
+    /// due.
+    async fn take_sweep(&self, memory: &mut Memory) -> Result<Option<Sweep>, StoreError> {
+        if let Some(sweep) = memory.sweeping.take() {
+            return Ok(Some(sweep));
+        }
+        let is_asked = self.app.store.sweep_is_due().await?;
+        let begins = is_asked || is_due(memory.sweep, SWEEP_EVERY, self.now);
+        Ok(begins.then_some(Sweep {
+            began_at: self.now,
+            token: None,
+            is_accounted: true,
+        }))
     }
 
     /// Writes the results of a listing; false if a job is not accounted for yet.

@@ -1,7 +1,12 @@
 //! The API as its users meet it: keys, roles, tenants, errors with their places, idempotency,
 //! pages, formats, streams.
 
+use bakeoff::api::experiments::{CreatedExperiment, ExperimentView};
+use bakeoff::api::page::Page;
+use bakeoff::api::plans::PreviewView;
 use bakeoff::auth::keys::Role;
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::money::price::PriceStatus;
 use chrono::TimeDelta;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
@@ -17,6 +22,17 @@ fn pointers(problem: &Value) -> Vec<&str> {
         .iter()
         .map(|error| error["pointer"].as_str().unwrap())
         .collect()
+}
+
+fn created(body: &Value) -> CreatedExperiment {
+    serde_json::from_value(body.clone()).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
+
+/// The newest fifty.
+async fn experiments(test: &TestApp) -> Vec<ExperimentView> {
+    test.read::<Page<ExperimentView>>("/v1/experiments")
+        .await
+        .items
 }
 
 #[sqlx::test(migrations = false)]
@@ -61,8 +77,7 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
         &stranger,
     );
     assert_eq!(test.send(cancel).await.0, StatusCode::NOT_FOUND);
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let trial = trials["items"][0]["id"].as_str().unwrap();
+    let trial = test.trials(&id).await[0].id;
     let (status, _) = test
         .send(test.request(Method::GET, &format!("/v1/trials/{trial}"), &stranger))
         .await;
@@ -70,7 +85,8 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
     let (_, page) = test
         .send(test.request(Method::GET, "/v1/experiments", &stranger))
         .await;
-    assert_eq!(page["items"], json!([]));
+    let page: Page<ExperimentView> = serde_json::from_value(page).unwrap();
+    assert!(page.items.is_empty(), "{page:?}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -124,11 +140,7 @@ async fn all_mistakes_come_back_at_once_with_their_places(pool: PgPool) {
             .unwrap()
             .contains("ml.p5.48xlarge")
     );
-    assert_eq!(
-        test.get("/v1/experiments").await["items"],
-        json!([]),
-        "nothing was written"
-    );
+    assert!(experiments(&test).await.is_empty(), "nothing was written");
 }
 
 #[sqlx::test(migrations = false)]
@@ -224,15 +236,9 @@ async fn the_same_idempotency_key_counts_once(pool: PgPool) {
             StatusCode::CREATED
         )
     );
-    assert_eq!(first.1["id"], second.1["id"]);
+    assert_eq!(created(&first.1).id, created(&second.1).id);
     assert_eq!(first.1, third.1);
-    assert_eq!(
-        test.get("/v1/experiments").await["items"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(experiments(&test).await.len(), 1);
     let mut other = spec();
     other["budget_usd"] = json!(11);
     let (status, problem) = send(other).await;
@@ -255,26 +261,20 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
     let mut seen = Vec::new();
     let mut path = "/v1/experiments?page_size=2".to_owned();
     loop {
-        let page = test.get(&path).await;
-        seen.extend(
-            page["items"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|item| item["id"].as_str().unwrap().to_owned()),
-        );
-        let Some(token) = page["next_page_token"].as_str() else {
+        let page: Page<ExperimentView> = test.read(&path).await;
+        seen.extend(page.items.iter().map(|item| item.id.to_string()));
+        let Some(token) = page.next_page_token else {
             break;
         };
         path = format!("/v1/experiments?page_size=2&page_token={token}");
     }
     made.reverse();
     assert_eq!(seen, made, "newest first");
-    let oldest = test
-        .get("/v1/experiments?sort=created_at&page_size=1")
+    let oldest: Page<ExperimentView> = test
+        .read("/v1/experiments?sort=created_at&page_size=1")
         .await;
-    assert_eq!(oldest["items"][0]["id"], made[4].as_str());
-    let token = oldest["next_page_token"].as_str().unwrap();
+    assert_eq!(oldest.items[0].id.to_string(), made[4]);
+    let token = oldest.next_page_token.unwrap();
     let path = format!("/v1/experiments?page_size=1&page_token={token}");
     let (status, _) = test
         .send(test.request(Method::GET, &path, &test.admin))
@@ -284,10 +284,10 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
         StatusCode::BAD_REQUEST,
         "a token belongs to its own list"
     );
-    let none = test
-        .get("/v1/experiments?state=completed&state=cancelled")
+    let none: Page<ExperimentView> = test
+        .read("/v1/experiments?state=completed&state=cancelled")
         .await;
-    assert_eq!(none["items"], json!([]));
+    assert!(none.items.is_empty(), "{none:?}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -331,21 +331,15 @@ async fn incomparable_profiles_share_the_table_and_not_the_rank(pool: PgPool) {
     document["candidates"].as_array_mut().unwrap().push(odd);
     let id = test.start(&document).await;
     test.run_to_end(&id, 12).await;
-    let verdict = test
-        .get(&format!("/v1/experiments/{id}/recommendation"))
-        .await;
-    assert_eq!(verdict["ranked"].as_array().unwrap().len(), 2);
-    let reason = verdict["not_ranked"][0]["reason"].as_str().unwrap();
+    let verdict = test.recommendation(&id).await.recommendation;
+    assert_eq!(verdict.ranked.len(), 2);
+    let odd = &verdict.not_ranked[0];
     assert!(
-        reason.contains("48 sequences per step, the others 64"),
-        "{reason}"
+        odd.reason.contains("48 sequences per step, the others 64"),
+        "{}",
+        odd.reason
     );
-    assert!(
-        verdict["not_ranked"][0]["fix"]
-            .as_str()
-            .unwrap()
-            .contains("8 × 1")
-    );
+    assert!(odd.fix.as_ref().unwrap().contains("8 × 1"));
 }
 
 #[sqlx::test(migrations = false)]
@@ -353,14 +347,9 @@ async fn a_stream_resumes_where_it_was_left(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
     test.tick().await;
-    let all = test.get(&format!("/v1/experiments/{id}/events")).await;
-    let ids: Vec<i64> = all["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|event| event["id"].as_i64().unwrap())
-        .collect();
-    assert!(ids.len() >= 3, "created, planned, submitted: {all}");
+    let all = test.events(&id).await;
+    let ids: Vec<i64> = all.iter().map(|event| event.id).collect();
+    assert!(ids.len() >= 3, "created, planned, submitted: {all:?}");
     let stream = test
         .request(
             Method::GET,
@@ -390,9 +379,9 @@ async fn a_negotiated_price_is_used_and_a_second_of_its_day_is_a_conflict(pool: 
     let test = TestApp::new(pool).await;
     let mut p5e = spec();
     p5e["candidates"][1]["instance_type"] = json!("ml.p5e.48xlarge");
-    let (_, created) = test.post("/v1/experiments", &p5e).await;
-    assert_eq!(
-        created["trials"][1]["refused"], true,
+    let (_, body) = test.post("/v1/experiments", &p5e).await;
+    assert!(
+        created(&body).trials[1].plan.refused,
         "no list has its price"
     );
     let put = |usd: f64| {
@@ -406,9 +395,12 @@ async fn a_negotiated_price_is_used_and_a_second_of_its_day_is_a_conflict(pool: 
     assert_eq!(put(68.5).await.0, StatusCode::OK);
     assert_eq!(put(70.0).await.0, StatusCode::CONFLICT);
     assert_eq!(put(-1.0).await.0, StatusCode::UNPROCESSABLE_ENTITY);
-    let (_, created) = test.post("/v1/experiments", &p5e).await;
-    assert_eq!(created["trials"][1]["price"]["usd_per_hour"], 68.5);
-    assert_eq!(created["trials"][1]["price"]["status"], "negotiated");
+    let (_, body) = test.post("/v1/experiments", &p5e).await;
+    let price = created(&body).trials.remove(1).plan.price.unwrap();
+    assert_eq!(
+        (price.usd_per_hour.as_f64(), price.status),
+        (68.5, PriceStatus::Negotiated)
+    );
 }
 
 /// Of what all candidates share, too: the plan says no, and nothing is started.
@@ -417,9 +409,10 @@ async fn what_is_refused_does_not_run(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let mut compiled = spec();
     compiled["workload"]["techniques"] = json!({"training_compiler": true});
-    let (_, plan) = test.post("/v1/plans", &compiled).await;
-    assert_eq!(plan["would_start"], false, "{plan:#}");
-    assert_eq!(plan["candidates"][0]["refused"], true);
+    let (_, preview) = test.post("/v1/plans", &compiled).await;
+    let preview: PreviewView = serde_json::from_value(preview).unwrap();
+    assert!(!preview.would_start, "{preview:#?}");
+    assert!(preview.candidates[0].plan.refused);
     let (status, problem) = test.post("/v1/experiments", &compiled).await;
     assert_eq!(
         (status, &problem["errors"][0]["rule"]),
@@ -431,19 +424,12 @@ async fn what_is_refused_does_not_run(pool: PgPool) {
 async fn an_experiment_all_of_whose_trials_failed_has_failed(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--algorithm-error", "1.0"]).await;
     let id = test.start(&spec()).await;
-    let ended = test.run_to_end(&id, 12).await;
-    assert_eq!(ended["state"], "failed", "{ended:#}");
-    let events = test
-        .get(&format!("/v1/experiments/{id}/events?page_size=500"))
-        .await;
-    let of_kind = events["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|event| event["kind"] == "trial.status");
-    let told: Vec<&str> = of_kind
-        .map(|event| event["message"].as_str().unwrap())
-        .collect();
+    test.run_to_end(&id, 12).await;
+    let ended = test.experiment(&id).await;
+    assert_eq!(ended.state, ExperimentState::Failed, "{ended:#?}");
+    let events = test.events(&id).await.into_iter();
+    let of_kind = events.filter(|event| event.kind == "trial.status");
+    let told: Vec<String> = of_kind.map(|event| event.message).collect();
     assert!(
         !told.is_empty() && told.iter().all(|message| message.contains(" on_demand: ")),
         "{told:#?}"
@@ -481,19 +467,14 @@ async fn concurrent_requests_with_one_key_are_one_experiment(pool: PgPool) {
         test.send(request.header("idempotency-key", "again").json(&spec()))
     };
     let answers = futures::future::join_all((0..16).map(|_| one())).await;
+    let first = created(&answers[0].1).id;
     assert!(
         answers
             .iter()
-            .all(|(status, body)| *status == 201 && body["id"] == answers[0].1["id"]),
+            .all(|(status, body)| *status == 201 && created(body).id == first),
         "{answers:#?}"
     );
-    assert_eq!(
-        test.get("/v1/experiments").await["items"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(experiments(&test).await.len(), 1);
 }
 
 #[sqlx::test(migrations = false)]

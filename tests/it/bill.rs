@@ -143,35 +143,22 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
         .into_iter()
         .map(|(name, usd)| (name, usd.to_f64().unwrap()))
         .collect();
-    let record = test.record().await;
+    let jobs = test.jobs().await;
     let (mut billed_total, mut booked_total, mut kinds) = (0.0, 0.0, [0; 5]);
-    for job in record["jobs"].as_array().unwrap() {
-        let parts = [
-            "micro_usd",
-            "pool_micro_usd",
-            "storage_micro_usd",
-            "pool_storage_micro_usd",
-        ];
-        let billed: f64 = parts
-            .iter()
-            .map(|part| job[part].as_f64().unwrap())
-            .sum::<f64>()
-            / 1e6;
-        let ours = booked
-            .get(job["name"].as_str().unwrap())
-            .copied()
-            .unwrap_or(0.0);
+    for job in &jobs {
+        let billed = job.usd_of_all();
+        let ours = booked.get(&job.name).copied().unwrap_or(0.0);
         assert!(
             (billed - ours).abs() < 0.005,
-            "billed {billed}, booked {ours}: {job}"
+            "billed {billed}, booked {ours}: {job:?}"
         );
         billed_total += billed;
         booked_total += ours;
-        kinds[0] += i32::from(job["spot"] == true);
-        kinds[1] += i32::from(job["pool_micro_usd"].as_i64().unwrap() > 0);
-        kinds[2] += i32::from(job["status"] == "Failed");
-        kinds[3] += i32::from(job["status"] == "Stopped");
-        kinds[4] += i32::from(job["storage_micro_usd"].as_i64().unwrap() > 0);
+        kinds[0] += i32::from(job.spot);
+        kinds[1] += i32::from(job.pool_micro_usd > 0);
+        kinds[2] += i32::from(job.status == "Failed");
+        kinds[3] += i32::from(job.status == "Stopped");
+        kinds[4] += i32::from(job.storage_micro_usd > 0);
     }
     assert!(
         (billed_total - booked_total).abs() < 0.005,
@@ -183,6 +170,6 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
     );
     println!(
         "{} jobs, ${billed_total:.2}; spot, warm, failed, stopped, with volumes: {kinds:?}",
-        record["jobs"].as_array().unwrap().len()
+        jobs.len()
     );
 }

@@ -10,11 +10,13 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bakeoff::api::plans::PreviewView;
 use bakeoff::app::App;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
 use bakeoff::tasks::{scheduler, warm_pools, watcher};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::sagemaker::observed::JobStatus;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -22,7 +24,9 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::program::Service;
-use crate::support::{TestApp, jobs, number, spec, spot_spec};
+use crate::reads::RegionJob;
+use crate::support::{TestApp, number, spec, spot_spec};
+
 /// The first of two trials is over and its instances wait, for two hours at most; the second is
 /// queued and matches them.
 async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
@@ -34,26 +38,26 @@ async fn with_a_pool_that_is_wanted(pool: PgPool) -> (TestApp, String) {
     warm["keep_alive_seconds"] = json!(7200);
     let id = test.start(&warm).await;
     test.tick().await;
-    while jobs(&test.record().await)[0]["idle_pool"] == false {
+    while !test.jobs().await[0].idle_pool {
         test.advance(TimeDelta::minutes(5)).await;
     }
     test.watch().await;
     // Once: the end is settled, and the next tick would admit the second.
     scheduler::tick(&test.app).await.unwrap();
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let trials = test.trials(&id).await;
     assert_eq!(
-        (&trials["items"][0]["state"], &trials["items"][1]["state"]),
-        (&json!("completed"), &json!("queued"))
+        (trials[0].state, trials[1].state),
+        (TrialState::Completed, TrialState::Queued)
     );
     (test, id)
 }
 
-async fn pools_are_looked_at(test: &TestApp) -> Value {
+async fn pools_are_looked_at(test: &TestApp) -> RegionJob {
     for _ in 0..3 {
         warm_pools::tick(&test.app).await.unwrap();
         test.advance(TimeDelta::minutes(2)).await;
     }
-    jobs(&test.record().await)[0].clone()
+    test.jobs().await.remove(0)
 }
 
 /// What comes between the service and the region: it may answer a call itself, or do something
@@ -125,14 +129,12 @@ async fn a_reservation_holds_what_the_volume_may_cost(pool: PgPool) {
         "volume_size_gb": 200}}]);
     let mut reserved = async |gb: u32| -> (f64, f64) {
         lora["candidates"][0]["profile"]["volume_size_gb"] = json!(gb);
-        let (_, plans) = test.post("/v1/plans", &lora).await;
-        let plan = &plans["candidates"][0];
-        assert_eq!(plan["refused"], false, "{plans}");
-        let worst = &plan["worst_case"];
-        (
-            worst["training_usd"].as_f64().unwrap(),
-            worst["pool_usd"].as_f64().unwrap(),
-        )
+        let (_, preview) = test.post("/v1/plans", &lora).await;
+        let preview: PreviewView = serde_json::from_value(preview).unwrap();
+        let plan = &preview.candidates[0].plan;
+        assert!(!plan.refused, "{preview:?}");
+        let worst = plan.worst_case.as_ref().unwrap();
+        (worst.training_usd.as_f64(), worst.pool_usd.as_f64())
     };
     let (small, large) = (reserved(200).await, reserved(16_000).await);
     let usd_per_gb_month = 0.14;
@@ -174,11 +176,7 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
         .into_iter()
         .find(|due| due.job_name == slow[0].job_name)
         .unwrap();
-    let held = async || {
-        test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"]
-            .as_f64()
-            .unwrap()
-    };
+    let held = async || test.experiment(&id).await.reserved_usd;
     let mut after = vec![held().await];
     for due in slow.into_iter().chain([twin]) {
         let last = Progress {
@@ -194,10 +192,7 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
         after.push(held().await);
     }
     assert!(after[1] < after[0], "the first releases: {after:?}");
-    assert!(
-        (after[2] - after[1]).abs() < 1e-9,
-        "the second changes nothing: {after:?}"
-    );
+    assert_eq!(after[2], after[1], "the second changes nothing: {after:?}");
     let released =
         "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'cloudwatch'";
     assert_eq!(number(&pool, released).await, 1);
@@ -226,13 +221,7 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
     }
     let seen = test.ports.jobs.describe(&request.job_name).await.unwrap();
     assert_eq!(seen.status, JobStatus::InProgress, "it goes on");
-    assert!(
-        test.record().await["calls"]["ListTrainingJobs"]
-            .as_i64()
-            .unwrap()
-            >= 4,
-        "it was seen"
-    );
+    assert!(test.calls("ListTrainingJobs").await >= 4, "it was seen");
     assert_eq!(number(&pool, "SELECT count(*) FROM orphaned_jobs").await, 0);
     assert_eq!(number(&pool, "SELECT count(*) FROM ledger").await, 0);
 }
@@ -274,7 +263,7 @@ async fn a_lease_is_given_back_only_by_its_holder(pool: PgPool) {
 async fn a_pool_is_kept_for_a_trial_that_may_run(pool: PgPool) {
     let (test, _) = with_a_pool_that_is_wanted(pool).await;
     let first = pools_are_looked_at(&test).await;
-    assert_eq!(first["idle_pool"], true, "{first}");
+    assert!(first.idle_pool, "{first:?}");
 }
 
 /// A paused experiment may wait for days, and instances that wait with it are billed.
@@ -284,10 +273,7 @@ async fn a_pool_is_not_kept_for_a_paused_experiment(pool: PgPool) {
     test.post(&format!("/v1/experiments/{id}/pause"), &json!({}))
         .await;
     let first = pools_are_looked_at(&test).await;
-    assert!(
-        first["idle_pool"] == false && first["pool_ran_out"] == false,
-        "{first}"
-    );
+    assert!(!first.idle_pool && !first.pool_ran_out, "{first:?}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -296,10 +282,7 @@ async fn a_pool_is_not_kept_for_a_cancelled_experiment(pool: PgPool) {
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
     let first = pools_are_looked_at(&test).await;
-    assert!(
-        first["idle_pool"] == false && first["pool_ran_out"] == false,
-        "{first}"
-    );
+    assert!(!first.idle_pool && !first.pool_ran_out, "{first:?}");
 }
 
 /// Our jobs are on the second page, and AWS throttles it: what was not seen is not missing, and
@@ -335,17 +318,13 @@ async fn a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach(pool
         })
     });
     let app = intercepted(&test, throttle).await;
-    let described = async || {
-        test.record().await["calls"]["DescribeTrainingJob"]
-            .as_i64()
-            .unwrap_or(0)
-    };
+    let described = async || test.calls("DescribeTrainingJob").await;
     let before = described().await;
     watcher::tick(&app, &mut watcher::Memory::default())
         .await
         .unwrap();
     assert_eq!(
-        test.record().await["calls"]["ListTrainingJobs"],
+        test.calls("ListTrainingJobs").await,
         1,
         "the first page was read, and the second refused"
     );
@@ -413,7 +392,7 @@ async fn an_event_older_than_what_is_known_changes_nothing(pool: PgPool) {
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
-    let job = jobs(&test.record().await)[0].clone();
+    let job = test.jobs().await.remove(0);
     let status = async || -> (String, i64) {
         let query = "SELECT secondary_status, (extract(epoch FROM modified_at) * 1000)::bigint FROM attempts";
         sqlx::query_as(query).fetch_one(&pool).await.unwrap()
@@ -423,8 +402,8 @@ async fn an_event_older_than_what_is_known_changes_nothing(pool: PgPool) {
     let push = async |secondary: &str, at_ms: i64| {
         let event = json!({
             "source": "aws.sagemaker", "detail-type": "SageMaker Training Job State Change", "region": "us-east-1",
-            "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": "InProgress", "SecondaryStatus": secondary,
-                       "LastModifiedTime": at_ms, "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
+            "detail": {"TrainingJobName": job.name, "TrainingJobStatus": "InProgress", "SecondaryStatus": secondary,
+                       "LastModifiedTime": at_ms, "Environment": {"BAKEOFF_ATTEMPT_ID": job.attempt}},
         });
         let key = bakeoff::auth::secrets::events_key(&[7; 32]);
         let request = test
@@ -470,11 +449,7 @@ async fn a_cancel_while_the_create_is_under_way_takes_effect_at_once(pool: PgPoo
     let app = intercepted(&test, intercept).await;
     // The same moment: nothing but what is due at once is done.
     while scheduler::tick(&app).await.unwrap() > 0 {}
-    assert_eq!(jobs(&test.record().await).len(), 1, "it was created");
-    assert_eq!(
-        test.record().await["calls"]["StopTrainingJob"],
-        1,
-        "and is stopped"
-    );
+    assert_eq!(test.jobs().await.len(), 1, "it was created");
+    assert_eq!(test.calls("StopTrainingJob").await, 1, "and is stopped");
     test.run_to_end(&id, 2).await;
 }

@@ -4,17 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bakeoff::api::money::CorrectionView;
 use bakeoff::app::App;
 use bakeoff::fence::{Fence, Standing};
 use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::tasks::{fence, ingester, scheduler, watcher};
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::holds_fleet::copy_of;
-use crate::support::{TestApp, in_progress, jobs, spec};
+use crate::reads::RegionJob;
+use crate::support::{TestApp, spec};
 
 const FENCE: &str = "s3://tests/fence.json";
 
@@ -116,14 +119,10 @@ async fn a_copy_beside_its_original_acts_on_nothing_however_long_the_original_pa
     assert_eq!(copy.standing(), Standing::Stranger);
     minutes(&test, &mut [&mut original, &mut copy], 3).await;
     assert_eq!(original.standing(), Standing::Ours);
-    let record = test.record().await;
-    assert_eq!(
-        (
-            in_progress(&record),
-            record["jobs"].as_array().unwrap().len()
-        ),
-        (2, 2),
-        "the original's two, untouched"
+    let jobs = test.jobs().await;
+    assert!(
+        jobs.len() == 2 && jobs.iter().all(RegionJob::is_running),
+        "the original's two, untouched: {jobs:?}"
     );
     // The original is gone for good, and a person says so.
     copy.app.store.forget_fence().await.unwrap();
@@ -141,7 +140,7 @@ async fn a_copy_that_starts_while_its_original_pauses_acts_on_nothing(pool: PgPo
     test.advance(TimeDelta::minutes(2)).await;
     minutes(&test, &mut [&mut copy], 3).await;
     assert_eq!(
-        (copy.standing(), jobs(&test.record().await).len()),
+        (copy.standing(), test.jobs().await.len()),
         (Standing::Stranger, 0)
     );
     minutes(&test, &mut [&mut original, &mut copy], 10).await;
@@ -149,7 +148,7 @@ async fn a_copy_that_starts_while_its_original_pauses_acts_on_nothing(pool: PgPo
         (original.standing(), copy.standing()),
         (Standing::Ours, Standing::Stranger)
     );
-    assert_eq!(in_progress(&test.record().await), 2, "the original's two");
+    assert_eq!(test.in_progress().await, 2, "the original's two");
     drop_copy(copied).await;
 }
 
@@ -261,23 +260,18 @@ async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool)
     let test = TestApp::new(pool.clone()).await;
     let (mut original, mut backup, copied) = original_and_copy(&test, &pool).await;
     minutes(&test, &mut [&mut original], 15).await;
-    assert_eq!(in_progress(&test.record().await), 2);
+    assert_eq!(test.in_progress().await, 2);
     // The original is lost. What it had created since the backup is stopped before anything is
     // submitted.
     minutes(&test, &mut [&mut backup], 3).await;
     assert_eq!(
-        (backup.standing(), in_progress(&test.record().await)),
+        (backup.standing(), test.in_progress().await),
         (Standing::Stranger, 2)
     );
     minutes(&test, &mut [&mut backup], 7).await;
     assert_eq!(backup.standing(), Standing::Ours);
-    let record = test.record().await;
-    let jobs = record["jobs"].as_array().unwrap();
-    let stopped = jobs
-        .iter()
-        .take(2)
-        .filter(|job| job["status"] != "InProgress")
-        .count();
+    let jobs = test.jobs().await;
+    let stopped = jobs.iter().take(2).filter(|job| !job.is_running()).count();
     assert_eq!(
         (stopped, jobs.len()),
         (2, 4),
@@ -285,7 +279,8 @@ async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool)
     );
     // What ran without a row is booked to the trials that it names.
     minutes(&test, &mut [&mut backup], 10).await;
-    let billed: f64 = jobs_usd(&test.record().await, 2);
+    let jobs = test.jobs().await;
+    let billed: f64 = jobs.iter().take(2).map(RegionJob::usd).sum();
     let booked: f64 = sqlx::query_scalar(
         "SELECT sum(usd)::float8 FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled'",
     )
@@ -298,13 +293,6 @@ async fn a_restored_backup_takes_over_and_sweeps_before_it_submits(pool: PgPool)
         "${billed} billed, ${booked} booked"
     );
     drop_copy(copied).await;
-}
-
-/// Dollars of the first jobs.
-fn jobs_usd(record: &Value, count: usize) -> f64 {
-    let jobs = record["jobs"].as_array().unwrap().iter().take(count);
-    jobs.map(|job| job["micro_usd"].as_f64().unwrap() / 1e6)
-        .sum()
 }
 
 /// A staging system from a dump of production: it gets a name of its own, and nothing that it was
@@ -328,7 +316,7 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
     };
     staging.app.settings = Arc::new(settings);
     minutes(&test, &mut [&mut staging], 20).await;
-    assert_eq!(in_progress(&test.record().await), 2);
+    assert_eq!(test.in_progress().await, 2);
     let reserved: rust_decimal::Decimal =
         sqlx::query_scalar("SELECT sum(reserved_usd) FROM projects")
             .fetch_one(&copied)
@@ -336,10 +324,7 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
             .unwrap();
     assert!(reserved.is_zero());
     drop_copy((copied, admin, name)).await;
-    assert_eq!(
-        test.get(&format!("/v1/experiments/{id}")).await["state"],
-        "running"
-    );
+    assert_eq!(test.experiment(&id).await.state, ExperimentState::Running);
 }
 
 /// What a person knows of a bill takes the place of an estimate, in the ledger and in the budget.
@@ -348,17 +333,11 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let before = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-        .as_f64()
-        .unwrap();
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let attempt = trials["items"][0]["attempts"][0].clone();
-    let (name, rate) = (
-        attempt["id"].as_str().unwrap(),
-        attempt["usd_per_hour"].as_f64().unwrap(),
-    );
-    let seconds = attempt["billable_seconds"].as_u64().unwrap();
-    let path = format!("/v1/attempts/{name}/corrections");
+    let before = test.experiment(&id).await.settled_usd.as_f64();
+    let attempt = test.trials(&id).await.remove(0).attempts.remove(0);
+    let rate = attempt.usd_per_hour.as_f64();
+    let seconds = attempt.billable_seconds.unwrap();
+    let path = format!("/v1/attempts/{}/corrections", attempt.id);
     let body = json!({"billable_seconds": seconds - 600, "reason": "the bill of November"});
     let editor = test
         .key(test.project, bakeoff::auth::keys::Role::Editor)
@@ -373,14 +352,13 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     for (round, adjusted) in [(1, -600.0 * rate / 3600.0), (2, 0.0)] {
         let (status, answer) = test.post(&path, &body).await;
         assert_eq!(status, 200, "{answer}");
+        let correction: CorrectionView = serde_json::from_value(answer).unwrap();
         assert!(
-            (answer["adjusted_usd"].as_f64().unwrap() - adjusted).abs() < 0.001,
-            "round {round}: {answer}"
+            (correction.adjusted_usd.as_f64() - adjusted).abs() < 0.001,
+            "round {round}: {correction:?}"
         );
     }
-    let after = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-        .as_f64()
-        .unwrap();
+    let after = test.experiment(&id).await.settled_usd.as_f64();
     assert!(
         (before - after - 600.0 * rate / 3600.0).abs() < 0.001,
         "{before} before, {after} after"

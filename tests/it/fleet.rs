@@ -3,23 +3,20 @@
 
 use std::time::Duration;
 
-use bakeoff::api::experiments::ExperimentView;
+use bakeoff::api::money::LedgerEntryView;
+use bakeoff::api::projects::ProjectView;
 use bakeoff::leader::Leader;
 use bakeoff::tasks::scheduler;
+use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::lifecycle::watch::Change;
+use bakeoff_domain::money::Usd;
 use chrono::TimeDelta;
 use reqwest::Method;
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, spec};
-
-fn in_progress(record: &Value) -> usize {
-    jobs(record)
-        .iter()
-        .filter(|job| job.get("ended_at") == Some(&Value::Null))
-        .count()
-}
+use crate::support::{TestApp, spec};
 
 /// One candidate, so many repeats.
 pub(super) fn repeats(count: u32) -> Value {
@@ -31,20 +28,9 @@ pub(super) fn repeats(count: u32) -> Value {
 }
 
 pub(super) async fn events(test: &TestApp, experiment: &str, kind: &str) -> Vec<String> {
-    let page = test
-        .get(&format!(
-            "/v1/experiments/{experiment}/events?page_size=500"
-        ))
-        .await;
-    let of_kind = page["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|event| event["kind"] == kind)
-        .cloned();
-    of_kind
-        .map(|event| event["message"].as_str().unwrap().to_owned())
-        .collect()
+    let events = test.events(experiment).await;
+    let of_kind = events.into_iter().filter(|event| event.kind == kind);
+    of_kind.map(|event| event.message).collect()
 }
 
 async fn expire_leases(pool: &PgPool) {
@@ -180,12 +166,12 @@ async fn a_budget_holds_at_every_point_of_the_ledger(pool: PgPool) {
             .await
             .unwrap();
         test.tick().await;
-        if !test.get(&format!("/v1/experiments/{id}")).await["ended_at"].is_null() {
+        if test.experiment(&id).await.ended_at.is_some() {
             break;
         }
         test.advance(TimeDelta::minutes(10)).await;
     }
-    let most: rust_decimal::Decimal = sqlx::query_scalar(
+    let most: Decimal = sqlx::query_scalar(
         "SELECT max(total) FROM (
              SELECT sum(CASE kind WHEN 'released' THEN -usd ELSE usd END) OVER (ORDER BY id) AS total FROM ledger) t",
     )
@@ -193,28 +179,20 @@ async fn a_budget_holds_at_every_point_of_the_ledger(pool: PgPool) {
     .await
     .unwrap();
     assert!(
-        most <= rust_decimal::Decimal::from(200) && most > rust_decimal::Decimal::from(150),
+        most <= Decimal::from(200) && most > Decimal::from(150),
         "{most}"
     );
-    let ended = test.get(&format!("/v1/experiments/{id}")).await;
+    let ended = test.experiment(&id).await;
     assert!(
-        ended["settled_usd"].as_f64().unwrap() <= 200.0 && !ended["ended_at"].is_null(),
-        "{ended}"
+        ended.settled_usd <= Usd(Decimal::from(200)) && ended.ended_at.is_some(),
+        "{ended:?}"
     );
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let of = |state: &str| {
-        table["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|row| row["state"] == state)
-            .count()
-    };
+    let rows = test.comparison(&id).await.rows;
+    let [completed, refused] = [TrialState::Completed, TrialState::Refused]
+        .map(|state| rows.iter().filter(|row| row.state == state).count());
     assert!(
-        of("completed") > 3 && of("completed") + of("refused") == 40,
-        "{} completed, {} refused",
-        of("completed"),
-        of("refused")
+        completed > 3 && completed + refused == 40,
+        "{completed} completed, {refused} refused"
     );
 }
 
@@ -223,12 +201,14 @@ async fn trials_wait_under_the_accounts_quota_instead_of_being_refused(pool: PgP
     let test = TestApp::with_faults(pool, &["--quota", "2"]).await;
     let id = test.start(&repeats(5)).await;
     test.tick().await;
-    assert_eq!(in_progress(&test.record().await), 2);
+    assert_eq!(test.in_progress().await, 2);
     test.run_to_end(&id, 24).await;
-    let record = test.record().await;
     assert_eq!(
-        (jobs(&record).len(), &record["calls"]["CreateTrainingJob"]),
-        (5, &json!(5)),
+        (
+            test.jobs().await.len(),
+            test.calls("CreateTrainingJob").await
+        ),
+        (5, 5),
         "none was refused"
     );
 }
@@ -238,25 +218,15 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
     let test = TestApp::with_faults(pool.clone(), &["--quota-of", "ml.p4de.24xlarge=0"]).await;
     let id = test.start(&spec()).await;
     test.tick().await;
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
+    let trials = test.trials(&id).await;
     assert_eq!(
-        (&trials["items"][0]["state"], &trials["items"][1]["state"]),
-        (&json!("parked"), &json!("running"))
+        [trials[0].state, trials[1].state],
+        [TrialState::Parked, TrialState::Running]
     );
-    assert!(
-        trials["items"][0]["reason"]
-            .as_str()
-            .unwrap()
-            .contains("request a quota increase"),
-        "{trials}"
-    );
+    let reason = trials[0].reason.as_ref().unwrap();
+    assert!(reason.contains("request a quota increase"), "{reason}");
     assert_eq!(events(&test, &id, "trial.parked").await.len(), 1);
-    assert_eq!(
-        test.read::<ExperimentView>(&format!("/v1/experiments/{id}"))
-            .await
-            .ended_at,
-        None
-    );
+    assert_eq!(test.experiment(&id).await.ended_at, None);
     let (status, _) = test
         .post(&format!("/v1/experiments/{id}/resume"), &json!({}))
         .await;
@@ -276,18 +246,15 @@ async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool:
     // The quota is still what it was: AWS says so itself this time, and the trial waits without
     // holding money.
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(
-        trials["items"][0]["state"], "queued",
-        "{}",
-        trials["items"][0]
-    );
-    assert_eq!(trials["items"][0]["attempts"][0]["state"], "never_created");
+    let trial = &test.trials(&id).await[0];
+    assert_eq!(trial.state, TrialState::Queued, "{trial:?}");
+    assert_eq!(trial.attempts[0].state, AttemptState::NeverCreated);
     test.watch().await;
     assert_eq!(doubted().await, "", "it has been read again");
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
-    assert_eq!(test.run_to_end(&id, 3).await["state"], "cancelled");
+    test.run_to_end(&id, 3).await;
+    assert_eq!(test.experiment(&id).await.state, ExperimentState::Cancelled);
 }
 
 #[sqlx::test(migrations = false)]
@@ -300,13 +267,12 @@ async fn a_projects_limit_and_a_pause_hold_trials_back(pool: PgPool) {
         )
     };
     assert_eq!(put(json!({"concurrent_trials_max": 0})).await.0, 422);
-    assert_eq!(
-        put(json!({"concurrent_trials_max": 2})).await.1["concurrent_trials_max"],
-        2
-    );
+    let (_, limited) = put(json!({"concurrent_trials_max": 2})).await;
+    let limited: ProjectView = serde_json::from_value(limited).unwrap();
+    assert_eq!(limited.concurrent_trials_max, Some(2));
     let id = test.start(&repeats(4)).await;
     test.tick().await;
-    assert_eq!(in_progress(&test.record().await), 2);
+    assert_eq!(test.in_progress().await, 2);
     put(json!({"concurrent_trials_max": null})).await;
     let (status, paused) = test
         .post(&format!("/v1/experiments/{id}/pause"), &json!({}))
@@ -317,14 +283,14 @@ async fn a_projects_limit_and_a_pause_hold_trials_back(pool: PgPool) {
     );
     test.tick().await;
     assert_eq!(
-        in_progress(&test.record().await),
+        test.in_progress().await,
         2,
         "what runs goes on, nothing new is started"
     );
     test.post(&format!("/v1/experiments/{id}/resume"), &json!({}))
         .await;
     test.tick().await;
-    assert_eq!(in_progress(&test.record().await), 4);
+    assert_eq!(test.in_progress().await, 4);
     test.run_to_end(&id, 12).await;
 }
 
@@ -337,39 +303,32 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
     warm["keep_alive_seconds"] = json!(3600);
     let id = test.start(&warm).await;
     test.run_to_end(&id, 12).await;
-    let record = test.record().await;
-    let jobs = jobs(&record);
-    let reused_by = |job: &Value| job.get("pool_reused_by").cloned();
+    let jobs = test.jobs().await;
     assert_eq!(
-        [reused_by(&jobs[0]), reused_by(&jobs[1])],
-        [Some(jobs[1]["name"].clone()), Some(Value::Null)],
+        [&jobs[0].pool_reused_by, &jobs[1].pool_reused_by],
+        [&Some(jobs[1].name.clone()), &None],
         "{jobs:#?}"
     );
     assert!(
-        jobs[1]["retained_seconds"].as_i64().unwrap() < 600,
-        "it was let go at once: {}",
+        jobs[1].retained_seconds.unwrap() < 600,
+        "it was let go at once: {:?}",
         jobs[1]
     );
-    let page = test
-        .get(&format!("/v1/experiments/{id}/ledger?page_size=500"))
-        .await;
+    let entries = test.ledger(&id).await;
     for job in &jobs {
-        let own = |entry: &&Value| {
-            entry["attempt_id"] == job["attempt"]
-                && entry["component"] == "warm_pool"
-                && entry["kind"] == "settled"
+        let own = |entry: &&LedgerEntryView| {
+            Some(entry.attempt_id.to_string()) == job.attempt
+                && entry.component == "warm_pool"
+                && entry.kind == "settled"
         };
-        let booked = page["items"].as_array().unwrap().iter().find(own).unwrap()["usd"]
-            .as_f64()
-            .unwrap();
-        let billed = job["pool_micro_usd"].as_f64().unwrap() / 1e6;
+        let booked = entries.iter().find(own).unwrap().usd.as_f64();
+        let billed = Usd(Decimal::new(job.pool_micro_usd, 6)).as_f64();
         assert!(
             (booked - billed).abs() < 0.005,
             "billed {billed}, booked {booked}"
         );
     }
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    assert!(table["rows"][0]["other_cost_usd"].as_f64().unwrap() > 0.0);
+    assert!(test.comparison(&id).await.rows[0].other_cost_usd > Usd::ZERO);
 }
 
 #[sqlx::test(migrations = false)]
@@ -384,9 +343,9 @@ async fn a_cancelled_experiments_pool_is_let_go(pool: PgPool) {
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
     test.run_to_end(&id, 3).await;
-    let jobs = jobs(&test.record().await);
+    let jobs = test.jobs().await;
     assert!(
-        jobs.len() == 1 && jobs[0]["idle_pool"] == false && jobs[0]["pool_ran_out"] == false,
+        jobs.len() == 1 && !jobs[0].idle_pool && !jobs[0].pool_ran_out,
         "{jobs:#?}"
     );
 }

@@ -1,20 +1,25 @@
 //! Events, ignored settings, checkpoints, failures and listings of a fleet of jobs.
 
+use bakeoff::api::comparison::ComparisonRow;
+use bakeoff::api::operations::AwsUsage;
 use bakeoff::tasks::{scheduler, watcher};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::money::Usd;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::fleet::{events, repeats, watched};
-use crate::support::{SNS_TOPIC, TestApp, jobs, spec, spot_spec};
+use crate::reads::RegionJob;
+use crate::support::{SNS_TOPIC, TestApp, spec, spot_spec};
 
-fn pushed(job: &Value, status: &str, secondary: &str) -> Value {
+fn pushed(job: &RegionJob, status: &str, secondary: &str) -> Value {
     json!({
         "version": "0", "id": "1", "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
         "account": "111122223333", "region": "us-east-1", "time": "2026-11-20T00:00:00Z", "resources": [],
-        "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": status, "SecondaryStatus": secondary,
-                   "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
+        "detail": {"TrainingJobName": job.name, "TrainingJobStatus": status, "SecondaryStatus": secondary,
+                   "Environment": {"BAKEOFF_ATTEMPT_ID": job.attempt}},
     })
 }
 
@@ -24,7 +29,7 @@ async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
     test.tick().await;
-    let job = jobs(&test.record().await)[0].clone();
+    let job = test.jobs().await.remove(0);
     let key = bakeoff::auth::secrets::events_key(&[7; 32]);
     let push = |key: &str, body: Value| {
         test.send(
@@ -53,16 +58,14 @@ async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
         );
     }
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(trials["items"][0]["state"], "running");
+    assert_eq!(test.trials(&id).await[0].state, TrialState::Running);
     // The truth, without any listing.
     test.advance(TimeDelta::hours(3)).await;
-    for job in jobs(&test.record().await) {
+    for job in test.jobs().await {
         push(&key, pushed(&job, "Completed", "Completed")).await;
     }
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    assert_eq!(trials["items"][0]["state"], "completed");
+    assert_eq!(test.trials(&id).await[0].state, TrialState::Completed);
     assert_eq!(
         push(&key, json!({"source": "aws.ec2", "detail-type": "other"}))
             .await
@@ -80,7 +83,7 @@ async fn events_come_through_sns_when_it_signed_them(pool: PgPool) {
     let id = test.start(&repeats(1)).await;
     test.tick().await;
     test.advance(TimeDelta::hours(3)).await;
-    let job = jobs(&test.record().await)[0].clone();
+    let job = test.jobs().await.remove(0);
     let sign = async |topic: &str, kind: &str, message: &Value| -> Value {
         let body = json!({"topic": topic, "kind": kind, "message": message.to_string()});
         let signed = test
@@ -143,14 +146,16 @@ async fn events_come_through_sns_when_it_signed_them(pool: PgPool) {
         );
     }
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let state = async || {
-        test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone()
-    };
-    assert_eq!(state().await, "running", "nothing of it made us look");
+    let state = async || test.trials(&id).await[0].state;
+    assert_eq!(
+        state().await,
+        TrialState::Running,
+        "nothing of it made us look"
+    );
 
     assert_eq!(push(&good).await.0, 202);
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    assert_eq!(state().await, "completed");
+    assert_eq!(state().await, TrialState::Completed);
     test.run_to_end(&id, 3).await;
 }
 
@@ -179,11 +184,10 @@ async fn checkpoints_that_stop_raise_an_alarm_with_the_dollars_at_risk(pool: PgP
         !stalled.is_empty() && stalled.iter().all(|text| text.contains('$')),
         "{stalled:?}"
     );
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let spot = &trials["items"][1]["attempts"][0];
+    let spot = test.trials(&id).await.remove(1).attempts.remove(0);
     assert!(
-        !spot["checkpoint_at"].is_null() && spot["savings_percent"].as_f64().unwrap() > 10.0,
-        "{spot}"
+        spot.checkpoint_at.is_some() && spot.savings_percent.unwrap() > 10.0,
+        "{spot:?}"
     );
 }
 
@@ -203,10 +207,9 @@ async fn statuses_that_nobody_knows_are_survived(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--odd-status", "0.4"]).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let rows = table["rows"].as_array().unwrap();
-    let is_done = |row: &&Value| row["state"] == "completed";
-    assert_eq!(rows.iter().filter(is_done).count(), 2, "{table}");
+    let rows = test.comparison(&id).await.rows;
+    let is_done = |row: &&ComparisonRow| row.state == TrialState::Completed;
+    assert_eq!(rows.iter().filter(is_done).count(), 2, "{rows:?}");
 }
 
 /// Somebody deletes the finished job before we have looked: nobody will tell what it cost.
@@ -218,7 +221,7 @@ async fn a_deleted_job_is_given_up_and_its_cost_estimated(pool: PgPool) {
     test.advance(TimeDelta::minutes(15)).await;
     test.tick().await;
     test.advance(TimeDelta::hours(3)).await;
-    let name = jobs(&test.record().await)[0]["name"].clone();
+    let name = test.jobs().await.remove(0).name;
     let delete = reqwest::Client::new()
         .post(&test.region.url)
         .header("x-amz-target", "SageMaker.DeleteTrainingJob");
@@ -232,43 +235,36 @@ async fn a_deleted_job_is_given_up_and_its_cost_estimated(pool: PgPool) {
             .is_success()
     );
     test.run_until_ended(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let row = &table["rows"][0];
+    let row = test.comparison(&id).await.rows.remove(0);
     assert!(
-        row["state"] == "failed"
-            && row["cost_estimated"] == true
-            && row["cost_usd"].as_f64().unwrap() > 50.0,
-        "{row}"
+        row.state == TrialState::Failed
+            && row.cost_estimated
+            && row.cost_usd.unwrap().as_f64() > 50.0,
+        "{row:?}"
     );
 }
 
-async fn failing(pool: PgPool, fault: &str) -> Value {
+async fn failing(pool: PgPool, fault: &str) -> ComparisonRow {
     let test = TestApp::with_faults(pool, &[fault, "1"]).await;
     let id = test.start(&repeats(1)).await;
     test.run_to_end(&id, 24).await;
-    test.get(&format!("/v1/experiments/{id}/comparison")).await["rows"][0].clone()
+    test.comparison(&id).await.rows.remove(0)
 }
 
 #[sqlx::test(migrations = false)]
 async fn failures_of_aws_are_tried_again_and_bounded(pool: PgPool) {
     let row = failing(pool, "--internal-error").await;
-    assert_eq!(
-        (&row["state"], &row["attempts"]),
-        (&json!("failed"), &json!(4))
-    );
+    assert_eq!((row.state, row.attempts), (TrialState::Failed, 4));
     assert!(
-        row["cost_usd"].as_f64().unwrap() > 10.0,
-        "every attempt is billed: {row}"
+        row.cost_usd.unwrap().as_f64() > 10.0,
+        "every attempt is billed: {row:?}"
     );
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_failure_of_the_script_is_not_tried_again(pool: PgPool) {
     let row = failing(pool, "--algorithm-error").await;
-    assert_eq!(
-        (&row["state"], &row["attempts"]),
-        (&json!("failed"), &json!(1))
-    );
+    assert_eq!((row.state, row.attempts), (TrialState::Failed, 1));
 }
 
 /// Ten thousand jobs are a hundred pages: every one is read, however many come back empty.
@@ -285,11 +281,11 @@ async fn a_listing_goes_on_over_all_pages(pool: PgPool) {
     many["budget_usd"] = json!(1_000_000);
     let id = test.start(&many).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    assert_eq!(jobs(&test.record().await).len(), 200);
+    assert_eq!(test.jobs().await.len(), 200);
     test.advance(TimeDelta::minutes(12)).await;
     let mut memory = watcher::Memory::default();
     watcher::tick(&test.app, &mut memory).await.unwrap();
-    assert_eq!(test.record().await["calls"]["ListTrainingJobs"], 2);
+    assert_eq!(test.calls("ListTrainingJobs").await, 2);
     let unseen: i64 =
         sqlx::query_scalar("SELECT count(*) FROM attempts WHERE secondary_status IS NULL")
             .fetch_one(&pool)
@@ -338,7 +334,7 @@ async fn our_own_calls_are_counted_as_the_region_counts_them(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
     bakeoff::tasks::call_stats::tick(&test.app).await.unwrap();
-    let usage = test.get("/v1/aws-usage?hours=24").await;
+    let usage: AwsUsage = test.read("/v1/aws-usage?hours=24").await;
     let calls = test.record().await["calls"].clone();
     for operation in [
         "CreateTrainingJob",
@@ -346,19 +342,11 @@ async fn our_own_calls_are_counted_as_the_region_counts_them(pool: PgPool) {
         "GetMetricData",
         "ListTrainingJobs",
     ] {
-        let of = |entry: &&Value| entry["operation"] == operation;
-        let ours = usage["operations"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(of)
-            .unwrap();
-        assert_eq!(ours["calls"], calls[operation], "{operation}");
+        let mut entries = usage.operations.iter();
+        let ours = entries.find(|entry| entry.operation == operation).unwrap();
+        assert_eq!(ours.calls, calls[operation], "{operation}");
     }
-    assert!(
-        usage["calls_per_job_hour"].as_f64().unwrap() > 1.0
-            && usage["metrics_usd"].as_f64().unwrap() > 0.0
-    );
+    assert!(usage.calls_per_job_hour.unwrap() > 1.0 && usage.metrics_usd > Usd::ZERO);
     assert_eq!(
         test.send(test.request(Method::GET, "/metrics", "bk_no"))
             .await

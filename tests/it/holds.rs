@@ -13,6 +13,7 @@ use bakeoff::tasks::{scheduler, watcher};
 use bakeoff::{ids, tasks};
 use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta};
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::between::Line;
-use crate::support::{TestApp, jobs, number, on_p5, production_store};
+use crate::support::{TestApp, number, on_p5, production_store};
 
 /// The price of a p5.
 pub(super) const P5_USD_PER_HOUR: f64 = 63.296;
@@ -100,7 +101,7 @@ async fn a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting(po
     let frozen = freeze(&pool, &["SELECT pg_advisory_xact_lock(108170553131009)"]).await;
     let admitted = comes_true(async || {
         scheduler::tick(&test.app).await.ok();
-        !jobs(&test.record().await).is_empty()
+        !test.jobs().await.is_empty()
     });
     assert!(
         admitted.await,
@@ -154,10 +155,7 @@ async fn a_replica_frozen_on_the_watchers_lease_does_not_end_all_watching(pool: 
     let mut memory = watcher::Memory::default();
     let listed = comes_true(async || {
         watcher::tick(&test.app, &mut memory).await.ok();
-        test.record().await["calls"]["ListTrainingJobs"]
-            .as_i64()
-            .unwrap_or(0)
-            > 0
+        test.calls("ListTrainingJobs").await > 0
     });
     assert!(
         listed.await,
@@ -181,11 +179,10 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
             > 0
     });
     let settled = settled.await;
-    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
+    let reserved = test.experiment(&id).await.reserved_usd;
     assert!(
         settled,
-        "${} stay reserved {PATIENCE:?} after a replica froze writing points",
-        experiment["reserved_usd"]
+        "{reserved} stay reserved {PATIENCE:?} after a replica froze writing points"
     );
     leave(test, frozen).await;
 }
@@ -238,8 +235,7 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     );
     let mut stopped = false;
     for _ in 0..3 {
-        stopped = stopped
-            || comes_true(async || jobs(&test.record().await)[0]["status"] != "InProgress").await;
+        stopped = stopped || comes_true(async || !test.jobs().await[0].is_running()).await;
     }
     stop.cancel();
     assert!(
@@ -288,15 +284,12 @@ async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(p
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
     test.tick().await;
-    assert_eq!(
-        test.get(&format!("/v1/experiments/{id}")).await["state"],
-        "cancelled"
-    );
+    assert_eq!(test.experiment(&id).await.state, ExperimentState::Cancelled);
     test.ports.jobs.create(&late).await.unwrap();
     for _ in 0..7 * 12 {
         test.watch_as_production(&mut memory, TimeDelta::minutes(5))
             .await;
-        if jobs(&test.record().await)[0]["status"] == "Stopped" {
+        if test.jobs().await[0].status == "Stopped" {
             break;
         }
     }
@@ -308,7 +301,7 @@ async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(p
         billed <= most,
         "${billed:.2} were billed for a job of a cancelled experiment, at most ${most:.2}"
     );
-    assert_eq!(jobs(&test.record().await)[0]["status"], "Stopped");
+    assert_eq!(test.jobs().await[0].status, "Stopped");
 }
 
 pub(super) fn start() -> DateTime<chrono::Utc> {

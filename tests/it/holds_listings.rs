@@ -1,4 +1,5 @@
-//! What holds when a listing, the clock or capacity fails: it is repeated, nothing is concluded from whatn//! is missing, and waiting ends.
+//! What holds when a listing, the clock or capacity fails: it is repeated, nothing is concluded
+//! from what is missing, and waiting ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use bakeoff::clock::real_sleep;
 use bakeoff::leader::Leader;
 use bakeoff::tasks::{scheduler, watcher};
 use bakeoff_domain::lifecycle::decide::FailureClass;
-use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::limiter::Limiter;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use sqlx::PgPool;
 
 use super::holds::{P5_USD_PER_HOUR, long, start};
 use crate::between::{Act, Between};
-use crate::support::{Region, TestApp, jobs, number, on_p5, spec, usual};
+use crate::support::{Region, TestApp, number, on_p5, spec, usual};
 
 /// As after a restore: jobs run, and their attempts are over in the database.
 async fn without_attempts(test: &TestApp, pool: &PgPool) {
@@ -151,11 +153,11 @@ async fn the_first_listing_of_a_term_finds_jobs_of_days_ago(pool: PgPool) {
     without_attempts(&test, &pool).await;
     test.advance(TimeDelta::hours(30)).await;
     let before = test.billed_usd().await;
-    assert_eq!(jobs(&test.record().await)[0]["status"], "InProgress");
+    assert!(test.jobs().await[0].is_running());
     let mut memory = watcher::Memory::default();
     test.watch_as_production(&mut memory, TimeDelta::minutes(20))
         .await;
-    let status = jobs(&test.record().await)[0]["status"].clone();
+    let status = test.jobs().await.remove(0).status;
     let each_day = 24.0 * P5_USD_PER_HOUR;
     println!("a job of 30 hours ago: ${before:.2} billed when the watcher came; it is {status}");
     assert_eq!(
@@ -189,7 +191,7 @@ async fn a_sweep_that_was_cut_off_is_made_again_at_once(pool: PgPool) {
     between.follow(|_, _| Act::Pass);
     test.watch_as_production(&mut memory, TimeDelta::minutes(20))
         .await;
-    let status = jobs(&test.record().await)[0]["status"].clone();
+    let status = test.jobs().await.remove(0).status;
     assert_eq!(
         status,
         "Stopped",
@@ -212,7 +214,7 @@ async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
     test.watch_as_production(&mut memory, TimeDelta::minutes(5))
         .await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let reserved = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
+    let reserved = test.experiment(&id).await.reserved_usd;
 
     let others = Region::start(&[], usual() + TimeDelta::minutes(25));
     let account = json!({"account": "999988887777"});
@@ -234,18 +236,15 @@ async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
         "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
     )
     .await;
-    let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
-    let running = jobs(&test.record().await)
-        .iter()
-        .filter(|job| job["status"] == "InProgress")
-        .count();
+    let held = test.experiment(&id).await.reserved_usd;
+    let running = test.in_progress().await;
     let rate = 3.0 * P5_USD_PER_HOUR;
     println!(
-        "wrong account: {vanished} of 3 given up, reserved ${reserved} then ${held}; they run at ${rate:.2}/h"
+        "wrong account: {vanished} of 3 given up, reserved {reserved} then {held}; they run at ${rate:.2}/h"
     );
     assert_eq!(
-        (vanished, running, &held),
-        (0, 3, &reserved),
+        (vanished, running, held),
+        (0, 3, reserved),
         "attempts given up, jobs that run, dollars reserved"
     );
 
@@ -295,11 +294,7 @@ async fn listings_go_on_after_the_clock_was_set_back(pool: PgPool) {
     let mut memory = watcher::Memory::default();
     test.watch_as_production(&mut memory, TimeDelta::minutes(3))
         .await;
-    let lists = async || {
-        test.record().await["calls"]["ListTrainingJobs"]
-            .as_i64()
-            .unwrap()
-    };
+    let lists = async || test.calls("ListTrainingJobs").await;
     let before = lists().await;
     test.app.clock.advance(-TimeDelta::hours(1));
     test.watch_as_production(&mut memory, TimeDelta::minutes(10))
@@ -327,10 +322,7 @@ async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: Pg
         scheduler::tick(&test.app).await.unwrap();
         test.advance(TimeDelta::seconds(30)).await;
     }
-    let going = jobs(&test.record().await)
-        .iter()
-        .filter(|job| job["status"] == "InProgress")
-        .count();
+    let going = test.in_progress().await;
     let exposed = P5_USD_PER_HOUR * f64::from(u32::try_from(going).unwrap());
     println!("stops after a step back: {going} of 8 not sent, ${exposed:.2} for the hour");
     assert_eq!(
@@ -356,9 +348,9 @@ async fn a_stop_is_sent_at_once_by_a_process_that_started_after_the_clock_was_se
     let mut started = test.replica("started");
     started.newest = Arc::default();
     while scheduler::tick(&started).await.unwrap() > 0 {}
-    let asked = jobs(&test.record().await)[0]["stop_asked_at"].clone();
+    let asked = test.jobs().await[0].stop_asked_at;
     assert!(
-        !asked.is_null(),
+        asked.is_some(),
         "a stop waits for the hour by which the clock was set back: {P5_USD_PER_HOUR} dollars"
     );
 }
@@ -459,20 +451,20 @@ async fn a_drought_of_capacity_is_waited_for(pool: PgPool) {
         test.tick().await;
         test.advance(TimeDelta::minutes(5)).await;
     }
-    let waiting = test.get(&format!("/v1/experiments/{id}")).await;
-    let (during, state) = (test.billed_usd().await, waiting["state"].clone());
+    let state = test.experiment(&id).await.state;
+    let during = test.billed_usd().await;
     test.region_post("/_sim/faults", &json!({})).await;
-    let ended = test.run_to_end(&id, 12).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let row = &table["rows"][0];
+    test.run_to_end(&id, 12).await;
+    let ended = test.experiment(&id).await;
+    let row = test.comparison(&id).await.rows.remove(0);
     println!(
-        "eight hours without capacity: {state}, ${during:.2} billed; then {} ({})",
-        row["state"], row["reason"]
+        "eight hours without capacity: {state:?}, ${during:.2} billed; then {:?} ({:?})",
+        row.state, row.reason
     );
     assert_eq!(
-        (&ended["state"], &row["state"]),
-        (&json!("completed"), &json!("completed")),
-        "{row}"
+        (ended.state, row.state),
+        (ExperimentState::Completed, TrialState::Completed),
+        "{row:?}"
     );
     assert!(
         during < f64::EPSILON,
@@ -490,15 +482,16 @@ async fn a_drought_of_capacity_ends_with_a_cancel_and_costs_nothing(pool: PgPool
         test.advance(TimeDelta::minutes(5)).await;
     }
     assert_eq!(
-        test.get(&format!("/v1/experiments/{id}")).await["state"],
-        "running",
+        test.experiment(&id).await.state,
+        ExperimentState::Running,
         "it is waited for"
     );
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
-    let ended = test.run_to_end(&id, 2).await;
+    test.run_to_end(&id, 2).await;
+    let ended = test.experiment(&id).await;
     assert_eq!(
-        (&ended["state"], &ended["settled_usd"]),
-        (&json!("cancelled"), &json!(0.0))
+        (ended.state, ended.settled_usd),
+        (ExperimentState::Cancelled, Usd::ZERO)
     );
 }

@@ -1,35 +1,25 @@
 //! What holds of money when AWS, the database or a row of it is not as it should be: nothing is
 //! booked that cannot have been billed, and nothing stays reserved or unbooked for long.
 
-use bakeoff::api::experiments::ExperimentView;
 use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{scheduler, warm_pools};
+use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::lifecycle::state::TrialState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::between::{Act, Between};
-use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
+use crate::support::{TestApp, number, on_p5, spot_spec};
 
 pub(super) async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
 }
 
 pub(super) async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
-    let page = test
-        .get(&format!(
-            "/v1/experiments/{experiment}/events?page_size=500"
-        ))
-        .await;
-    let alarms = page["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|event| event["severity"] == "alarm")
-        .cloned();
-    alarms
-        .map(|event| event["message"].as_str().unwrap().to_owned())
-        .collect()
+    let events = test.events(experiment).await.into_iter();
+    let alarms = events.filter(|event| event.severity == "alarm");
+    alarms.map(|event| event.message).collect()
 }
 
 /// The service was away for three days; a clean-up script has deleted the job meanwhile.
@@ -41,14 +31,14 @@ async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(poo
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
     test.advance(TimeDelta::hours(4)).await;
-    let job = jobs(&test.record().await)[0].clone();
+    let job = test.jobs().await.remove(0);
     let delete = test
         .client
         .post(&test.region.url)
         .header("x-amz-target", "SageMaker.DeleteTrainingJob");
     assert!(
         delete
-            .json(&json!({"TrainingJobName": job["name"]}))
+            .json(&json!({"TrainingJobName": job.name}))
             .send()
             .await
             .unwrap()
@@ -56,11 +46,9 @@ async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(poo
             .is_success()
     );
     test.advance(TimeDelta::days(3)).await;
-    let ended = test.run_until_ended(&id, 24).await;
-    let (booked, billed) = (
-        ended["settled_usd"].as_f64().unwrap(),
-        job["micro_usd"].as_f64().unwrap() / 1e6,
-    );
+    test.run_until_ended(&id, 24).await;
+    let booked = test.experiment(&id).await.settled_usd.as_f64();
+    let billed = job.usd();
     let reserved = number(
         &pool,
         "SELECT (reserved_training_usd * 100)::bigint FROM attempts",
@@ -91,17 +79,14 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
     test.call_aws_at(&silent.url, &s3_url).await;
     let id = test.start(&spot).await;
     test.run_until_ended(&id, 60).await;
-    let record = test.record().await;
     let (mut waited, mut over) = (0, Vec::new());
-    for job in jobs(&record) {
-        let ran = job["training_seconds"].as_i64().unwrap();
-        let attempt =
-            uuid::Uuid::try_parse(job["attempt"].as_str().unwrap().rsplit_once('_').unwrap().1)
-                .unwrap();
+    for job in test.jobs().await {
+        let ran = i64::try_from(job.training_seconds).unwrap();
+        let attempt: AttemptId = job.attempt.unwrap().parse().unwrap();
         let (booked, whole): (i64, i64) = sqlx::query_as(
             "SELECT billable_seconds, extract(epoch FROM ended_at - started_at)::bigint FROM attempts WHERE id = $1",
         )
-        .bind(attempt)
+        .bind(attempt.0)
         .fetch_one(&pool)
         .await
         .unwrap();
@@ -147,18 +132,17 @@ async fn a_trial_settles_although_its_points_cannot_be_written(pool: PgPool) {
         )
         .await;
     }
-    let state =
-        test.get(&format!("/v1/experiments/{id}/trials")).await["items"][0]["state"].clone();
+    let state = test.trials(&id).await[0].state;
     let released = number(
         &pool,
         "SELECT count(*) FROM ledger WHERE kind = 'released' AND component = 'training'",
     )
     .await;
-    let held = test.get(&format!("/v1/experiments/{id}")).await["reserved_usd"].clone();
+    let held = test.experiment(&id).await.reserved_usd;
     assert_eq!(
         (state, released),
-        (json!("completed"), 1),
-        "${held} are still reserved"
+        (TrialState::Completed, 1),
+        "{held} are still reserved"
     );
 }
 
@@ -173,7 +157,7 @@ pub(crate) async fn with_a_pool(test: &TestApp, keep_alive_seconds: u32) -> Stri
         test.advance(TimeDelta::minutes(5)).await;
         test.watch().await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
-        if jobs(&test.record().await)[0]["idle_pool"] == true {
+        if test.jobs().await[0].idle_pool {
             break;
         }
     }
@@ -203,10 +187,10 @@ async fn looked_at_once(pool: &PgPool, strange: impl FnMut(&str, &Value) -> Act 
         test.advance(TimeDelta::minutes(2)).await;
         while warm_pools::tick(&test.app).await.unwrap() > 0 {}
     }
-    let job = jobs(&test.record().await)[0].clone();
+    let waits = test.jobs().await[0].idle_pool;
     assert_eq!(
-        (number(pool, RETAINED).await, &job["idle_pool"]),
-        (0, &json!(false)),
+        (number(pool, RETAINED).await, waits),
+        (0, false),
         "in the end it is let go"
     );
 }
@@ -242,13 +226,8 @@ async fn a_pool_is_ended_while_the_bill_of_its_job_is_waited_for(pool: PgPool) {
     with_a_pool(&test, 14_400).await;
     while warm_pools::tick(&test.app).await.unwrap() > 0 {}
     let still_open = number(&pool, "SELECT count(*) FROM trials WHERE ended_at IS NULL").await;
-    assert_eq!(
-        (
-            still_open,
-            jobs(&test.record().await)[0]["idle_pool"].clone()
-        ),
-        (1, json!(false))
-    );
+    let waits = test.jobs().await[0].idle_pool;
+    assert_eq!((still_open, waits), (1, false));
 }
 
 #[sqlx::test(migrations = false)]
@@ -275,26 +254,27 @@ async fn a_pool_that_cost_more_than_its_reservation_raises_an_alarm_and_pauses(p
         1,
         "it was settled at what SageMaker says"
     );
-    let paused = test.get(&format!("/v1/experiments/{id}")).await["paused_reason"].clone();
+    let paused = test.experiment(&id).await.paused_reason;
     let alarms = alarms(&test, &id).await;
     assert!(
-        !alarms.is_empty() && !paused.is_null(),
-        "alarms {alarms:?}, paused: {paused}"
+        !alarms.is_empty() && paused.is_some(),
+        "alarms {alarms:?}, paused: {paused:?}"
     );
 }
 
 /// What the pools of the region were billed and what is booked for them: seconds, and millionths of
 /// a dollar.
 async fn billed_and_booked(test: &TestApp, pool: &PgPool) -> [(i64, i64); 2] {
-    let jobs = jobs(&test.record().await);
-    let billed = |key: &str| jobs.iter().filter_map(|job| job[key].as_i64()).sum();
+    let jobs = test.jobs().await;
+    let seconds: u64 = jobs.iter().filter_map(|job| job.retained_seconds).sum();
+    let micro_usd: i64 = jobs.iter().map(|job| job.pool_micro_usd).sum();
     let kept =
         "SELECT coalesce(sum(retained_seconds), 0)::bigint FROM warm_pools WHERE state = 'settled'";
     let booked = "SELECT coalesce(sum(usd) * 1000000, 0)::bigint FROM ledger
                   WHERE component = 'warm_pool' AND kind IN ('settled', 'adjusted')";
     [
-        (billed("retained_seconds"), number(pool, kept).await),
-        (billed("pool_micro_usd"), number(pool, booked).await),
+        (i64::try_from(seconds).unwrap(), number(pool, kept).await),
+        (micro_usd, number(pool, booked).await),
     ]
 }
 
@@ -310,15 +290,10 @@ async fn go_on(test: &TestApp, memory: &mut Memory, minutes: u32) {
 /// A pool waits, and nobody looks after it.
 async fn found_again(test: &TestApp, pool: &PgPool, id: &str, memory: &mut Memory) {
     assert_eq!(number(pool, RETAINED).await, 0, "nobody looks after it");
-    assert_eq!(
-        jobs(&test.record().await)[0]["idle_pool"],
-        true,
-        "and it waits"
-    );
+    assert!(test.jobs().await[0].idle_pool, "and it waits");
     go_on(test, memory, 3).await;
-    assert_eq!(
-        jobs(&test.record().await)[0]["idle_pool"],
-        false,
+    assert!(
+        !test.jobs().await[0].idle_pool,
         "it is ended at the next listing"
     );
     go_on(test, memory, 5).await;
@@ -338,8 +313,8 @@ async fn found_again(test: &TestApp, pool: &PgPool, id: &str, memory: &mut Memor
     // Told again and again, it is booked once.
     go_on(test, memory, 10).await;
     assert_eq!(billed_and_booked(test, pool).await, once);
-    let shown: ExperimentView = test.read(&format!("/v1/experiments/{id}")).await;
-    assert_eq!(shown.paused_reason, None, "the budget holds it");
+    let paused = test.experiment(id).await.paused_reason;
+    assert_eq!(paused, None, "the budget holds it");
 }
 
 /// SageMaker showed no pool at six looks, for longer than a listing goes back by itself.
@@ -406,9 +381,8 @@ async fn a_pool_of_an_orphaned_job_is_ended_and_billed_although_it_shows_late(po
     );
     between.follow(|_, _| Act::Pass);
     go_on(&test, &mut memory, 5).await;
-    assert_eq!(
-        jobs(&test.record().await)[0]["idle_pool"],
-        false,
+    assert!(
+        !test.jobs().await[0].idle_pool,
         "{id}: it is ended at the next look"
     );
     let [seconds, usd] = billed_and_booked(&test, &pool).await;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bakeoff::api::plans::PreviewView;
+use bakeoff::api::series::MetricSeries;
 use bakeoff::ids;
 use bakeoff::store::metrics::Requested;
 use bakeoff::tasks::{ingester, repricer, scheduler};
@@ -18,7 +20,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::holds_money::{alarms, run};
-use crate::support::{TestApp, jobs, number, on_p5};
+use crate::support::{TestApp, number, on_p5};
 
 async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
     let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
@@ -73,13 +75,15 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
 
 /// Seconds beyond the longest training that a plan's worst case pays for.
 async fn allowance(test: &TestApp, spec: &Value) -> f64 {
-    let (status, plan) = test.post("/v1/plans", spec).await;
-    assert_eq!(status, StatusCode::OK, "{plan}");
-    let trial = &plan["candidates"][0];
-    let usd = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
-    let worst = usd(&trial["worst_case"]["training_usd"]).unwrap_or_else(|| panic!("{plan:#}"));
-    let rate =
-        usd(&trial["price"]["usd_per_hour"]).unwrap() * trial["instance_count"].as_f64().unwrap();
+    let (status, answer) = test.post("/v1/plans", spec).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let preview: PreviewView = serde_json::from_value(answer).unwrap();
+    let plan = &preview.candidates[0].plan;
+    let (Some(most), Some(price)) = (&plan.worst_case, &plan.price) else {
+        panic!("{plan:#?}")
+    };
+    let worst = most.training_usd.as_f64();
+    let rate = price.usd_per_hour.as_f64() * f64::from(plan.instance_count);
     worst / rate * 3600.0 - spec["max_runtime_seconds"].as_f64().unwrap()
 }
 
@@ -129,11 +133,7 @@ async fn an_experiment_that_could_not_be_repriced_is_repriced_when_it_can_be_rea
     let (id, readable) = (test.start(&on_p5(1)).await, test.start(&on_p5(1)).await);
     test.run_to_end(&id, 12).await;
     test.run_to_end(&readable, 12).await;
-    let settled = async |id: &str| {
-        test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-            .as_f64()
-            .unwrap()
-    };
+    let settled = async |id: &str| test.experiment(id).await.settled_usd.as_f64();
     let before = settled(&id).await;
     run(
         &pool,
@@ -201,13 +201,9 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
             .await;
         while scheduler::tick(&test.app).await.unwrap() > 0 {}
     }
-    let (billed, status) = (
-        test.billed_usd().await,
-        jobs(&test.record().await)[0]["status"].clone(),
-    );
-    let booked = test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-        .as_f64()
-        .unwrap();
+    let billed = test.billed_usd().await;
+    let status = test.jobs().await.remove(0).status;
+    let booked = test.experiment(&id).await.settled_usd.as_f64();
     let alarms = alarms(&test, &id).await;
     println!("a job without a row: {status}, ${billed:.2} billed, ${booked:.2} booked");
     assert!(
@@ -240,10 +236,8 @@ async fn metrics_whose_reply_was_lost_are_booked_too(pool: PgPool) {
         test.region_post("/_sim/faults", &json!({})).await;
     }
     test.run_to_end(&id, 12).await;
-    let counted: i64 = jobs(&test.record().await)
-        .iter()
-        .map(|job| job["metrics_requested"].as_i64().unwrap())
-        .sum();
+    let jobs = test.jobs().await;
+    let counted: i64 = jobs.iter().map(|job| job.metrics_requested).sum();
     let booked = "SELECT sum(quantity)::bigint FROM ledger WHERE kind = 'settled' AND component = 'cloudwatch'";
     let booked = number(&pool, booked).await;
     assert!(
@@ -272,13 +266,8 @@ async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
         test.advance(TimeDelta::minutes(5)).await;
     }
     test.run_to_end(&id, 12).await;
-    let record = test.record().await;
-    let job = &jobs(&record)[0];
-    let url = format!(
-        "{}/_sim/points/{}",
-        test.region.url,
-        job["name"].as_str().unwrap()
-    );
+    let job = test.jobs().await.remove(0);
+    let url = format!("{}/_sim/points/{}", test.region.url, job.name);
     let published: Value = test
         .client
         .get(url)
@@ -290,14 +279,11 @@ async fn metrics_of_another_account_are_not_believed(pool: PgPool) {
         .unwrap();
     let series = format!(
         "/v1/trials/{}/metrics?metric=tokens_per_second&resolution=raw",
-        job["trial"].as_str().unwrap()
+        job.trial.unwrap()
     );
-    let stored = test.get(&series).await["points"]["value"]
-        .as_array()
-        .unwrap()
-        .len();
+    let stored = test.read::<MetricSeries>(&series).await.points.unwrap();
     assert_eq!(
-        json!(stored),
+        json!(stored.value.len()),
         published["tps"]["points"],
         "points stored, and published"
     );

@@ -2,30 +2,40 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff::api::money::{LedgerEntryView, Spending};
+use bakeoff::api::projects::ProjectView;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
+use bakeoff_domain::money::Usd;
 use chrono::TimeDelta;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec, spot_spec};
+use crate::reads::RegionJob;
+use crate::support::{TestApp, spec, spot_spec, usual};
 
 async fn settled(test: &TestApp, experiment: &str) -> BTreeMap<String, f64> {
-    let page = test
-        .get(&format!(
-            "/v1/experiments/{experiment}/ledger?page_size=500"
-        ))
-        .await;
-    let entries = page["items"].as_array().unwrap().clone();
-    let is_job = |entry: &&Value| entry["kind"] == "settled" && entry["component"] == "training";
+    let entries = test.ledger(experiment).await;
+    let is_job =
+        |entry: &&LedgerEntryView| entry.kind == "settled" && entry.component == "training";
     entries
         .iter()
         .filter(is_job)
-        .map(|entry| {
-            (
-                entry["attempt_id"].as_str().unwrap().to_owned(),
-                entry["usd"].as_f64().unwrap(),
-            )
-        })
+        .map(|entry| (entry.attempt_id.to_string(), entry.usd.as_f64()))
         .collect()
+}
+
+/// Seconds that spot jobs trained and are not billed.
+pub(super) fn unbilled_spot_seconds(jobs: &[RegionJob]) -> u32 {
+    let seconds: u64 = jobs
+        .iter()
+        .filter(|job| job.spot)
+        .map(|job| job.training_seconds - job.billable_seconds)
+        .sum();
+    u32::try_from(seconds).unwrap()
+}
+
+async fn project(test: &TestApp) -> ProjectView {
+    test.read("/v1/projects/current").await
 }
 
 #[sqlx::test(migrations = false)]
@@ -44,27 +54,20 @@ async fn agrees(test: TestApp) {
     for spec in [spec(), spot_spec()] {
         let id = test.start(&spec).await;
         test.run_to_end(&id, 60).await;
-        let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-        let attempts = trials["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .flat_map(|trial| trial["attempts"].as_array().unwrap());
+        let trials = test.trials(&id).await;
+        let mut attempts = trials.iter().flat_map(|trial| &trial.attempts);
         assert!(
-            attempts.clone().count() == 2
-                && attempts
-                    .clone()
-                    .all(|attempt| attempt["billing_estimated"] == false)
+            attempts.clone().count() == 2 && attempts.all(|attempt| !attempt.billing_estimated)
         );
         let settled = settled(&test, &id).await;
         assert_eq!(settled.len(), 2);
-        let jobs = test.record().await["jobs"].as_array().unwrap().clone();
+        let jobs = test.jobs().await;
         for (attempt, usd) in settled {
             let job = jobs
                 .iter()
-                .find(|job| job["attempt"] == attempt.as_str())
+                .find(|job| job.attempt.as_ref() == Some(&attempt))
                 .unwrap();
-            let billed = job["micro_usd"].as_f64().unwrap() / 1e6;
+            let billed = job.usd();
             assert!(
                 (billed - usd).abs() < 0.005,
                 "{attempt}: billed {billed}, in the ledger {usd}"
@@ -77,6 +80,38 @@ async fn agrees(test: TestApp) {
 #[sqlx::test(migrations = false)]
 async fn reading_metrics_is_booked_as_the_region_counts_it(pool: PgPool) {
     is_booked_as_counted(TestApp::new(pool).await).await;
+}
+
+/// A rate of elsewhere is not ours, however new it is.
+#[sqlx::test(migrations = false)]
+async fn metrics_are_booked_at_the_rate_of_their_region(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let another = test.other_project().await;
+    let elsewhere = [
+        (None, "eu-west-1", "listed"),
+        (Some(another.0), "us-east-1", "negotiated"),
+    ];
+    for (project, region, status) in elsewhere {
+        sqlx::query(
+            "INSERT INTO prices (id, project_id, component, region, usd, effective_from, confirmed_at,
+                                 source, status, note, created_at)
+             VALUES ($1, $2, 'cloudwatch', $3, 7, $4, $5, 'test', $6, '', $5)",
+        )
+        .bind(bakeoff::ids::fresh())
+        .bind(project)
+        .bind(region)
+        .bind(usual() - TimeDelta::days(1))
+        .bind(usual() + TimeDelta::days(1))
+        .bind(status)
+        .execute(&pool)
+        .await
+        .unwrap();
+    }
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let total = test.spending("group_by=project").await.total;
+    let cost = total.cloudwatch_usd.as_f64();
+    assert!((0.000_01..0.1).contains(&cost), "{total:?}");
 }
 
 /// Each page is billed, and so is a read of which half was told.
@@ -98,25 +133,16 @@ async fn pages_of_metrics_are_booked_one_by_one(pool: PgPool) {
 async fn is_booked_as_counted(test: TestApp) {
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let page = test
-        .get(&format!("/v1/experiments/{id}/ledger?page_size=500"))
-        .await;
+    let entries = test.ledger(&id).await;
     let is_metrics =
-        |entry: &&Value| entry["kind"] == "settled" && entry["component"] == "cloudwatch";
-    let booked: i64 = page["items"]
-        .as_array()
-        .unwrap()
+        |entry: &&LedgerEntryView| entry.kind == "settled" && entry.component == "cloudwatch";
+    let booked: i64 = entries
         .iter()
         .filter(is_metrics)
-        .map(|entry| entry["quantity"].as_i64().unwrap())
+        .map(|entry| entry.quantity)
         .sum();
-    let record = test.record().await;
-    let counted: i64 = record["jobs"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|job| job["metrics_requested"].as_i64().unwrap())
-        .sum();
+    let jobs = test.jobs().await;
+    let counted: i64 = jobs.iter().map(|job| job.metrics_requested).sum();
     assert_eq!(booked, counted);
 }
 
@@ -129,17 +155,12 @@ async fn the_budget_holds_back_what_it_cannot_bound_yet(pool: PgPool) {
     tight["budget_usd"] = json!(330);
     let id = test.start(&tight).await;
     test.tick().await;
+    assert_eq!(test.jobs().await.len(), 1, "only one fits at a time");
+    assert!(test.experiment(&id).await.reserved_usd.as_f64() <= 330.0);
+    test.run_to_end(&id, 24).await;
+    assert_eq!(test.experiment(&id).await.state, ExperimentState::Completed);
     assert_eq!(
-        test.record().await["jobs"].as_array().unwrap().len(),
-        1,
-        "only one fits at a time"
-    );
-    let seen = test.get(&format!("/v1/experiments/{id}")).await;
-    assert!(seen["reserved_usd"].as_f64().unwrap() <= 330.0);
-    let ended = test.run_to_end(&id, 24).await;
-    assert_eq!(ended["state"], "completed");
-    assert_eq!(
-        test.record().await["jobs"].as_array().unwrap().len(),
+        test.jobs().await.len(),
         2,
         "the other ran when money was released"
     );
@@ -152,14 +173,14 @@ async fn what_can_never_fit_is_refused_with_the_way_out(pool: PgPool) {
     tiny["budget_usd"] = json!(150);
     let id = test.start(&tiny).await;
     test.run_to_end(&id, 24).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let p5 = &table["rows"][1];
-    assert_eq!(p5["state"], "refused");
+    let rows = test.comparison(&id).await.rows;
+    let p5 = &rows[1];
+    assert_eq!(p5.state, TrialState::Refused);
     assert!(
-        p5["reason"].as_str().unwrap().contains("raise budget_usd"),
-        "{p5}"
+        p5.reason.as_ref().unwrap().contains("raise budget_usd"),
+        "{p5:?}"
     );
-    assert_eq!(table["rows"][0]["state"], "completed");
+    assert_eq!(rows[0].state, TrialState::Completed);
 }
 
 /// Eight trials want to reserve at once, and the budget holds three.
@@ -173,9 +194,9 @@ async fn concurrent_reservations_never_pass_the_cap(pool: PgPool) {
     let id = test.start(&many).await;
     let ticks = (0..4).map(|_| bakeoff::tasks::scheduler::tick(&test.app));
     futures::future::try_join_all(ticks).await.unwrap();
-    let seen = test.get(&format!("/v1/experiments/{id}")).await;
-    assert!(seen["reserved_usd"].as_f64().unwrap() <= 420.0, "{seen}");
-    assert_eq!(test.record().await["jobs"].as_array().unwrap().len(), 3);
+    let seen = test.experiment(&id).await;
+    assert!(seen.reserved_usd.as_f64() <= 420.0, "{seen:?}");
+    assert_eq!(test.jobs().await.len(), 3);
 }
 
 #[sqlx::test(migrations = false)]
@@ -188,35 +209,21 @@ async fn the_projects_budget_caps_all_its_experiments(pool: PgPool) {
             &test.admin,
         )
         .json(&json!({"budget_usd": 600}));
-    let (status, project) = test.send(put).await;
+    let (status, answer) = test.send(put).await;
     assert_eq!(
-        (status, &project["budget_usd"]),
+        (status, &answer["budget_usd"]),
         (reqwest::StatusCode::OK, &json!(600.0))
     );
     let (one, two) = (test.start(&spec()).await, test.start(&spec()).await);
     test.tick().await;
-    assert!(
-        test.get("/v1/projects/current").await["reserved_usd"]
-            .as_f64()
-            .unwrap()
-            <= 600.0
-    );
+    assert!(project(&test).await.reserved_usd.as_f64() <= 600.0);
     // Worst cases of about $135 and $271, twice: the four together do not fit.
-    assert!(test.record().await["jobs"].as_array().unwrap().len() < 4);
+    assert!(test.jobs().await.len() < 4);
     for id in [one, two] {
         test.run_until_ended(&id, 48).await;
     }
-    assert_eq!(
-        test.record().await["jobs"].as_array().unwrap().len(),
-        4,
-        "each ran when its turn came"
-    );
-    assert!(
-        test.get("/v1/projects/current").await["settled_usd"]
-            .as_f64()
-            .unwrap()
-            < 600.0
-    );
+    assert_eq!(test.jobs().await.len(), 4, "each ran when its turn came");
+    assert!(project(&test).await.settled_usd.as_f64() < 600.0);
 }
 
 /// The ledger added up by day, experiment and trial comes to the same, is what the region bills,
@@ -234,68 +241,50 @@ async fn spending_adds_up_whatever_it_is_grouped_by(pool: PgPool) {
     test.advance(TimeDelta::hours(19)).await;
     test.run_to_end(&first, 72).await;
     test.run_to_end(&second, 72).await;
-    let of = async |query: &str| test.get(&format!("/v1/spending?{query}")).await;
-    let total = |table: &Value| table["total"]["total_usd"].as_f64().unwrap();
-    let sum = |table: &Value| {
-        table["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|row| row["total_usd"].as_f64().unwrap())
-            .sum::<f64>()
+    let total = |table: &Spending| table.total.total_usd.as_f64();
+    let sum = |table: &Spending| {
+        let amounts = table.rows.iter().map(|row| row.total_usd);
+        amounts.sum::<Usd>().as_f64()
     };
-    let days = of("group_by=day").await;
-    assert!(days["rows"].as_array().unwrap().len() >= 2, "{days}");
+    let days = test.spending("group_by=day").await;
+    assert!(days.rows.len() >= 2, "{days:?}");
     for group_by in ["day", "experiment", "trial", "project"] {
-        let table = of(&format!("group_by={group_by}")).await;
+        let table = test.spending(&format!("group_by={group_by}")).await;
         assert!(
             (total(&table) - total(&days)).abs() < 1e-4
                 && (sum(&table) - total(&table)).abs() < 1e-4,
-            "{table}"
+            "{table:?}"
         );
     }
-    let jobs = test.record().await["jobs"].as_array().unwrap().clone();
-    let billed: f64 = jobs
-        .iter()
-        .map(|job| job["micro_usd"].as_f64().unwrap() / 1e6)
-        .sum();
-    let metrics = days["total"]["cloudwatch_usd"].as_f64().unwrap();
+    let jobs = test.jobs().await;
+    let billed: f64 = jobs.iter().map(RegionJob::usd).sum();
+    let metrics = days.total.cloudwatch_usd.as_f64();
     assert!(
         (total(&days) - metrics - billed).abs() < 0.005,
-        "{days} {billed}"
+        "{days:?} {billed}"
     );
-    let spot: f64 = jobs
-        .iter()
-        .filter(|job| job["spot"] == true)
-        .map(|job| {
-            (job["training_seconds"].as_f64().unwrap() - job["billable_seconds"].as_f64().unwrap())
-                * 7.09
-                / 3600.0
-        })
-        .sum();
+    let spot = f64::from(unbilled_spot_seconds(&jobs)) * 7.09 / 3600.0;
     assert!(
-        (days["total"]["spot_saved_usd"].as_f64().unwrap() - spot).abs() < 0.01 && spot > 1.0,
-        "{days} {spot}"
+        (days.total.spot_saved_usd.as_f64() - spot).abs() < 0.01 && spot > 1.0,
+        "{days:?} {spot}"
     );
-    let own = of(&format!("group_by=trial&experiment_id={second}")).await;
-    assert_eq!(own["rows"].as_array().unwrap().len(), 2);
+    let own = test
+        .spending(&format!("group_by=trial&experiment_id={second}"))
+        .await;
+    assert_eq!(own.rows.len(), 2);
     // A day's cost is what ran on it: half of a job that ran half before midnight.
     let midnight = "2026-11-21T00:00:00Z";
-    let [before, after] = [
-        of(&format!(
-            "group_by=project&from=2026-11-01T00:00:00Z&until={midnight}"
-        ))
-        .await,
-        of(&format!("group_by=project&from={midnight}")).await,
-    ];
+    let of = async |period: &str| {
+        let query = format!("group_by=project&{period}");
+        total(&test.spending(&query).await)
+    };
+    let before = of(&format!("from=2026-11-01T00:00:00Z&until={midnight}")).await;
+    let after = of(&format!("from={midnight}")).await;
     assert!(
-        (total(&before) + total(&after) - total(&days)).abs() < 1e-4,
+        (before + after - total(&days)).abs() < 1e-4,
         "{before} {after}"
     );
-    assert!(
-        total(&before) > 1.0 && total(&after) > 1.0,
-        "{before} {after}"
-    );
+    assert!(before > 1.0 && after > 1.0, "{before} {after}");
     let unnamed: i64 = sqlx::query_scalar("SELECT count(*) FROM ledger WHERE price_id IS NULL")
         .fetch_one(&pool)
         .await
@@ -333,35 +322,27 @@ async fn never_falls(test: &TestApp, id: &str) {
             test.tick().await;
         }
         // A restart: another process reads the same rows, at a later time of the same clock.
-        let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-        let cost: f64 = table["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|row| row["total_usd"].as_f64().unwrap())
-            .sum();
+        let table = test.comparison(id).await;
+        let costs = table.rows.iter().map(|row| row.total_usd.unwrap());
+        let cost = costs.sum::<Usd>().as_f64();
         assert!(
             cost >= so_far - 1e-9,
             "minute {minute}: {cost} after {so_far}"
         );
         so_far = cost;
-        for row in table["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|row| row["state"] == "running")
-        {
-            live += u32::from(row["total_usd"].as_f64().unwrap() > 1.0);
+        for row in &table.rows {
+            let is_running = row.state == TrialState::Running;
+            live += u32::from(is_running && row.total_usd.unwrap().as_f64() > 1.0);
         }
-        if table["state"] == "completed" {
+        if table.state == ExperimentState::Completed {
             break;
         }
         test.advance(TimeDelta::minutes(1)).await;
     }
-    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
+    let settled = test.experiment(id).await.settled_usd.as_f64();
     assert!(
-        (experiment["settled_usd"].as_f64().unwrap() - so_far).abs() < 1e-6 && so_far > 1.0,
-        "{experiment}"
+        (settled - so_far).abs() < 1e-6 && so_far > 1.0,
+        "settled {settled}, {so_far} so far"
     );
     assert!(live > 10, "what runs has cost something, and is seen to");
 }

@@ -39,6 +39,7 @@ mod plans;
 mod preview;
 mod prices;
 mod program;
+mod reads;
 mod scheduler;
 mod sdk_requests;
 mod security;

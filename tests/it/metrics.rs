@@ -1,7 +1,11 @@
 //! Metrics from every source: pushed, imported, read from CloudWatch; stored once, read in every
 //! format.
 
-use bakeoff::api::comparison::ComparisonRow;
+use bakeoff::api::comparison::{ComparisonTable, RowKind};
+use bakeoff::api::runs::RunView;
+use bakeoff::api::series::{MetricSeries, Pushed};
+use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::spec::expectation::Verdict;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -46,6 +50,13 @@ pub(super) async fn push(test: &TestApp, path: &str, body: String) -> (u16, Valu
     (status.as_u16(), reply)
 }
 
+/// What became of a body that is accepted.
+pub(super) async fn taken(test: &TestApp, path: &str, body: String) -> Pushed {
+    let (status, reply) = push(test, path, body).await;
+    assert_eq!(status, 200, "{reply}");
+    serde_json::from_value(reply).unwrap()
+}
+
 pub(super) async fn run(test: &TestApp) -> String {
     let (status, run) = test.post("/v1/runs", &hyperbolic()).await;
     assert_eq!(status, 201, "{run}");
@@ -61,59 +72,50 @@ async fn the_documents_run_is_beside_a_trial_with_what_is_left_of_it(pool: PgPoo
     let now = test.app.clock.now();
     assert!(now.timestamp() > START + 240 * 60, "{now}");
     let minutes = i32::try_from((now.timestamp() - START) / 60).unwrap();
-    let (status, pushed) = push(&test, &format!("/v1/runs/{run}/metrics"), lines(0..minutes)).await;
-    assert_eq!(
-        (status, &pushed["duplicates"]),
-        (200, &json!(0)),
-        "{pushed}"
-    );
+    let path = format!("/v1/runs/{run}/metrics");
+    let pushed = taken(&test, &path, lines(0..minutes)).await;
+    assert_eq!(pushed.duplicates, 0, "{pushed:?}");
 
-    let table = test
-        .get(&format!(
-            "/v1/comparison?experiment_id={experiment}&run_id={run}"
-        ))
-        .await;
-    let rows = table["rows"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["kind"] == "run").unwrap();
-    let number = |column: &str| {
-        row[column]
-            .as_f64()
-            .unwrap_or_else(|| panic!("{column}: {row}"))
-    };
-    assert_eq!(rows.iter().filter(|row| row["kind"] == "trial").count(), 2);
-    assert!((number("tokens_per_second") - 101_944.9).abs() < 1.0);
+    let beside = format!("/v1/comparison?experiment_id={experiment}&run_id={run}");
+    let table: ComparisonTable = test.read(&beside).await;
+    let of_kind = |kind: RowKind| table.rows.iter().filter(move |row| row.kind == kind);
+    assert_eq!(of_kind(RowKind::Trial).count(), 2);
+    let row = of_kind(RowKind::Run).next().unwrap();
+    assert!((row.tokens_per_second.unwrap() - 101_944.9).abs() < 1.0);
     // requirements-checked: 350 steps an hour are 7 % of the peak.
-    assert!((number("mfu_percent") - 7.0).abs() < 0.6, "{row}");
+    assert!((row.mfu_percent.unwrap() - 7.0).abs() < 0.6, "{row:?}");
     assert!(
-        (number("gpu_utilization_percent") - 75.0).abs() < 1e-6
-            && row["tokens_per_second_source"] == "pushed"
+        (row.gpu_utilization_percent.unwrap() - 75.0).abs() < 1e-6
+            && row.tokens_per_second_source == Some(Source::Pushed)
     );
-    let left = 49_209.0 - number("step");
+    let steps_left = 49_209.0 - f64::from(i32::try_from(row.step.unwrap()).unwrap());
+    let hours_left = row.remaining_hours.unwrap();
     assert!(
-        (number("remaining_hours") - left / 350.0).abs() < 0.02 * left / 350.0,
-        "{row}"
+        (hours_left - steps_left / 350.0).abs() < 0.02 * steps_left / 350.0,
+        "{row:?}"
     );
-    assert!((number("remaining_usd") - number("remaining_hours") * 7.92).abs() < 0.01);
-    assert!(number("remaining_hours_low") <= number("remaining_hours"));
-    let hours = f64::from(minutes - 1) / 60.0;
-    assert!((number("cost_usd") - hours * 7.92).abs() < 0.01, "{row}");
+    assert!((row.remaining_usd.unwrap().as_f64() - hours_left * 7.92).abs() < 0.01);
+    assert!(row.remaining_hours_low.unwrap() <= hours_left);
+    let cost = f64::from(minutes - 1) / 60.0 * 7.92;
+    assert!(
+        (row.cost_usd.unwrap().as_f64() - cost).abs() < 0.01,
+        "{row:?}"
+    );
     // 51.6 B tokens at 367 M an hour and $7.92.
-    assert!((number("usd_per_epoch") - 1113.5).abs() < 1.5, "{row}");
-    let verdicts: Vec<&Value> = table["expectations"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| &one["verdict"])
-        .collect();
-    assert_eq!(verdicts, ["not_met", "not_met"]);
+    assert!(
+        (row.usd_per_epoch.unwrap().as_f64() - 1113.5).abs() < 1.5,
+        "{row:?}"
+    );
+    let verdicts: Vec<Verdict> = table.expectations.iter().map(|one| one.verdict).collect();
+    assert_eq!(verdicts, [Verdict::NotMet, Verdict::NotMet]);
 
     // Two hours of silence later nothing is promised any more.
     test.advance(TimeDelta::hours(2)).await;
-    let shown = test.get(&format!("/v1/runs/{run}")).await;
-    let figures: ComparisonRow = serde_json::from_value(shown["figures"].clone()).unwrap();
+    let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+    let figures = shown.figures.as_ref().unwrap();
     assert!(
         figures.remaining_hours.is_none() && figures.stalled_since.is_some(),
-        "{shown}"
+        "{shown:?}"
     );
     let end = json!({"state": "completed", "ended_at": "2026-11-19T12:00:00Z"});
     let (status, ended) = test.post(&format!("/v1/runs/{run}/end"), &end).await;
@@ -132,52 +134,39 @@ async fn what_is_sent_twice_late_or_mixed_is_stored_once(pool: PgPool) {
     let points =
         |range: std::ops::Range<i32>| u64::try_from((range.end - range.start) * 5).unwrap();
     assert_eq!(
-        push(&test, &path, lines(0..100)).await.1["stored"],
+        taken(&test, &path, lines(0..100)).await.stored,
         points(0..100)
     );
     assert_eq!(
-        push(&test, &path, lines(100..200)).await.1["stored"],
+        taken(&test, &path, lines(100..200)).await.stored,
         points(100..200),
         "in order"
     );
-    let (_, again) = push(&test, &path, lines(150..250)).await;
+    let again = taken(&test, &path, lines(150..250)).await;
     assert_eq!(
-        (&again["stored"], &again["duplicates"]),
-        (&json!(points(200..250)), &json!(points(150..200)))
+        (again.stored, again.duplicates),
+        (points(200..250), points(150..200))
     );
     let mut mixed: Vec<String> = lines(250..400).lines().map(str::to_owned).collect();
     mixed.reverse();
     mixed.extend(lines(300..330).lines().map(str::to_owned));
-    let (_, mixed) = push(&test, &path, mixed.join("\n")).await;
+    let mixed = taken(&test, &path, mixed.join("\n")).await;
     // Of the two metrics of devices a batch holds means, and so each moment once.
-    assert_eq!(
-        (&mixed["stored"], &mixed["duplicates"]),
-        (&json!(points(250..400)), &json!(30 * 3))
-    );
+    assert_eq!((mixed.stored, mixed.duplicates), (points(250..400), 30 * 3));
 
-    let series = test
-        .get(&format!("{path}?metric=loss&resolution=raw"))
+    let series: MetricSeries = test
+        .read(&format!("{path}?metric=loss&resolution=raw"))
         .await;
     assert_eq!(
-        (&series["metric"], &series["stored_points"]),
-        (&json!("train_loss"), &json!(400))
+        (series.metric.as_str(), series.stored_points),
+        ("train_loss", 400)
     );
-    assert_eq!(series["points"]["value"].as_array().unwrap().len(), 400);
-    let buckets = test
-        .get(&format!("{path}?metric=train_loss&resolution=buckets"))
-        .await["buckets"]
-        .clone();
-    let buckets = buckets.as_array().unwrap();
-    assert_eq!(
-        (
-            buckets.len(),
-            buckets
-                .iter()
-                .map(|one| one["points"].as_u64().unwrap())
-                .sum::<u64>()
-        ),
-        (80, 400)
-    );
+    assert_eq!(series.points.unwrap().value.len(), 400);
+    let series: MetricSeries = test
+        .read(&format!("{path}?metric=train_loss&resolution=buckets"))
+        .await;
+    let in_buckets: u32 = series.buckets.iter().map(|bucket| bucket.points).sum();
+    assert_eq!((series.buckets.len(), in_buckets), (80, 400));
     // Rollups are those of the points, whatever way they came.
     let wrong: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM rollups r JOIN LATERAL (
@@ -205,29 +194,25 @@ async fn nan_is_kept_and_in_no_mean_and_unknown_metrics_are_kept_too(pool: PgPoo
         )
     };
     let body = (0..20).map(line).collect::<Vec<_>>().join("\n");
-    assert_eq!(push(&test, &path, body).await.1["stored"], 40);
-    let series = test.get(&format!("{path}?metric=grad/custom")).await;
-    assert_eq!(
-        (&series["stored_points"], &series["non_finite_points"]),
-        (&json!(20), &json!(5))
-    );
-    let buckets = test
-        .get(&format!("{path}?metric=grad/custom&resolution=buckets"))
+    assert_eq!(taken(&test, &path, body).await.stored, 40);
+    let series: MetricSeries = test.read(&format!("{path}?metric=grad/custom")).await;
+    assert_eq!((series.stored_points, series.non_finite_points), (20, 5));
+    let series: MetricSeries = test
+        .read(&format!("{path}?metric=grad/custom&resolution=buckets"))
         .await;
     assert!(
-        buckets["buckets"]
-            .as_array()
-            .unwrap()
+        series
+            .buckets
             .iter()
-            .all(|bucket| bucket["mean"] == 2.5),
-        "{buckets}"
+            .all(|bucket| (bucket.mean - 2.5).abs() < f64::EPSILON),
+        "{series:?}"
     );
-    let infinite = test
-        .get(&format!("{path}?metric=validation_loss&resolution=buckets"))
+    let infinite: MetricSeries = test
+        .read(&format!("{path}?metric=validation_loss&resolution=buckets"))
         .await;
     assert_eq!(
-        (&infinite["buckets"], &infinite["non_finite_points"]),
-        (&json!([]), &json!(20))
+        (infinite.buckets.len(), infinite.non_finite_points),
+        (0, 20)
     );
     let (status, problem) = test
         .send(test.request(Method::GET, &format!("{path}?metric=lost"), &test.admin))
@@ -261,15 +246,8 @@ async fn a_bad_line_refuses_the_batch_and_says_which(pool: PgPool) {
         .map(|error| &error["pointer"])
         .collect();
     assert_eq!(pointers, ["/3", "/4"]);
-    let (status, taken) = push(&test, &format!("{path}?skip_bad_lines=true"), body).await;
-    assert_eq!(
-        (
-            status,
-            taken["stored"].as_u64(),
-            taken["skipped"].as_array().unwrap().len()
-        ),
-        (200, Some(10), 2)
-    );
+    let taken = taken(&test, &format!("{path}?skip_bad_lines=true"), body).await;
+    assert_eq!((taken.stored, taken.skipped.len()), (10, 2));
     let other = test.other_project().await;
     let stranger = test.key(other, bakeoff::auth::keys::Role::Editor).await;
     let (status, _) = test
@@ -287,24 +265,17 @@ async fn two_sources_of_one_metric_are_one_and_never_added_up(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let row = &table["rows"][0];
-    assert_eq!(row["tokens_per_second_source"], "cloudwatch");
-    let trial = row["trial_id"].as_str().unwrap();
+    let row = test.comparison(&id).await.rows.remove(0);
+    assert_eq!(row.tokens_per_second_source, Some(Source::Cloudwatch));
+    let path = format!("/v1/trials/{}/metrics", row.trial_id.unwrap());
     let at = test.app.clock.now().timestamp() - 7200;
     let line = |i: i64| json!({"timestamp": at + i * 60, "tokens/s": 12345}).to_string();
     let body = (0..60).map(line).collect::<Vec<_>>().join("\n");
+    assert_eq!(taken(&test, &path, body).await.stored, 60);
+    let row = test.comparison(&id).await.rows.remove(0);
     assert_eq!(
-        push(&test, &format!("/v1/trials/{trial}/metrics"), body)
-            .await
-            .1["stored"],
-        60
-    );
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    let row = &table["rows"][0];
-    assert_eq!(
-        (&row["tokens_per_second"], &row["tokens_per_second_source"]),
-        (&json!(12345.0), &json!("pushed"))
+        (row.tokens_per_second, row.tokens_per_second_source),
+        (Some(12_345.0), Some(Source::Pushed))
     );
 }
 
@@ -314,10 +285,19 @@ async fn a_closed_run_is_compacted_and_a_late_point_still_counts_once(pool: PgPo
     let run = run(&test).await;
     let path = format!("/v1/runs/{run}/metrics");
     push(&test, &path, lines(0..1200)).await;
-    let before = test
-        .get(&format!("{path}?metric=loss&resolution=raw"))
-        .await;
-    let figures = test.get(&format!("/v1/runs/{run}")).await["figures"].clone();
+    let points = async || {
+        let series: MetricSeries = test
+            .read(&format!("{path}?metric=loss&resolution=raw"))
+            .await;
+        let columns = series.points.unwrap();
+        (columns.at_seconds, columns.step, columns.value)
+    };
+    let speed = async || {
+        let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+        let figures = shown.figures.unwrap();
+        (figures.tokens_per_second, figures.mfu_percent)
+    };
+    let before = (points().await, speed().await);
     test.post(
         &format!("/v1/runs/{run}/end"),
         &json!({"state": "completed", "ended_at": "2026-11-19T20:00:00Z"}),
@@ -336,14 +316,7 @@ async fn a_closed_run_is_compacted_and_a_late_point_still_counts_once(pool: PgPo
         count("SELECT sum(cardinality(value))::bigint FROM sample_chunks").await,
         6000
     );
-    assert_eq!(
-        test.get(&format!("{path}?metric=loss&resolution=raw"))
-            .await["points"],
-        before["points"]
-    );
-    let after = test.get(&format!("/v1/runs/{run}")).await["figures"].clone();
-    assert_eq!(after["tokens_per_second"], figures["tokens_per_second"]);
-    assert_eq!(after["mfu_percent"], figures["mfu_percent"]);
+    assert_eq!((points().await, speed().await), before);
 
     // Its month's partition goes when it is long over, and comes back for a late point.
     let months = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'samples'::regclass";
@@ -354,11 +327,8 @@ async fn a_closed_run_is_compacted_and_a_late_point_still_counts_once(pool: PgPo
         .await
         .unwrap();
     assert_eq!(count(months).await, 0);
-    let (_, late) = push(&test, &path, lines(1190..1210)).await;
-    assert_eq!(
-        (&late["stored"], &late["duplicates"]),
-        (&json!(50), &json!(50))
-    );
+    let late = taken(&test, &path, lines(1190..1210)).await;
+    assert_eq!((late.stored, late.duplicates), (50, 50));
     assert_eq!(count("SELECT count(*) FROM samples").await, 6050);
     assert_eq!(count("SELECT count(*) FROM sample_chunks").await, 0);
 }

@@ -1,15 +1,20 @@
-//! Metrics in every format and from every source: tables, SageMaker'''s own series, files, curves, jobs.
+//! Metrics in every format and from every source: tables, SageMaker's own series, files, curves,
+//! jobs.
 
 use std::sync::Arc;
 
+use bakeoff::api::comparison::{Convergence, CurvePoint};
+use bakeoff::api::runs::RunView;
+use bakeoff::api::series::MetricSeries;
 use bakeoff::app::Settings;
+use bakeoff_domain::measure::metric::Source;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::metrics::{START, lines, push, run};
-use crate::support::{TestApp, jobs, on_p5, spec};
+use super::metrics::{START, lines, push, run, taken};
+use crate::support::{TestApp, on_p5, spec};
 
 #[sqlx::test(migrations = false)]
 async fn every_format_has_the_same_columns(pool: PgPool) {
@@ -67,23 +72,23 @@ async fn sagemakers_own_series_and_last_values_are_sources_too(pool: PgPool) {
     assert_eq!((last.0.as_str(), last.1, last.2), ("final", 4, 4));
     assert_eq!((own.0.as_str(), own.1), ("sagemaker_metrics", 4));
     assert!(own.2 > 60, "{sources:?}");
-    let row = test.get(&format!("/v1/experiments/{id}/comparison")).await["rows"][0].clone();
-    assert_eq!(row["tokens_per_second_source"], "sagemaker_metrics");
-    let trial = row["trial_id"].as_str().unwrap();
-    let series = test
-        .get(&format!(
+    let row = test.comparison(&id).await.rows.remove(0);
+    assert_eq!(row.tokens_per_second_source, Some(Source::SagemakerMetrics));
+    let trial = row.trial_id.unwrap();
+    let series: MetricSeries = test
+        .read(&format!(
             "/v1/trials/{trial}/metrics?metric=tps&resolution=raw"
         ))
         .await;
-    let steps = series["points"]["step"].as_array().unwrap();
+    let steps = series.points.unwrap().step;
     assert!(
         steps
             .windows(2)
-            .all(|pair| pair[0].as_i64().unwrap() < pair[1].as_i64().unwrap()),
+            .all(|pair| pair[0].unwrap() < pair[1].unwrap()),
         "{steps:?}"
     );
     assert_eq!(
-        test.record().await["calls"]["BatchGetMetrics"],
+        test.calls("BatchGetMetrics").await,
         2,
         "one for all series of a job"
     );
@@ -115,12 +120,11 @@ async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
             "index": gpu, "utilization": 90 + gpu % 3, "memory_utilization": 71, "temperature": 60 + gpu})).collect::<Vec<_>>()})
     });
     for (body, least) in [(training, 120), (performance, 150), (gpu, 90)] {
-        let (status, taken) = push(&test, &path, body).await;
-        assert_eq!(
-            (status, taken["skipped"].as_array().unwrap().len()),
-            (200, 0)
+        let taken = taken(&test, &path, body).await;
+        assert!(
+            taken.skipped.is_empty() && taken.stored >= least,
+            "{taken:?}"
         );
-        assert!(taken["stored"].as_u64().unwrap() >= least, "{taken}");
     }
     let export = "_step,_timestamp,loss,eval/loss,system.gpu.0.temp\n1500,1795048200.5,2.7,2.9,66\n1550,1795048260.5,2.6,,67\n";
     let request = test
@@ -133,14 +137,15 @@ async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
         (200, &json!(5)),
         "{taken}"
     );
-    let row = test.get(&format!("/v1/runs/{run}")).await["figures"].clone();
+    let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+    let row = shown.figures.unwrap();
     assert_eq!(
-        (&row["tokens_per_second"], &row["tokens_per_second_source"]),
-        (&json!(734_000.0), &json!("imported"))
+        (row.tokens_per_second, row.tokens_per_second_source),
+        (Some(734_000.0), Some(Source::Imported))
     );
     assert_eq!(
-        (&row["train_loss"], &row["validation_loss"], &row["step"]),
-        (&json!(2.6), &json!(2.9), &json!(1550))
+        (row.train_loss, row.validation_loss, row.step),
+        (Some(2.6), Some(2.9), Some(1550))
     );
     let (_, all) = test
         .send(test.request(
@@ -149,7 +154,7 @@ async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
             &test.admin,
         ))
         .await;
-    assert_eq!(row["gpu_memory_utilization_percent"], 71.0, "{all}");
+    assert_eq!(row.gpu_memory_utilization_percent, Some(71.0), "{all}");
     for metric in [
         "learning_rate",
         "gpu_temperature_celsius",
@@ -158,10 +163,10 @@ async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
         "disk_utilization_percent",
         "grad_norm",
     ] {
-        let series = test
-            .get(&format!("/v1/runs/{run}/metrics?metric={metric}"))
+        let series: MetricSeries = test
+            .read(&format!("/v1/runs/{run}/metrics?metric={metric}"))
             .await;
-        assert!(series["stored_points"].as_i64().unwrap() >= 30, "{series}");
+        assert!(series.stored_points >= 30, "{series:?}");
     }
 }
 
@@ -178,41 +183,31 @@ async fn curves_are_against_steps_hours_and_dollars(pool: PgPool) {
     test.run_to_end(&experiment, 12).await;
     let run = run(&test).await;
     push(&test, &format!("/v1/runs/{run}/metrics"), lines(0..200)).await;
-    let curves = test
-        .get(&format!(
+    let curves: Convergence = test
+        .read(&format!(
             "/v1/convergence?experiment_id={experiment}&run_id={run}&target=3.0"
         ))
         .await;
-    let rows = curves["rows"].as_array().unwrap();
-    let of = |name: &str| {
-        rows.iter()
-            .filter(|row| row["candidate"] == name)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let p5 = of("p5");
-    assert!(p5.len() > 3, "{curves}");
-    let rising = |rows: &[Value], key: &str| {
-        rows.windows(2)
-            .all(|pair| pair[0][key].as_f64() < pair[1][key].as_f64())
-    };
-    assert!(rising(&p5, "hours") && rising(&p5, "usd"));
-    let last = p5.last().unwrap();
-    let rate = last["usd"].as_f64().unwrap() / last["hours"].as_f64().unwrap();
-    assert!((rate - 63.296).abs() < 0.001, "{rate}");
-    let own: Vec<&Value> = rows.iter().filter(|row| !row["run_id"].is_null()).collect();
+    let rows = curves.rows.iter();
+    let p5: Vec<&CurvePoint> = rows.filter(|row| row.candidate == "p5").collect();
+    assert!(p5.len() > 3, "{curves:?}");
     assert!(
-        !own.is_empty() && own.iter().all(|row| row["step"].is_i64()),
+        p5.windows(2)
+            .all(|pair| pair[0].hours < pair[1].hours && pair[0].usd < pair[1].usd),
+        "{p5:?}"
+    );
+    let last = p5.last().unwrap();
+    let rate = last.usd.unwrap().as_f64() / last.hours;
+    assert!((rate - 63.296).abs() < 0.001, "{rate}");
+    let rows = curves.rows.iter();
+    let own: Vec<&CurvePoint> = rows.filter(|row| row.run_id.is_some()).collect();
+    assert!(
+        !own.is_empty() && own.iter().all(|row| row.step.is_some()),
         "{own:?}"
     );
-    assert_eq!(curves["reached"].as_array().unwrap().len(), 3);
-    let reached = curves["reached"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["candidate"] == "p5")
-        .unwrap();
-    assert_eq!(reached["is_reached"], true, "{reached}");
+    assert_eq!(curves.reached.len(), 3);
+    let reached = curves.reached.iter().find(|one| one.candidate == "p5");
+    assert!(reached.unwrap().is_reached, "{reached:?}");
     let csv = test.request(
         Method::GET,
         &format!("/v1/convergence?run_id={run}&format=csv"),
@@ -321,9 +316,8 @@ async fn each_read_completes_a_bucket(pool: PgPool) {
         .fetch_one(&pool)
         .await
         .unwrap();
-        let record = test.record().await;
-        let jobs = record["jobs"].as_array().unwrap();
-        let ended = jobs.iter().filter(|job| !job["ended_at"].is_null()).count();
+        let jobs = test.jobs().await;
+        let ended = jobs.iter().filter(|job| job.ended_at.is_some()).count();
         // Each job begins and ends in the middle of one, and its last value, as Describe has it, is
         // a series of its own.
         assert!(
@@ -347,14 +341,9 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
     test.app.settings = Arc::new(settings);
     let id = test.start(&on_p5(2)).await;
     test.tick().await;
-    let record = test.record().await;
     let mut found = Vec::new();
-    for job in jobs(&record) {
-        let url = format!(
-            "{}/_sim/requests/{}",
-            test.region.url,
-            job["name"].as_str().unwrap()
-        );
+    for job in test.jobs().await {
+        let url = format!("{}/_sim/requests/{}", test.region.url, job.name);
         let request: Value = test
             .client
             .get(url)

@@ -1,17 +1,26 @@
 //! Prices: read from AWS's list, effective-dated, and applied to what depends on them. The price
 //! cut of June 2025, replayed.
 
+use bakeoff::api::catalog::{PriceView, RateView};
+use bakeoff::api::decisions::RecommendationView;
+use bakeoff::api::page::Page;
+use bakeoff::api::prices::Refreshed;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::{Component, PriceStatus};
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, StatusCode};
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, on_p5, spec, spot_spec};
+use super::ledger::unbilled_spot_seconds;
+use crate::reads::RegionJob;
+use crate::support::{TestApp, on_p5, spec, spot_spec, usual};
 
-async fn refresh(test: &TestApp) -> Value {
+async fn refresh(test: &TestApp) -> Refreshed {
     let (status, body) = test.post("/v1/prices/refresh", &json!({})).await;
     assert_eq!(status, StatusCode::OK, "{body}");
-    body
+    serde_json::from_value(body).unwrap()
 }
 
 /// What the region's account is billed from a day on.
@@ -42,30 +51,25 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let first = refresh(&test).await;
     // The rate card has twelve types, and volumes; the other products are hosting, spot, free ones.
-    assert_eq!(
-        (&first["listed"], first["new"].as_array().unwrap().len()),
-        (&json!(13), 13),
-        "{first}"
+    assert_eq!((first.listed, first.new.len()), (13, 13), "{first:?}");
+    assert!(
+        first.skipped.is_empty(),
+        "what is something else by design is not told of: {:?}",
+        first.skipped
     );
-    assert_eq!(
-        first["skipped"],
-        json!([]),
-        "what is something else by design is not told of"
-    );
-    assert_eq!(
-        refresh(&test).await["new"],
-        json!([]),
-        "twice changes nothing"
-    );
-    let prices = test
-        .get("/v1/prices?instance_type=ml.p4d.24xlarge&region=us-east-1&as_of=2026-11-21T00:00:00Z")
+    let again = refresh(&test).await.new;
+    assert!(again.is_empty(), "twice changes nothing: {again:?}");
+    let prices: Page<PriceView> = test
+        .read(
+            "/v1/prices?instance_type=ml.p4d.24xlarge&region=us-east-1&as_of=2026-11-21T00:00:00Z",
+        )
         .await;
-    let [price] = prices["items"].as_array().unwrap().as_slice() else {
-        panic!("{prices}")
+    let [price] = prices.items.as_slice() else {
+        panic!("{prices:?}")
     };
     assert_eq!(
-        (&price["usd_per_hour"], &price["status"]),
-        (&json!(25.251_288), &json!("listed"))
+        (price.usd_per_hour, price.status),
+        (Usd(Decimal::new(25_251_288, 6)), PriceStatus::Listed)
     );
     let (status, problem) = test
         .send(test.request(
@@ -78,14 +82,45 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
         (status, &problem["code"]),
         (StatusCode::BAD_GATEWAY, &json!("price_list_empty"))
     );
-    let rates = test.get("/v1/rates?region=us-east-1").await;
-    let components: Vec<&str> = rates["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|rate| rate["component"].as_str().unwrap())
-        .collect();
-    assert_eq!(components, ["cloudwatch", "storage", "storage"]);
+    let rates: Page<RateView> = test.read("/v1/rates?region=us-east-1").await;
+    let components: Vec<Component> = rates.items.iter().map(|rate| rate.component).collect();
+    assert_eq!(
+        components,
+        [
+            Component::Cloudwatch,
+            Component::Storage,
+            Component::Storage
+        ]
+    );
+}
+
+/// Spending and comparison count the time that was not billed at what the billed time cost.
+#[sqlx::test(migrations = false)]
+async fn what_spot_saved_follows_a_price_that_changes_meanwhile(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut lora = spot_spec();
+    lora["budget_usd"] = json!(5000);
+    let id = test.start(&lora).await;
+    test.run_to_end(&id, 72).await;
+    // AWS says so when it is over.
+    let doubled = usual() + TimeDelta::hours(1);
+    change(&test, "ml.g5.12xlarge", 14_180_000, doubled).await;
+    refresh(&test).await;
+    for _ in 0..3 {
+        test.tick().await;
+    }
+    let rows = test.comparison(&id).await.rows;
+    let saved = rows.iter().filter_map(|row| row.spot_saved_usd);
+    let compared = saved.sum::<Usd>().as_f64();
+    let spending = test.spending("group_by=project").await;
+    let spent = spending.total.spot_saved_usd.as_f64();
+    assert!((compared - spent).abs() < 0.01, "{compared} {spent}");
+    let seconds = f64::from(unbilled_spot_seconds(&test.jobs().await));
+    let [low, high] = [7.09, 14.18].map(|usd| usd * seconds / 3600.0);
+    assert!(
+        low * 1.05 < spent && spent < high * 0.95,
+        "{low} {spent} {high}"
+    );
 }
 
 /// P4d and P5 become cheaper by 33 and 44 percent on the first of June, and AWS says so on the
@@ -126,41 +161,36 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
     let after = test.start(&both).await;
     test.run_to_end(&after, 24).await;
 
+    let recommendation = async |id: &str| {
+        test.get(&format!("/v1/experiments/{id}/recommendation"))
+            .await
+    };
     let ids = [&before, &g5, &after];
     let mut was = Vec::new();
     for id in ids {
-        was.push((
-            ledger_total(&pool, id).await,
-            test.get(&format!("/v1/experiments/{id}/recommendation"))
-                .await,
-        ));
+        was.push((ledger_total(&pool, id).await, recommendation(id).await));
     }
     change(&test, "ml.p4d.24xlarge", 25_251_288, cut).await;
     change(&test, "ml.p5.48xlarge", 63_296_000, cut).await;
     test.advance(TimeDelta::days(1)).await;
     let refreshed = refresh(&test).await;
-    let changed: Vec<&Value> = refreshed["new"]
-        .as_array()
-        .unwrap()
+    let changed: Vec<Option<&str>> = refreshed
+        .new
         .iter()
-        .map(|one| &one["instance_type"])
+        .map(|one| one.instance_type.as_deref())
         .collect();
-    assert_eq!(changed, ["ml.p4d.24xlarge", "ml.p5.48xlarge"]);
+    assert_eq!(changed, [Some("ml.p4d.24xlarge"), Some("ml.p5.48xlarge")]);
     for _ in 0..3 {
         test.tick().await;
     }
 
-    let recommendation = async |id: &String| {
-        test.get(&format!("/v1/experiments/{id}/recommendation"))
-            .await
+    let read = |answer: &Value| {
+        let answer = answer.clone();
+        serde_json::from_value::<RecommendationView>(answer).unwrap()
     };
     let reasons = |of: &Value| -> Vec<String> {
-        of["repricings"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|one| one["reason"].as_str().unwrap().to_owned())
-            .collect()
+        let repricings = read(of).repricings.into_iter();
+        repricings.map(|one| one.reason).collect()
     };
     // It does not depend on them: nothing of it is another.
     let untouched = recommendation(&g5).await;
@@ -181,13 +211,11 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
         "{why}"
     );
     assert!(why.ends_with("p5 remains first."), "{why}");
-    let cost = |of: &Value| of["ranked"][0]["projected_cost_usd"].as_f64().unwrap();
-    assert!(
-        cost(&earlier) < 0.7 * cost(&was[0].1),
-        "{} {}",
-        cost(&earlier),
-        cost(&was[0].1)
-    );
+    let [cost, cost_before] = [&earlier, &was[0].1].map(|answer| {
+        let decision = read(answer).recommendation;
+        decision.ranked[0].projected_cost_usd.as_f64()
+    });
+    assert!(cost < 0.7 * cost_before, "{cost} {cost_before}");
     // It ran between the day and the news: it is billed less, to the cent of the region's own bill.
     let later = recommendation(&after).await;
     let [why] = <[String; 1]>::try_from(reasons(&later)).unwrap();
@@ -195,13 +223,11 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
         why.contains("Usage since then by 2 attempts is billed $") && why.contains(" less."),
         "{why}"
     );
-    let record = test.record().await;
-    let jobs = record["jobs"].as_array().unwrap();
-    let day = cut.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    let jobs = test.jobs().await;
     let billed: f64 = jobs
         .iter()
-        .filter(|job| job["created_at"].as_str().unwrap() > day.as_str())
-        .map(|job| job["micro_usd"].as_f64().unwrap() / 1e6)
+        .filter(|job| job.created_at > cut)
+        .map(RegionJob::usd)
         .sum();
     let booked = ledger_total(&pool, &after).await;
     assert!(
@@ -210,7 +236,8 @@ async fn the_price_cut_of_june_2025(pool: PgPool) {
         was[2].0
     );
     // The same again changes nothing.
-    assert_eq!(refresh(&test).await["new"], json!([]));
+    let again = refresh(&test).await.new;
+    assert!(again.is_empty(), "{again:?}");
     test.tick().await;
     assert_eq!(recommendation(&after).await, later);
 }
@@ -221,14 +248,9 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
-    let settled = async || {
-        test.get(&format!("/v1/experiments/{id}")).await["settled_usd"]
-            .as_f64()
-            .unwrap()
-    };
+    let settled = async || test.experiment(&id).await.settled_usd;
     let before = settled().await;
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let attempt = trials["items"][0]["attempts"][0]["id"].as_str().unwrap();
+    let attempt = test.trials(&id).await[0].attempts[0].id;
     let path = format!("/v1/attempts/{attempt}/corrections");
     let bill = json!({"billable_seconds": 60, "reason": "the bill of November"});
     let run = async |sql: &'static str| sqlx::query(sql).execute(&pool).await.unwrap();
@@ -245,6 +267,6 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
     assert_eq!(status, 200, "{answer}");
     assert!(
         settled().await < before,
-        "${before} were booked, and a minute was billed: {answer}"
+        "{before} were booked, and a minute was billed: {answer}"
     );
 }

@@ -7,12 +7,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use bakeoff::clock::{real_now, real_sleep};
+use reqwest::{Method, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{ConnectOptions, PgPool};
 
 use crate::support::{Region, TestApp, number, scratch, usual};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `bakeoff serve` against a region; it is killed with the test.
 pub(crate) struct Service {
@@ -249,4 +251,62 @@ async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
         said.contains("999988887777") && said.contains("111122223333"),
         "{said}"
     );
+}
+
+/// What `bakeoff keys` prints, on the database of a test.
+fn keys(pool: &PgPool, arguments: &[&str]) -> (bool, String) {
+    let url = pool.connect_options().to_url_lossy();
+    let output = Command::new(env!("CARGO_BIN_EXE_bakeoff"))
+        .arg("keys")
+        .args(arguments)
+        .env_clear()
+        .env("DATABASE_URL", url.as_str())
+        .output()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    (output.status.success(), printed.concat())
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_revoked_key_opens_nothing_any_more(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let arguments = ["create", "--project", "first", "--name", "a notebook"];
+    let (_, printed) = keys(&pool, &arguments);
+    let key = printed
+        .lines()
+        .find(|line| line.starts_with("bk_"))
+        .unwrap();
+    let secret = key.rsplit('_').next().unwrap();
+    let (id, _) = bakeoff::auth::keys::parse_key(key).unwrap();
+    let id = id.to_string();
+    let status = async || {
+        let request = test.request(Method::GET, "/v1/experiments", key);
+        test.send(request).await.0
+    };
+    assert_eq!(status().await, StatusCode::OK);
+
+    let (_, listed) = keys(&pool, &["list"]);
+    let own = listed.lines().find(|line| line.contains(&id)).unwrap();
+    for text in ["first", "viewer", "a notebook", "valid"] {
+        assert!(own.contains(text), "{listed}");
+    }
+    assert!(!listed.contains(secret), "{listed}");
+
+    let (is_revoked, printed) = keys(&pool, &["revoke", &id]);
+    assert!(is_revoked && printed.contains("revoked since"), "{printed}");
+    let refused = async {
+        while status().await != StatusCode::UNAUTHORIZED {
+            real_sleep(LOOK_EVERY).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, refused)
+        .await
+        .expect("it is still accepted");
+    let (_, listed) = keys(&pool, &["list"]);
+    let own = listed.lines().find(|line| line.contains(&id)).unwrap();
+    assert!(own.contains("revoked"), "{listed}");
+    // Once more changes nothing, and another id is an error that says what to do.
+    assert_eq!(keys(&pool, &["revoke", &id]).1, printed);
+    let (is_revoked, printed) = keys(&pool, &["revoke", &format!("key_{}", "0".repeat(32))]);
+    assert!(!is_revoked && printed.contains("keys list"), "{printed}");
 }

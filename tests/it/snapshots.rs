@@ -45,10 +45,10 @@ async fn planned(pool: PgPool, spec: &Value) -> Value {
     assert_eq!(status, StatusCode::OK, "{plan}");
     // It is drawn with the database, and part of every job's name.
     let installation = test.app.store.installation().await.unwrap();
-    let text = plan.to_string();
-    let named = text.replace(&installation, "installation");
-    assert_ne!(named, text, "no job is named after the installation");
-    stable(serde_json::from_str(&named).unwrap())
+    let plan = plan.to_string();
+    let masked = plan.replace(&installation, "installation");
+    assert_ne!(masked, plan, "no job is named after the installation");
+    stable(serde_json::from_str(&masked).unwrap())
 }
 
 fn example(text: &str) -> Value {

@@ -556,13 +556,6 @@ pub(crate) fn jobs(record: &Value) -> Vec<Value> {
     record["jobs"].as_array().cloned().expect("jobs")
 }
 
-pub(crate) fn in_progress(record: &Value) -> usize {
-    jobs(record)
-        .iter()
-        .filter(|job| job["status"] == "InProgress")
-        .count()
-}
-
 /// What a query counts.
 pub(crate) async fn number(pool: &PgPool, query: &'static str) -> i64 {
     sqlx::query_scalar(query)

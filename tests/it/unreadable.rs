@@ -1,9 +1,7 @@
 //! What holds when a stored row cannot be read, because a newer program or somebody's hand wrote it:
 //! there is an alarm, what runs is still watched, stopped and billed, and nobody else waits.
 
-use bakeoff::api::comparison::Comparison;
 use bakeoff::api::decisions::RecommendationView;
-use bakeoff::api::experiments::ExperimentView;
 use bakeoff::api::page::Page;
 use bakeoff::api::trials::TrialView;
 use bakeoff::tasks::{ingester, scheduler};
@@ -12,7 +10,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, number, on_p5, spot_spec};
+use crate::support::{TestApp, number, on_p5, spot_spec};
 
 async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
@@ -124,12 +122,9 @@ async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: Pg
             .await;
     }
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let record = test.record().await;
-    let asked = jobs(&record)
-        .iter()
-        .filter(|job| !job["stop_asked_at"].is_null())
-        .count();
-    assert_eq!(asked, 2, "stops that were sent: {record}");
+    let jobs = test.jobs().await;
+    let asked = jobs.iter().filter(|job| job.stop_asked_at.is_some());
+    assert_eq!(asked.count(), 2, "stops that were sent: {jobs:?}");
     assert_eq!(alarms(&pool).await, 2, "one for each");
     for _ in 0..4 {
         test.advance(TimeDelta::minutes(10)).await;
@@ -141,16 +136,14 @@ async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: Pg
     .fetch_all(&pool)
     .await
     .unwrap();
-    let record = test.record().await;
-    let jobs = jobs(&record);
-    let billed = jobs.iter().map(|job| job["micro_usd"].as_i64());
-    let billed: i64 = billed.map(Option::unwrap).sum();
+    let jobs = test.jobs().await;
+    let billed: i64 = jobs.iter().map(|job| job.micro_usd).sum();
     let booked: rust_decimal::Decimal = settled.iter().sum();
     assert_eq!(settled.len(), 2, "attempts with a bill");
     assert_eq!(
         booked,
         rust_decimal::Decimal::new(billed, 6),
-        "and it is the region's: {record}"
+        "and it is the region's: {jobs:?}"
     );
     assert_eq!(alarms(&pool).await, 2, "not told again");
 }
@@ -158,10 +151,10 @@ async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: Pg
 /// Its experiment ends, with a table and a ranking from which it is left out, or which knows less
 /// of it.
 async fn is_shown_and_concluded(test: &TestApp, id: &str) {
-    let experiment: ExperimentView = test.read(&format!("/v1/experiments/{id}")).await;
+    let experiment = test.experiment(id).await;
     assert_eq!(experiment.state, ExperimentState::Completed);
     let trials: Page<TrialView> = test.read(&format!("/v1/experiments/{id}/trials")).await;
-    let table: Comparison = test.read(&format!("/v1/experiments/{id}/comparison")).await;
+    let table = test.comparison(id).await;
     let ranking: RecommendationView = test
         .read(&format!("/v1/experiments/{id}/recommendation"))
         .await;
@@ -226,7 +219,7 @@ async fn an_unreadable_trial_that_has_not_begun_is_parked(pool: PgPool) {
         reason.contains("go back to the one that wrote it"),
         "{reason}"
     );
-    assert_eq!(jobs(&test.record().await).len(), 0);
+    assert_eq!(test.jobs().await.len(), 0);
 }
 
 /// A create gets no answer, then the plan cannot be read: whether there is a job is found out without
@@ -255,7 +248,7 @@ async fn after_a_create_without_an_answer(pool: &PgPool, fault: &str) -> (String
         .fetch_one(pool)
         .await
         .unwrap();
-    (state, jobs(&test.record().await).len())
+    (state, test.jobs().await.len())
 }
 
 #[sqlx::test(migrations = false)]

@@ -227,6 +227,10 @@ fn job_hours(push: bool) -> Result<Value, String> {
     )?;
     let record = rig.record()?;
     rig.strike()?;
+    Ok(per_job_hour(&record))
+}
+
+fn per_job_hour(record: &Value) -> Value {
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
     let hours: f64 = jobs
         .iter()
@@ -238,10 +242,10 @@ fn job_hours(push: bool) -> Result<Value, String> {
         .iter()
         .filter_map(|job| job["metrics_requested"].as_f64())
         .sum();
-    Ok(json!({
+    json!({
         "jobs": jobs.len(), "job_hours": round(hours), "calls": calls, "list_per_second_max": record["list_per_second_max"],
         "calls_per_job_hour": round(total / hours), "metric_usd_per_job_hour": (metrics * 1e-5 / hours * 1e6).round() / 1e6,
-    }))
+    })
 }
 
 fn seconds(at: &Value) -> f64 {

@@ -334,24 +334,18 @@ impl Found {
             }
             self.lost += (0..steps).filter(|step| !times.contains_key(step)).count() as u64;
             self.twice += times.values().map(|count| count - 1).sum::<u64>();
-            let buckets: Value = serde_json::from_str(
-                &client.get(&format!("{path}&resolution=buckets&points=10000"))?,
-            )
-            .map_err(|error| error.to_string())?;
-            let all = buckets["buckets"]
-                .as_array()
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let counted: u64 = all
-                .iter()
-                .filter_map(|bucket| bucket["points"].as_u64())
-                .sum();
-            self.wrong += counted.abs_diff(steps)
-                + buckets["stored_points"]
-                    .as_u64()
-                    .unwrap_or(0)
-                    .abs_diff(steps);
+            self.look_at_buckets(client, &path, steps)?;
         }
+        Ok(())
+    }
+
+    fn look_at_buckets(&mut self, client: &Client, path: &str, steps: u64) -> Result<(), String> {
+        let text = client.get(&format!("{path}&resolution=buckets&points=10000"))?;
+        let read: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let buckets = read["buckets"].as_array().into_iter().flatten();
+        let counted: u64 = buckets.filter_map(|bucket| bucket["points"].as_u64()).sum();
+        let stored = read["stored_points"].as_u64().unwrap_or(0);
+        self.wrong += counted.abs_diff(steps) + stored.abs_diff(steps);
         Ok(())
     }
 }

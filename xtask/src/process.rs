@@ -1,10 +1,10 @@
 //! Running programs and finding our own folders.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, reaper};
@@ -49,13 +49,7 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
             .stderr(Stdio::piped()),
     )?;
     let pipe = child.stderr.take().ok_or("cargo has no stderr")?;
-    let (send, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        BufReader::new(pipe)
-            .lines()
-            .map_while(Result::ok)
-            .try_for_each(|line| send.send(line))
-    });
+    let lines = lines_of(pipe);
     let (mut crates, mut said) = (0, Instant::now());
     loop {
         match lines.recv_timeout(SAY_EVERY.saturating_sub(said.elapsed())) {
@@ -79,6 +73,18 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     } else {
         Err(format!("{command:?} ended with {status}"))
     }
+}
+
+/// Reads on a thread of its own, so that one can wait for a line for a limited time.
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(pipe)
+            .lines()
+            .map_while(Result::ok)
+            .try_for_each(|line| send.send(line))
+    });
+    lines
 }
 
 /// The cargo that runs us, in the repository's root.

@@ -181,7 +181,12 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
             return Err(format!("{figure} is 0: the run does not count"));
         }
     }
-    // With more seeds at a time than processors, times show how busy the machine is.
+    recovers_in_time(result, flags)
+}
+
+/// Checks how long recoveries took. With more seeds at a time than processors, times show how busy
+/// the machine is.
+fn recovers_in_time(result: &Value, flags: &Flags) -> Result<(), String> {
     for figure in ["recovery_p99_seconds", "recovery_from_freezes_p99_seconds"] {
         match result[figure]
             .as_f64()

@@ -21,6 +21,17 @@ struct Ledger {
     reserved: f64,
 }
 
+impl Ledger {
+    /// Adds an entry, if it settles an attempt's job.
+    fn settle(&mut self, entry: &Value) {
+        if entry["kind"] == "settled" && entry["component"] == "training" {
+            let attempt = entry["attempt_id"].as_str().unwrap_or("").to_owned();
+            *self.settled.entry(attempt).or_default() +=
+                micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        }
+    }
+}
+
 pub(crate) fn verify(stack: &Stack) -> Result<Verdict, String> {
     let record = get(&format!("{}/_sim/record", stack.region_url), "")?;
     let ledger = ledger(stack)?;
@@ -99,11 +110,7 @@ fn ledger(stack: &Stack) -> Result<Ledger, String> {
         );
         let entries = get(&format!("{base}/ledger?page_size=500"), &stack.api_key)?;
         for entry in entries["items"].as_array().into_iter().flatten() {
-            if entry["kind"] == "settled" && entry["component"] == "training" {
-                let attempt = entry["attempt_id"].as_str().unwrap_or_default().to_owned();
-                *ledger.settled.entry(attempt).or_default() +=
-                    micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
-            }
+            ledger.settle(entry);
         }
     }
     Ok(ledger)

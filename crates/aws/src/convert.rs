@@ -7,8 +7,9 @@ use aws_sdk_sagemaker::types::{
     AlgorithmSpecification, Channel, CheckpointConfig, CollectionConfiguration, DataSource,
     DebugHookConfig, DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData,
     MetricDefinition, OutputDataConfig, ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig,
-    RetryStrategy, S3DataDistribution, S3DataSource, S3DataType, StoppingCondition, Tag,
-    TrainingInputMode, TrainingInstanceType, TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
+    RetryStrategy, S3DataDistribution, S3DataSource, S3DataType, SecondaryStatusTransition,
+    StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
+    WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::sagemaker::observed::Actual;
@@ -179,22 +180,9 @@ fn seconds(value: Option<i32>) -> Option<u64> {
 
 /// Converts the output of DescribeTrainingJob.
 pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> ObservedJob {
-    let transitions = output
-        .secondary_status_transitions()
-        .iter()
-        .filter_map(|transition| {
-            Some(Transition {
-                status: transition
-                    .status()
-                    .map(|status| status.as_str().to_owned())?,
-                started_at: transition.start_time().and_then(moment)?,
-                ended_at: transition.end_time().and_then(moment),
-                message: transition.status_message().unwrap_or_default().to_owned(),
-            })
-        });
     ObservedJob {
         job_name: job_name.to_owned(),
-        arn: output.training_job_arn().unwrap_or_default().to_owned(),
+        arn: output.training_job_arn().unwrap_or("").to_owned(),
         marker: output
             .environment()
             .and_then(|environment| environment.get(MARKER).cloned()),
@@ -205,8 +193,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             }),
         secondary_status: output
             .secondary_status()
-            .map(|status| status.as_str().to_owned())
-            .unwrap_or_default(),
+            .map_or_else(String::new, |status| status.as_str().to_owned()),
         failure_reason: output.failure_reason().map(str::to_owned),
         created_at: output.creation_time().and_then(moment),
         modified_at: output.last_modified_time().and_then(moment),
@@ -214,7 +201,11 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         ended_at: output.training_end_time().and_then(moment),
         training_seconds: seconds(output.training_time_in_seconds()),
         billable_seconds: seconds(output.billable_time_in_seconds()),
-        transitions: transitions.collect(),
+        transitions: output
+            .secondary_status_transitions()
+            .iter()
+            .filter_map(transition)
+            .collect(),
         warm_pool: output.warm_pool_status().map(warm_pool),
         final_metrics: output
             .final_metric_data_list()
@@ -223,6 +214,15 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             .collect(),
         actual: actual(output),
     }
+}
+
+fn transition(entry: &SecondaryStatusTransition) -> Option<Transition> {
+    Some(Transition {
+        status: entry.status()?.as_str().to_owned(),
+        started_at: entry.start_time().and_then(moment)?,
+        ended_at: entry.end_time().and_then(moment),
+        message: entry.status_message().unwrap_or("").to_owned(),
+    })
 }
 
 fn warm_pool(told: &SdkWarmPool) -> WarmPool {
@@ -283,8 +283,7 @@ pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
             }),
         secondary_status: entry
             .secondary_status()
-            .map(|status| status.as_str().to_owned())
-            .unwrap_or_default(),
+            .map_or_else(String::new, |status| status.as_str().to_owned()),
         created_at: entry.creation_time().and_then(moment),
         modified_at: entry.last_modified_time().and_then(moment),
         warm_pool: entry.warm_pool_status().map(warm_pool),
@@ -300,7 +299,7 @@ mod tests {
         for millis in (1_795_054_835_000..1_795_054_836_000).chain([1_795_054_835_999]) {
             let told = DateTime::from_timestamp_millis(millis);
             let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
-            let read = SdkDateTime::from_secs_f64(seconds.parse().unwrap_or_default());
+            let read = SdkDateTime::from_secs_f64(seconds.parse().expect("a number"));
             assert_eq!(moment(&read), told, "{seconds}");
         }
     }

@@ -47,9 +47,16 @@ where
     let SdkError::ServiceError(context) = &error else {
         return AwsError::Unknown(DisplayErrorContext(&error).to_string());
     };
-    let code = context.err().code().unwrap_or_default().to_owned();
-    let message = context.err().message().unwrap_or_default().to_owned();
+    let code = context.err().code().unwrap_or("").to_owned();
+    let message = context.err().message().unwrap_or("").to_owned();
     let is_server_fault = context.raw().status().as_u16() >= 500;
+    if code.is_empty() && !is_server_fault {
+        return AwsError::Unknown(DisplayErrorContext(&error).to_string());
+    }
+    of_code(code, message, is_server_fault)
+}
+
+fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
     match code.as_str() {
         "ThrottlingException"
         | "Throttling"
@@ -75,7 +82,6 @@ where
         "ResourceNotFound" => AwsError::NotFound(message),
         "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
         definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
-        "" => AwsError::Unknown(DisplayErrorContext(&error).to_string()),
         _ => AwsError::Unknown(format!("{code}: {message}")),
     }
 }

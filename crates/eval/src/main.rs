@@ -35,10 +35,7 @@ fn main() -> ExitCode {
         arguments.get(place + 1).map(PathBuf::from)
     };
     if arguments.first().map(String::as_str) == Some("plans") {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&plans::measure()).unwrap_or_default()
-        );
+        println!("{:#}", plans::measure());
         return ExitCode::SUCCESS;
     }
     let Some(data) = value("--data") else {
@@ -73,10 +70,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
 
 fn show(found: &Value, as_json: bool) {
     if as_json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(found).unwrap_or_default()
-        );
+        println!("{found:#}");
         return;
     }
     for (group, figures) in found.as_object().into_iter().flatten() {
@@ -100,7 +94,7 @@ fn print(figures: &Value, depth: usize) {
             Value::Number(number) if number.is_f64() => {
                 println!(
                     "{indent}{key:<32} {:.4}",
-                    number.as_f64().unwrap_or_default()
+                    number.as_f64().unwrap_or(f64::NAN)
                 );
             }
             other => println!(

@@ -35,7 +35,7 @@ fn cpu_ms() -> f64 {
         .split(' ')
         .next()
         .and_then(|first| first.parse::<f64>().ok());
-    nanoseconds.unwrap_or_default() / 1e6
+    nanoseconds.unwrap_or(f64::NAN) / 1e6
 }
 
 fn spec() -> Option<ExperimentSpec> {

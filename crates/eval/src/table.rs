@@ -87,8 +87,8 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
         sorted.get(below + 1).or(sorted.get(below)),
     );
     let (low, high) = (
-        low.copied().unwrap_or_default(),
-        high.copied().unwrap_or_default(),
+        low.copied().unwrap_or(f64::NAN),
+        high.copied().unwrap_or(f64::NAN),
     );
     low + (high - low) * place.fract()
 }

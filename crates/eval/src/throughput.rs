@@ -255,29 +255,34 @@ fn new_gpu_one_shot(rows: &[Throughput]) -> Result<Option<f64>, String> {
     if gpus.len() < 2 {
         return Ok(None);
     }
-    let mut medians = Vec::new();
+    let mut medians: Vec<f64> = Vec::new();
     for gpu in gpus {
-        let (own, others): (Vec<Throughput>, Vec<Throughput>) =
-            rows.iter().cloned().partition(|row| row.gpu == gpu);
-        let Some(anchor) = anchor(&own) else { continue };
-        let mut calibration = Calibration::new(&fit(&others)?, 0.0);
-        let all = cases(&own)?;
-        let Some(measured) = all.get(anchor) else {
-            continue;
-        };
-        calibration.measure(&measured.asked(), predict::TYPE, measured.measured);
-        let rest = all.iter().enumerate().filter(|(index, _)| *index != anchor);
-        let errors: Vec<f64> = rest
-            .map(|(_, case)| {
-                let [_, expected, _] = calibration.speed(&case.asked(), 0.0);
-                100.0 * (expected / case.measured - 1.0).abs()
-            })
-            .collect();
-        if !errors.is_empty() {
-            medians.push(median(&errors));
-        }
+        medians.extend(one_shot(rows, gpu)?);
     }
     Ok((!medians.is_empty()).then(|| medians.iter().sum::<f64>() / medians.len() as f64))
+}
+
+/// The median error on a GPU of which one row was measured; `None` without any other row.
+fn one_shot(rows: &[Throughput], gpu: &str) -> Result<Option<f64>, String> {
+    let (own, others): (Vec<Throughput>, Vec<Throughput>) =
+        rows.iter().cloned().partition(|row| row.gpu == gpu);
+    let Some(anchor) = anchor(&own) else {
+        return Ok(None);
+    };
+    let mut calibration = Calibration::new(&fit(&others)?, 0.0);
+    let all = cases(&own)?;
+    let Some(measured) = all.get(anchor) else {
+        return Ok(None);
+    };
+    calibration.measure(&measured.asked(), predict::TYPE, measured.measured);
+    let rest = all.iter().enumerate().filter(|(index, _)| *index != anchor);
+    let errors: Vec<f64> = rest
+        .map(|(_, case)| {
+            let [_, expected, _] = calibration.speed(&case.asked(), 0.0);
+            100.0 * (expected / case.measured - 1.0).abs()
+        })
+        .collect();
+    Ok((!errors.is_empty()).then(|| median(&errors)))
 }
 
 /// The row of 7b at 2,048 tokens on 8 GPUs, or else the one with the median speed.
@@ -343,9 +348,8 @@ fn figures(intervals: &[[f64; 3]], rows: &[Throughput]) -> Value {
     })
 }
 
-/// Computes the keys of `throughput`, with baselines and cross-validation on the same rows.
-pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
-    let mut all = figures(&predicted(Model::shipped(), rows)?, rows);
+/// Errors of two rules of thumb: each row at one share of the peak, or at the usual one of its GPU.
+fn baselines(rows: &[Throughput]) -> Value {
     let flat: Vec<f64> = rows.iter().map(|row| at_mfu(row, 40.0)).collect();
     let by_gpu = |row: &Throughput| -> f64 {
         let same: Vec<f64> = rows
@@ -360,10 +364,15 @@ pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
         let errors = errors_pct(predicted, rows);
         json!({"median_abs_pct_error": median(&errors), "p90_abs_pct_error": quantile(&errors, 0.9)})
     };
+    json!({"mfu_40_pct": baseline(&flat), "median_mfu_of_the_gpu": baseline(&per_gpu)})
+}
+
+/// Computes the keys of `throughput`, with baselines and cross-validation on the same rows.
+pub(crate) fn judge(rows: &[Throughput]) -> Result<Value, String> {
+    let mut all = figures(&predicted(Model::shipped(), rows)?, rows);
     all["rows"] = json!(rows.len());
     all["new_gpu_one_shot_median_pct"] = json!(new_gpu_one_shot(rows)?);
-    all["baselines"] =
-        json!({"mfu_40_pct": baseline(&flat), "median_mfu_of_the_gpu": baseline(&per_gpu)});
+    all["baselines"] = baselines(rows);
     let by_cell = |row: &Throughput| format!("{} {} {}", row.gpu, row.model, row.seq_len);
     let by_model = |row: &Throughput| format!("{} {}", row.gpu, row.model);
     all["cross_validated"] = json!({

@@ -10,7 +10,9 @@ use bakeoff_domain::money::cost;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
-use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec};
+use bakeoff_domain::spec::{
+    Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec,
+};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast};
 use crate::render::request;
-use crate::setup::Candidate;
+use crate::setup::Setup;
 
 /// A trial as it would be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +53,32 @@ pub struct TrialPlan {
 }
 
 impl TrialPlan {
+    /// What is known of a trial before anything is computed.
+    fn empty(
+        candidate: String,
+        instance_type: String,
+        instance_count: u32,
+        purchase_option: PurchaseOption,
+    ) -> Self {
+        Self {
+            candidate,
+            instance_type,
+            instance_count,
+            purchase_option,
+            repeat: 1,
+            global_batch: 0,
+            steps: 0,
+            fit: None,
+            findings: Vec::new(),
+            refused: false,
+            incomparable: None,
+            price: None,
+            worst_case: None,
+            forecast: None,
+            request: None,
+        }
+    }
+
     /// A placeholder for a plan that a newer version wrote: it holds what is known from elsewhere,
     /// and nothing to run or rank by.
     pub fn unreadable(
@@ -72,21 +100,8 @@ impl TrialPlan {
             candidates: BTreeSet::new(),
         };
         Self {
-            candidate,
-            instance_type,
-            instance_count,
-            purchase_option,
-            repeat: 1,
-            global_batch: 0,
-            steps: 0,
-            fit: None,
-            findings: Vec::new(),
-            refused: false,
             incomparable: Some(finding),
-            price: None,
-            worst_case: None,
-            forecast: None,
-            request: None,
+            ..Self::empty(candidate, instance_type, instance_count, purchase_option)
         }
     }
 }
@@ -154,6 +169,28 @@ fn trial(
     purchase_option: PurchaseOption,
     context: &Context<'_>,
 ) -> TrialPlan {
+    let Context {
+        spec, tariff, now, ..
+    } = *context;
+    let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
+    let bare = TrialPlan {
+        price,
+        ..TrialPlan::empty(
+            candidate.name.clone(),
+            candidate.instance_type.clone(),
+            candidate.instance_count,
+            purchase_option,
+        )
+    };
+    match Candidate::of(spec, candidate) {
+        Some(candidate) => resolved(candidate, bare, context),
+        // Only a draft lacks something, and the linter has said what.
+        None => bare,
+    }
+}
+
+/// Completes the plan of a candidate that has a workload and a profile.
+fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) -> TrialPlan {
     let &Context {
         spec,
         tariff,
@@ -161,62 +198,34 @@ fn trial(
         now,
         ..
     } = context;
-    let instance = catalog::find(&candidate.instance_type);
-    let workload = spec.workload.as_ref();
-    let profile = candidate.profile.as_ref();
-    let gpus = instance
-        .map_or(1, |found| found.accelerator_count.max(1))
-        .saturating_mul(candidate.instance_count);
-    let global_batch = profile.map_or(0, |profile| profile.global_batch(gpus));
-    let steps = workload.map_or(0, |workload| {
-        let tokens_per_step =
-            global_batch.saturating_mul(u64::from(workload.model.sequence_length));
-        workload.trial_tokens.div_ceil(tokens_per_step.max(1))
-    });
-    let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
-    let whole = Candidate::of(spec, candidate);
-    let request = whole.map(|whole| request::template(spec, whole, purchase_option, steps));
-    let transfer = workload.map_or(0, transfer_seconds);
-    let worst_case = price
+    let workload = candidate.workload;
+    let global_batch = candidate.global_batch();
+    let tokens_per_step = global_batch.saturating_mul(u64::from(workload.model.sequence_length));
+    let steps = workload.trial_tokens.div_ceil(tokens_per_step.max(1));
+    let request = request::template(spec, candidate, bare.purchase_option, steps);
+    let transfer = transfer_seconds(workload);
+    let worst_case = bare
+        .price
         .as_ref()
-        .zip(request.as_ref())
-        .map(|(price, request)| {
-            worst_case(request, transfer, tariff, price, metrics_interval, now)
-        });
-    // Skip estimates for impossible layouts.
-    let able = whole.filter(|whole| {
-        let split = whole
-            .profile
-            .tensor_parallel_degree
-            .saturating_mul(whole.profile.pipeline_parallel_degree);
-        is_sound(&whole.workload.model) && split <= gpus
-    });
+        .map(|price| worst_case(&request, transfer, tariff, price, metrics_interval, now));
+    let split = candidate
+        .profile
+        .tensor_parallel_degree
+        .saturating_mul(candidate.profile.pipeline_parallel_degree);
+    let is_possible = is_sound(&workload.model) && split <= candidate.spec.accelerators();
+    let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
+    let price = bare.price.as_ref();
     TrialPlan {
-        candidate: candidate.name.clone(),
-        instance_type: candidate.instance_type.clone(),
-        instance_count: candidate.instance_count,
-        purchase_option,
-        repeat: 1,
         global_batch,
         steps,
-        fit: able
-            .zip(instance)
-            .map(|(whole, instance)| fit::fit(whole.on(instance))),
-        findings: Vec::new(),
-        refused: false,
-        incomparable: None,
-        forecast: able.and_then(|whole| {
-            forecast::forecast(
-                spec,
-                whole,
-                purchase_option,
-                price.as_ref(),
-                &context.calibration,
-            )
+        fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
+        forecast: instance.and_then(|_| {
+            let option = bare.purchase_option;
+            forecast::forecast(spec, candidate, option, price, &context.calibration)
         }),
-        price,
         worst_case,
-        request,
+        request: Some(request),
+        ..bare
     }
 }
 

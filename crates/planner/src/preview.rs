@@ -7,7 +7,7 @@ use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
+use bakeoff_domain::spec::{Candidate, CandidateSpec, ExperimentSpec, PurchaseOption};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,7 +15,6 @@ use crate::plan::TrialPlan;
 use crate::predict::forecast::{self, Contender, Forecast};
 use crate::predict::strategy::{self, Advice, Question};
 use crate::render::{body, request};
-use crate::setup::Candidate;
 
 /// What an experiment would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -119,6 +118,18 @@ pub fn preview(
     }
 }
 
+/// Why a plan is not compared with the others at all.
+fn excluded(plan: &TrialPlan) -> Option<String> {
+    let refusal = plan
+        .findings
+        .iter()
+        .find(|finding| finding.severity >= Severity::Refused);
+    let odd = plan.incomparable.as_ref();
+    refusal
+        .map(|finding| format!("refused: {}", finding.message))
+        .or_else(|| odd.map(|finding| format!("would run, but not be ranked: {}", finding.message)))
+}
+
 /// Why each plan cannot win.
 fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     let label = |plan: &TrialPlan| match plan.purchase_option {
@@ -126,21 +137,7 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
         PurchaseOption::Spot => format!("{} on spot", plan.candidate),
     };
     let names: Vec<String> = plans.iter().map(label).collect();
-    let mut reasons: Vec<Option<String>> = plans
-        .iter()
-        .map(|plan| {
-            let refusal = plan
-                .findings
-                .iter()
-                .find(|finding| finding.severity >= Severity::Refused);
-            let odd = plan.incomparable.as_ref();
-            refusal
-                .map(|finding| format!("refused: {}", finding.message))
-                .or_else(|| {
-                    odd.map(|finding| format!("would run, but not be ranked: {}", finding.message))
-                })
-        })
-        .collect();
+    let mut reasons: Vec<Option<String>> = plans.iter().map(excluded).collect();
     let relative = relative(spec, plans);
     let mut places = Vec::new();
     let mut contenders = Vec::new();
@@ -205,7 +202,7 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
         .global_batch
         .or_else(|| usual_batch(spec))
         .unwrap_or_default();
-    let of = |candidate: &bakeoff_domain::spec::CandidateSpec| {
+    let of = |candidate: &CandidateSpec| {
         let instance = catalog::find(&candidate.instance_type)
             .ok_or_else(|| format!("`{}` is not an instance type", candidate.instance_type))?;
         strategy::advise(Question {
@@ -224,7 +221,7 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
 
 /// The most common global batch of the candidates; the first wins a tie.
 fn usual_batch(spec: &ExperimentSpec) -> Option<u64> {
-    let made = |candidate: &bakeoff_domain::spec::CandidateSpec| {
+    let made = |candidate: &CandidateSpec| {
         candidate
             .profile
             .as_ref()

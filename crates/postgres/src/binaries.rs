@@ -138,10 +138,9 @@ fn cached(
     install: impl Fn(&Path) -> Result<(), String>,
 ) -> Result<PathBuf, String> {
     let home = cache.join(name);
-    let checked = |home: &Path| manifest::check(home, bin).and_then(|()| usable(&home.join(bin)));
     let scratch = cache.join(format!("{name}.{}", std::process::id()));
     if home.exists() {
-        match checked(&home) {
+        match unchanged(&home, bin) {
             Ok(dir) => return Ok(dir),
             Err(why) => eprintln!("{}: {why}; it is fetched anew", home.display()),
         }
@@ -160,7 +159,13 @@ fn cached(
     let outcome = outcome.map(|()| drop(fs::rename(&scratch, &home)));
     // After a rename this does nothing; after a failure it removes the scratch folder.
     drop(fs::remove_dir_all(&scratch));
-    outcome.and_then(|()| checked(&home))
+    outcome.and_then(|()| unchanged(&home, bin))
+}
+
+/// The programs of an installation that nobody has changed since.
+fn unchanged(home: &Path, bin: &str) -> Result<PathBuf, String> {
+    manifest::check(home, bin)?;
+    usable(&home.join(bin))
 }
 
 fn pip_install(target: &Path) -> Result<(), String> {

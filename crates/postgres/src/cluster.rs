@@ -384,15 +384,7 @@ impl Cluster {
             // Clients use this port through the URL: wait for the port rather than move.
             return Ok(());
         }
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(self.log_path());
-        let log = log.map_err(io("postgres.log"))?;
-        // An older log may still be readable by others.
-        log.set_permissions(Permissions::from_mode(0o600))
-            .map_err(io("postgres.log"))?;
+        let log = self.open_log()?;
         let mut command = child::server(self.binaries.dir.join("postgres"));
         command
             .arg("-D")
@@ -422,10 +414,23 @@ impl Cluster {
         }
         self.owner.apply(&mut command);
         let child = command.spawn().map_err(io("postgres"))?;
-        self.pid = i32::try_from(child.id()).unwrap_or_default();
+        self.pid = Pid::from_child(&child).as_raw_nonzero().get();
         reaper::guard_cluster(self.pid, &self.config.data_dir);
         self.child = Some(child);
         Ok(())
+    }
+
+    fn open_log(&self) -> Result<File, Error> {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(self.log_path())
+            .map_err(io("postgres.log"))?;
+        // An older log may still be readable by others.
+        log.set_permissions(Permissions::from_mode(0o600))
+            .map_err(io("postgres.log"))?;
+        Ok(log)
     }
 
     fn save_url(&self) -> Result<(), Error> {

@@ -52,7 +52,7 @@ pub fn stand_by() {
 
 /// Has the child asked to end when this process has ended, and killed if it does not.
 pub fn guard(child: &Child) {
-    let pid = i32::try_from(child.id()).unwrap_or_default();
+    let pid = Pid::from_child(child).as_raw_nonzero().get();
     tell(pid, Path::new(""));
 }
 

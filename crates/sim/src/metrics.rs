@@ -53,7 +53,8 @@ pub(crate) fn series(
 
 /// The job that a dimension's value names, either directly or through one of its hosts.
 pub(crate) fn job_of(value: &str) -> String {
-    value.split("/algo-").next().unwrap_or_default().to_owned()
+    let job = value.split_once("/algo-");
+    job.map_or(value, |(job, _)| job).to_owned()
 }
 
 /// What is published for each metric that the job defines: the number of points, and their sum.
@@ -196,23 +197,34 @@ pub(crate) fn last_values(job: &Job, now: DateTime<Utc>) -> Vec<(String, DateTim
 
 /// One query of BatchGetMetrics: a job's metric by iteration, if the job told SageMaker to keep it.
 pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Value {
-    let arn = query["ResourceArn"].as_str().unwrap_or_default();
-    let name = arn.rsplit('/').next().unwrap_or_default();
+    let arn = query["ResourceArn"].as_str().unwrap_or("");
+    let name = arn.rsplit_once('/').map_or(arn, |(_, name)| name);
     let Some(job) = world.job(name).filter(|job| job.arn == arn) else {
         return json!({ "Status": "ValidationError", "Message": "The resource does not exist" });
     };
     let is_kept = job.request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] == true;
-    let metric = query["MetricName"].as_str().unwrap_or_default();
+    let metric = query["MetricName"].as_str().unwrap_or("");
     let Some(regex) = definition(job, metric).filter(|_| is_kept) else {
         return json!({ "Status": "Complete", "XAxisValues": [], "MetricValues": [] });
     };
-    let by_step = query["XAxisType"] == "IterationNumber";
+    let is_by_step = query["XAxisType"] == "IterationNumber";
+    let (axis, values) = axis_and_values(job, &regex, is_by_step, now);
+    json!({ "Status": "Complete", "XAxisValues": axis, "MetricValues": values })
+}
+
+/// The values so far that have a step, each with its place on the x-axis: the step, or the time.
+fn axis_and_values(
+    job: &Job,
+    regex: &Regex,
+    is_by_step: bool,
+    now: DateTime<Utc>,
+) -> (Vec<Value>, Vec<f64>) {
     let steps = Regex::new("step=([0-9]+)").ok();
     let (mut axis, mut values) = (Vec::new(), Vec::new());
     for (at, line) in log(job, now) {
         let step = steps.as_ref().and_then(|steps| matched(steps, &line));
-        if let (Some(value), Some(step)) = (matched(&regex, &line), step) {
-            axis.push(if by_step {
+        if let (Some(value), Some(step)) = (matched(regex, &line), step) {
+            axis.push(if is_by_step {
                 json!(step.to_string().parse::<i64>().ok())
             } else {
                 json!(at.timestamp())
@@ -220,7 +232,7 @@ pub(crate) fn iterations(world: &World, query: &Value, now: DateTime<Utc>) -> Va
             values.push(value);
         }
     }
-    json!({ "Status": "Complete", "XAxisValues": axis, "MetricValues": values })
+    (axis, values)
 }
 
 /// Utilisation of one host, summed over its devices where SageMaker does so.

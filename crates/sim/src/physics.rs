@@ -38,31 +38,42 @@ pub(crate) fn training(
     let accumulation = f64::from(number("gradient_accumulation_steps")?);
     let gpus = f64::from(instance.accelerator_count * count);
     let peak = instance.peak_tflops()? * 1e12;
-    let flag = |key: &str| hyper.get(key).map_or("", |value| unquoted(value));
     let tokens_in_flight = micro * f64::from(shape.sequence_length);
-    // More tokens per kernel hide launch and communication; recomputation costs a forward pass;
-    // offloading waits for PCIe.
-    let mut efficiency = base_efficiency(instance) * tokens_in_flight / (tokens_in_flight + 900.0);
-    if flag("gradient_checkpointing") == "true" {
-        efficiency *= 0.80;
-    }
-    efficiency *= match flag("cpu_offload") {
-        "optimizer" => 0.82,
-        "optimizer_and_parameters" => 0.55,
-        _ => 1.0,
-    };
-    if flag("zero_stage") == "3" {
-        efficiency *= 0.95;
-    }
-    if count > 1 {
-        efficiency *= 0.90;
-    }
+    let efficiency = efficiency(hyper, instance, count, tokens_in_flight);
     Some(Training {
         tokens_per_second: gpus * peak * efficiency / shape.flops_per_token(),
         tokens_per_step: tokens_in_flight * accumulation * gpus,
         steps: f64::from(number("max_steps")?),
         parameters: shape.parameters(),
     })
+}
+
+/// Share of the peak that the chosen profile reaches.
+fn efficiency(
+    hyper: &BTreeMap<String, String>,
+    instance: &InstanceType,
+    count: u32,
+    tokens_in_flight: f64,
+) -> f64 {
+    let flag = |key: &str| hyper.get(key).map_or("", |value| unquoted(value));
+    // More tokens per kernel hide launch and communication; recomputation costs a forward pass;
+    // offloading waits for PCIe.
+    let mut share = base_efficiency(instance) * tokens_in_flight / (tokens_in_flight + 900.0);
+    if flag("gradient_checkpointing") == "true" {
+        share *= 0.80;
+    }
+    share *= match flag("cpu_offload") {
+        "optimizer" => 0.82,
+        "optimizer_and_parameters" => 0.55,
+        _ => 1.0,
+    };
+    if flag("zero_stage") == "3" {
+        share *= 0.95;
+    }
+    if count > 1 {
+        share *= 0.90;
+    }
+    share
 }
 
 /// Share of the peak that dense training reaches with large micro-batches.

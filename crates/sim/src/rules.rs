@@ -21,7 +21,7 @@ pub(crate) fn check_create(
 ) -> Result<(), Refusal> {
     shape(body)?;
     spot_and_pools(body)?;
-    let name = body["TrainingJobName"].as_str().unwrap_or_default();
+    let name = body["TrainingJobName"].as_str().unwrap_or("");
     if let Some(existing) = world.job(name) {
         return Err(Refusal {
             code: "ResourceInUse",
@@ -172,7 +172,7 @@ fn inputs(region: &Region, body: &Value) -> Result<(), Refusal> {
                 .split('/')
                 .next()
                 .unwrap_or_default();
-            let role = body["RoleArn"].as_str().unwrap_or_default();
+            let role = body["RoleArn"].as_str().unwrap_or("");
             return Err(invalid(format!(
                 "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region (us-east-1), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."
             )));

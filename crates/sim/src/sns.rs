@@ -36,8 +36,7 @@ static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
 pub(crate) async fn certificate() -> Response {
     let pem = SIGNER
         .as_ref()
-        .map(|signer| signer.certificate.clone())
-        .unwrap_or_default();
+        .map_or_else(String::new, |signer| signer.certificate.clone());
     ([(header::CONTENT_TYPE, "application/x-pem-file")], pem).into_response()
 }
 

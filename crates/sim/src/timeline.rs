@@ -19,6 +19,9 @@ const STOP_GRACE_SECONDS: f64 = 120.0;
 /// A job without instances stops at once.
 const UNLAUNCHED_STOP_SECONDS: f64 = 5.0;
 
+const INSUFFICIENT_CAPACITY: &str =
+    "Insufficient capacity error from EC2 while launching instances, retrying!";
+
 /// The inputs that decide a job's life.
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
@@ -127,29 +130,9 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     if let Some(spot) = life.spot.as_ref().filter(|spot| spot.never_launches) {
         return never_launched(drawing, spot);
     }
-    let launch = if life.is_warm {
-        drawing.between(5.0, 15.0)
-    } else {
-        drawing.between(120.0, 420.0)
-    };
-    let launch = life.launch_seconds.unwrap_or(launch);
-    drawing.phase("Starting", "Launching requested ML instances", launch, 0.0);
+    launch(life, &mut drawing);
     if life.failure == Some(Failure::Capacity) {
-        let wait = drawing.between(300.0, 1200.0);
-        drawing.phase(
-            "Starting",
-            "Insufficient capacity error from EC2 while launching instances, retrying!",
-            wait,
-            0.0,
-        );
-        return Timeline {
-            phases: drawing.phases,
-            end_status: "Failed",
-            end_secondary: "Failed",
-            failure_reason: Some(
-                "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type.",
-            ),
-        };
+        return short_of_capacity(drawing);
     }
     let download = drawing.between(60.0, 200.0);
     let download = life.launch_seconds.unwrap_or(download);
@@ -185,10 +168,29 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     }
 }
 
+fn launch(life: &Life, drawing: &mut Drawing) {
+    let drawn = if life.is_warm {
+        drawing.between(5.0, 15.0)
+    } else {
+        drawing.between(120.0, 420.0)
+    };
+    let duration = life.launch_seconds.unwrap_or(drawn);
+    drawing.phase(
+        "Starting",
+        "Launching requested ML instances",
+        duration,
+        0.0,
+    );
+}
+
 /// Spot capacity never comes: the wait times out, and nothing is billed.
 fn never_launched(mut drawing: Drawing, spot: &Spot) -> Timeline {
-    let message = "Insufficient capacity error from EC2 while launching instances, retrying!";
-    drawing.phase("Starting", message, spot.max_wait_seconds, 0.0);
+    drawing.phase(
+        "Starting",
+        INSUFFICIENT_CAPACITY,
+        spot.max_wait_seconds,
+        0.0,
+    );
     drawing.phase(
         "Stopping",
         "Stopping the training job",
@@ -200,6 +202,20 @@ fn never_launched(mut drawing: Drawing, spot: &Spot) -> Timeline {
         end_status: "Stopped",
         end_secondary: "MaxWaitTimeExceeded",
         failure_reason: None,
+    }
+}
+
+/// SageMaker gives up after retrying for a while.
+fn short_of_capacity(mut drawing: Drawing) -> Timeline {
+    let wait = drawing.between(300.0, 1200.0);
+    drawing.phase("Starting", INSUFFICIENT_CAPACITY, wait, 0.0);
+    Timeline {
+        phases: drawing.phases,
+        end_status: "Failed",
+        end_secondary: "Failed",
+        failure_reason: Some(
+            "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type.",
+        ),
     }
 }
 

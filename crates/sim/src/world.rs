@@ -533,8 +533,8 @@ impl World {
             "retained_seconds": job.retained_seconds(now),
             "pool_micro_usd": bill(&pool, 100),
             "pool_storage_micro_usd": job.volumes(&pool),
-            "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or_default(),
-            "metrics_unserved": self.metrics_unserved.get(&job.name).copied().unwrap_or_default(),
+            "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or(0),
+            "metrics_unserved": self.metrics_unserved.get(&job.name).copied().unwrap_or(0),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Records job observations that lead to no decision; the job is polled again later.
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::state::AttemptPhase;
 use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
 use bakeoff_domain::sagemaker::requested;
 use bakeoff_planner::plan::TrialPlan;
@@ -186,7 +187,14 @@ impl Store {
             warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
         }
         let state = living_state(trial, attempt);
-        if !fenced(&mut tx, trial, state, Due::at(at), Lease::Release, now).await? {
+        let is_still_quarantined =
+            seen.is_none() && matches!(attempt.phase, AttemptPhase::Quarantined { .. });
+        let due = if is_still_quarantined {
+            Due::still(at)
+        } else {
+            Due::at(at)
+        };
+        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         if let Some(job) = seen {

@@ -138,7 +138,7 @@ pub(in crate::store) async fn merge(
     if !changed.is_empty() {
         roll_again(tx, &changed, now).await?;
     }
-    Ok(u64::try_from(fresh.len()).unwrap_or_default())
+    Ok(u64::try_from(fresh.len()).unwrap_or(u64::MAX))
 }
 
 pub(super) async fn insert_new(

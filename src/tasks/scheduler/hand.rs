@@ -5,7 +5,7 @@ use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
 use bakeoff_domain::lifecycle::queue::QuotaPool;
-use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, ExperimentState, TrialState};
+use bakeoff_domain::lifecycle::state::{AttemptPhase, ExperimentState, TrialState};
 use bakeoff_domain::money::bill;
 use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
 use bakeoff_domain::money::price::{self, Price};
@@ -523,7 +523,6 @@ fn planned(
         trial_id: trial.id,
         number: trial.attempts_made + 1,
         job_name,
-        state: AttemptState::Planned,
         price_id: price.id,
         usd_per_hour: price.usd_per_hour,
         reserved_training_usd: worst.training_usd,

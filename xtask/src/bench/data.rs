@@ -236,21 +236,7 @@ fn timed<T>(act: impl FnOnce() -> Result<T, String>) -> Result<f64, String> {
 
 /// Space that a million points take: as written, and compacted.
 fn storage(rig: &Rig) -> Result<Value, String> {
-    let bodies: Vec<String> = (0..1000 / i64::try_from(CONNECTIONS).unwrap_or(1))
-        .map(batch)
-        .collect();
-    std::thread::scope(|scope| {
-        let send = || {
-            let run = rig.new_run()?;
-            bodies
-                .iter()
-                .try_for_each(|body| rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop))
-        };
-        let senders: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(send)).collect();
-        senders
-            .into_iter()
-            .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
-    })?;
+    write_a_million(rig)?;
     let live = rig.get_bare("/size")?;
     let of = |sizes: &Value, key: &str| sizes[key].as_f64().unwrap_or(f64::NAN);
     let live_mb = (of(&live, "samples") + of(&live, "rollups")) / of(&live, "live");
@@ -265,6 +251,25 @@ fn storage(rig: &Rig) -> Result<Value, String> {
     Ok(json!({
         "mb_per_million_live": round(live_mb), "mb_per_million_compacted": round(packed_mb), "points": live["live"],
     }))
+}
+
+/// Writes a million points over all connections at once, each to a run of its own.
+fn write_a_million(rig: &Rig) -> Result<(), String> {
+    let bodies: Vec<String> = (0..1000 / i64::try_from(CONNECTIONS).unwrap_or(1))
+        .map(batch)
+        .collect();
+    std::thread::scope(|scope| {
+        let send = || {
+            let run = rig.new_run()?;
+            bodies
+                .iter()
+                .try_for_each(|body| rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop))
+        };
+        let senders: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(send)).collect();
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().map_err(|_| "a sender died".to_owned())?)
+    })
 }
 
 /// The digits of a typed id, which the bare server takes as a UUID.

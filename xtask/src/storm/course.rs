@@ -268,15 +268,7 @@ fn settle(
     while progress.goes_on() {
         stage.tend(Duration::from_millis(100))?;
         std::thread::sleep(Duration::from_millis(500));
-        client.work(stage);
-        client.follow_prices(stage);
-        if let Some(twin) = twin.as_mut().filter(|twin| !twin.is_played) {
-            if client.is_done() {
-                twin.follow(stage)?;
-            }
-        } else if client.has_followed_prices() {
-            client.cancel_long_one(stage);
-        }
+        do_what_is_left(stage, client, twin.as_deref_mut())?;
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
         let Some(url) = stage.urls().into_iter().next() else {
             continue;
@@ -300,6 +292,25 @@ fn settle(
     } else {
         End::Late
     })
+}
+
+/// Goes on with what the storm left over. The long experiment is cancelled only once the twin has
+/// played.
+fn do_what_is_left(
+    stage: &mut Stage,
+    client: &mut Client,
+    twin: Option<&mut Twin>,
+) -> Result<(), String> {
+    client.work(stage);
+    client.follow_prices(stage);
+    if let Some(twin) = twin.filter(|twin| !twin.is_played) {
+        if client.is_done() {
+            twin.follow(stage)?;
+        }
+    } else if client.has_followed_prices() {
+        client.cancel_long_one(stage);
+    }
+    Ok(())
 }
 
 /// What has changed in a seed since the last poll. Seconds alone say nothing, because machines are

@@ -310,11 +310,10 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
         }
     }
     for entry in pages(&format!("{base}/ledger?page_size={PAGE}"), key)? {
-        let is_paid = entry["kind"] == "settled" || entry["kind"] == "adjusted";
         let Some(booked) = believed
             .attempts
             .get_mut(&text(&entry["attempt_id"]))
-            .filter(|_| is_paid)
+            .filter(|_| is_paid(&entry))
         else {
             continue;
         };
@@ -340,6 +339,11 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
     }
     believed.backwards = told.backwards(&made);
     Ok(believed)
+}
+
+/// Whether a ledger entry is spending: a reservation is not, nor its release.
+fn is_paid(entry: &Value) -> bool {
+    entry["kind"] == "settled" || entry["kind"] == "adjusted"
 }
 
 /// When the service gave up on an attempt's job: none was created, or it no longer exists.
@@ -448,10 +452,9 @@ fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String>
             &format!("{url}/v1/experiments/{id}/ledger?page_size={PAGE}"),
             key,
         )?;
-        let is_paid = |entry: &&Value| entry["kind"] == "settled" || entry["kind"] == "adjusted";
         let paid: i64 = ledger
             .iter()
-            .filter(is_paid)
+            .filter(|entry| is_paid(entry))
             .map(|entry| usd(entry, "usd"))
             .sum();
         let (held, spent) = (

@@ -46,7 +46,7 @@ impl InstanceType {
 
     /// The family: `p4d` for `ml.p4d.24xlarge`.
     pub fn family(&self) -> &str {
-        self.instance_type.split('.').nth(1).unwrap_or_default()
+        self.instance_type.split('.').nth(1).unwrap_or("")
     }
 }
 

@@ -160,7 +160,7 @@ pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTi
     match attempt.phase {
         AttemptPhase::Running => true,
         AttemptPhase::Quarantined { until } => until <= now,
-        AttemptPhase::Planned | AttemptPhase::Over => false,
+        AttemptPhase::Planned | AttemptPhase::Over(_) => false,
     }
 }
 
@@ -233,7 +233,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
             },
         },
         // The current attempt is over but the trial is not: its next attempt is due.
-        AttemptPhase::Over => {
+        AttemptPhase::Over(_) => {
             if situation.stop_requested {
                 Decision::EndUnstarted {
                     reason: "cancelled".to_owned(),
@@ -454,35 +454,15 @@ pub fn after_create(
     policy: &Policy,
 ) -> AfterCreate {
     let later = now + policy.backoff_after(attempt.postponed, &attempt.marker);
-    let rejected = |trial, why: String| AfterCreate::Rejected {
-        ending: never_created(trial, &why),
-        again_at: None,
-    };
     match reply {
         Ok(()) => AfterCreate::Running,
         Err(AwsError::AlreadyExists(_)) => AfterCreate::LookFirst,
-        Err(AwsError::LimitExceeded(why)) if attempt.over_quota >= policy.over_quota_max => {
-            rejected(
-                TrialState::Parked,
-                format!(
-                    "{why} Tried {} times; request a quota increase, then resume the experiment",
-                    attempt.over_quota + 1
-                ),
-            )
-        }
-        // Back to the queue, without its reservation: other trials may have room.
-        Err(AwsError::LimitExceeded(why)) => AfterCreate::Rejected {
-            ending: Ending {
-                shortage: Some(Shortage::Quota),
-                ..never_created(TrialState::Queued, &why)
-            },
-            again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
-        },
+        Err(AwsError::LimitExceeded(why)) => over_quota(&why, attempt, now, policy),
         // Repeated uncertain answers: do not hold the reservation forever.
         Err(AwsError::Unknown(why) | AwsError::Expired(why)) if now >= attempt.give_up_at => {
             rejected(
                 TrialState::Parked,
-                format!(
+                &format!(
                     "no definite answer from AWS by the experiment's deadline: {why}. Investigate, then resume the experiment"
                 ),
             )
@@ -492,13 +472,45 @@ pub fn after_create(
         }
         Err(AwsError::Denied(why)) => rejected(
             TrialState::Parked,
-            format!(
+            &format!(
                 "AWS denied CreateTrainingJob: {why}. Fix the permission, then resume the experiment"
             ),
         ),
         Err(error @ (AwsError::NotFound(_) | AwsError::Rejected { .. })) => {
-            rejected(TrialState::Failed, error.to_string())
+            rejected(TrialState::Failed, &error.to_string())
         }
+    }
+}
+
+fn rejected(trial: TrialState, why: &str) -> AfterCreate {
+    AfterCreate::Rejected {
+        ending: never_created(trial, why),
+        again_at: None,
+    }
+}
+
+fn over_quota(
+    why: &str,
+    attempt: &AttemptFacts,
+    now: DateTime<Utc>,
+    policy: &Policy,
+) -> AfterCreate {
+    if attempt.over_quota >= policy.over_quota_max {
+        return rejected(
+            TrialState::Parked,
+            &format!(
+                "{why} Tried {} times; request a quota increase, then resume the experiment",
+                attempt.over_quota + 1
+            ),
+        );
+    }
+    // Back to the queue, without its reservation: other trials may have room.
+    AfterCreate::Rejected {
+        ending: Ending {
+            shortage: Some(Shortage::Quota),
+            ..never_created(TrialState::Queued, why)
+        },
+        again_at: Some(now + policy.backoff_after(attempt.over_quota, &attempt.marker)),
     }
 }
 

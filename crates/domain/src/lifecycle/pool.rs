@@ -8,7 +8,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::lifecycle::policy::Policy;
-use crate::sagemaker::observed::{WarmPool, WarmPoolStatus};
+use crate::sagemaker::observed::{WarmPool, WarmPoolStatus, seconds_between};
 use crate::sagemaker::request::TrainingJobRequest;
 
 /// Maximum KeepAlivePeriodInSeconds (CreateTrainingJob's model: 0 to 21600).
@@ -82,7 +82,7 @@ pub fn decide(
     let soon = PoolDecision::LookAgain {
         at: now + policy.poll,
     };
-    let retained = u64::try_from((now - facts.job_ended_at).num_seconds()).unwrap_or_default();
+    let retained = seconds_between(facts.job_ended_at, now);
     let at_most = retained.min(u64::from(facts.keep_alive_seconds));
     let is_overdue = now
         > facts.job_ended_at

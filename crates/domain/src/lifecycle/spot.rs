@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::money::{Usd, cost};
-use crate::sagemaker::observed::Transition;
+use crate::sagemaker::observed::{Transition, seconds_between};
 
 /// How long an upload may take before a checkpoint counts as missing.
 const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
@@ -74,7 +74,7 @@ pub fn at_risk(
     now: DateTime<Utc>,
 ) -> AtRisk {
     let since = newest.map_or(started_at, |newest| newest.max(started_at));
-    let seconds = u64::try_from((now - since).num_seconds()).unwrap_or_default();
+    let seconds = seconds_between(since, now);
     let patience = TimeDelta::seconds(i64::from(interval_seconds) * 2) + SYNC_ALLOWANCE;
     AtRisk {
         seconds,

@@ -106,21 +106,51 @@ pub enum AttemptPhase {
     /// Its job exists.
     Running,
     /// Its reservation is kept at least until then.
-    Quarantined { until: DateTime<Utc> },
-    /// Completed, failed, stopped or never created.
-    Over,
+    Quarantined {
+        until: DateTime<Utc>,
+    },
+    Over(AttemptEnd),
+}
+
+/// How an attempt ended: the terminal states of [`AttemptState`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptEnd {
+    Completed,
+    Failed,
+    Stopped,
+    NeverCreated,
 }
 
 impl AttemptPhase {
     /// `None` for a quarantine without its time, or a time without a quarantine.
     pub fn of(state: AttemptState, quarantine_until: Option<DateTime<Utc>>) -> Option<Self> {
         match (state, quarantine_until) {
+            (AttemptState::Quarantined, until) => until.map(|until| Self::Quarantined { until }),
+            (_, Some(_)) => None,
             (AttemptState::Planned, None) => Some(Self::Planned),
             (AttemptState::Running, None) => Some(Self::Running),
-            (AttemptState::Quarantined, Some(until)) => Some(Self::Quarantined { until }),
-            (state, None) if state.is_terminal() => Some(Self::Over),
-            _ => None,
+            (AttemptState::Completed, None) => Some(Self::Over(AttemptEnd::Completed)),
+            (AttemptState::Failed, None) => Some(Self::Over(AttemptEnd::Failed)),
+            (AttemptState::Stopped, None) => Some(Self::Over(AttemptEnd::Stopped)),
+            (AttemptState::NeverCreated, None) => Some(Self::Over(AttemptEnd::NeverCreated)),
         }
+    }
+
+    /// Its name in the database and the API.
+    pub fn state(self) -> AttemptState {
+        match self {
+            Self::Planned => AttemptState::Planned,
+            Self::Running => AttemptState::Running,
+            Self::Quarantined { .. } => AttemptState::Quarantined,
+            Self::Over(AttemptEnd::Completed) => AttemptState::Completed,
+            Self::Over(AttemptEnd::Failed) => AttemptState::Failed,
+            Self::Over(AttemptEnd::Stopped) => AttemptState::Stopped,
+            Self::Over(AttemptEnd::NeverCreated) => AttemptState::NeverCreated,
+        }
+    }
+
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Over(_))
     }
 }
 

@@ -117,6 +117,23 @@ pub struct Columns {
     pub value: Vec<f64>,
 }
 
+impl Columns {
+    fn at_indices(&self, indices: &[usize]) -> Self {
+        Self {
+            at: picked(&self.at, indices),
+            step: picked(&self.step, indices),
+            value: picked(&self.value, indices),
+        }
+    }
+}
+
+fn picked<T: Copy>(column: &[T], indices: &[usize]) -> Vec<T> {
+    indices
+        .iter()
+        .filter_map(|index| column.get(*index).copied())
+        .collect()
+}
+
 /// Thins a series to at most `most` points (at least 4) while keeping its shape: each of about
 /// `most / 2` equal parts keeps its minimum and maximum at their own times, and the first and last
 /// points of the series stay. Apart from those two, NaN and infinities are dropped.
@@ -148,20 +165,7 @@ pub fn thin(columns: &Columns, most: usize) -> Columns {
     kept.push(count - 1);
     kept.sort_unstable();
     kept.dedup();
-    Columns {
-        at: kept
-            .iter()
-            .filter_map(|index| columns.at.get(*index).copied())
-            .collect(),
-        step: kept
-            .iter()
-            .filter_map(|index| columns.step.get(*index).copied())
-            .collect(),
-        value: kept
-            .iter()
-            .filter_map(|index| columns.value.get(*index).copied())
-            .collect(),
-    }
+    columns.at_indices(&kept)
 }
 
 #[cfg(test)]

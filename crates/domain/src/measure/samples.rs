@@ -142,7 +142,7 @@ fn read_lines(body: &[u8], reading: Reading) -> Result<Batch, Vec<LineError>> {
 }
 
 fn is_trainer_state(body: &[u8]) -> bool {
-    let head = body.get(..body.len().min(64 * 1024)).unwrap_or_default();
+    let head = body.get(..64 * 1024).unwrap_or(body);
     body.starts_with(b"{") && head.contains(&b'\n') && contains(body, b"\"log_history\"")
 }
 
@@ -382,6 +382,27 @@ struct TrainerState<'a> {
     global_step: f64,
 }
 
+impl TrainerState<'_> {
+    /// Seconds that the training took; `None` until the log says so.
+    fn runtime(&self) -> Option<f64> {
+        self.log_history
+            .iter()
+            .flat_map(|line| &line.numbers)
+            .find(|(name, _)| name == "train_runtime")
+            .map(|(_, seconds)| *seconds)
+            .filter(|seconds| seconds.is_finite() && *seconds > 0.0)
+    }
+
+    /// At least 1: steps are divided by it.
+    fn last_step(&self) -> f64 {
+        self.log_history
+            .iter()
+            .filter_map(|line| line.step)
+            .fold(self.global_step, f64::max)
+            .max(1.0)
+    }
+}
+
 /// The log has steps but no times: steps are spread evenly over `train_runtime`, which its last
 /// entry contains.
 fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch, Vec<LineError>> {
@@ -394,25 +415,10 @@ fn read_trainer_state(state: TrainerState<'_>, reading: Reading) -> Result<Batch
     let started_at = reading.started_at.ok_or_else(|| {
         one("trainer_state.json has no times: say when the run began, with `started_at` of the run or ?started_at=")
     })?;
-    let of = |line: &Line<'_>, key: &str| {
-        line.numbers
-            .iter()
-            .find(|(name, _)| name == key)
-            .map(|(_, value)| *value)
-    };
-    let runtime = state
-        .log_history
-        .iter()
-        .find_map(|line| of(line, "train_runtime"));
-    let runtime = runtime.filter(|seconds| seconds.is_finite() && *seconds > 0.0).ok_or_else(|| {
+    let runtime = state.runtime().ok_or_else(|| {
         one("trainer_state.json has no train_runtime yet: its times are known when the training has ended")
     })?;
-    let last = state
-        .log_history
-        .iter()
-        .filter_map(|line| line.step)
-        .fold(state.global_step, f64::max)
-        .max(1.0);
+    let last = state.last_step();
     let lines = state
         .log_history
         .into_iter()

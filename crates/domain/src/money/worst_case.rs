@@ -58,8 +58,7 @@ pub fn worst_case(
     let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
     let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
-    let series = u64::from(request.instance_count) * HOST_METRICS.len() as u64
-        + request.metrics.len() as u64;
+    let series = metric_series(request);
     let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
     let gb_month = price::storage_ceiling(tariff.rates, &price.region);
     let volumes =
@@ -78,4 +77,9 @@ pub fn worst_case(
         billed_seconds,
         transfer_seconds,
     }
+}
+
+/// Series that CloudWatch has for the job: those of each host, and those that the request defines.
+fn metric_series(request: &TrainingJobRequest) -> u64 {
+    u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64
 }

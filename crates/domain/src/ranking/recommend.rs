@@ -182,6 +182,11 @@ struct Evidence<'a> {
     price: &'a Price,
 }
 
+fn reason_of(outcome: &Outcome) -> &str {
+    let reason = outcome.reason.as_deref();
+    reason.unwrap_or("no reason was recorded")
+}
+
 fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     if outcome.state == TrialState::Refused {
         let reasons: Vec<&str> = outcome
@@ -195,7 +200,7 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
             .map(|finding| finding.fix.as_str())
             .collect();
         let reason = if reasons.is_empty() {
-            outcome.reason.clone().unwrap_or_default()
+            reason_of(outcome).to_owned()
         } else {
             reasons.join("; ")
         };
@@ -208,10 +213,7 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
         return Err((finding.message.clone(), Some(finding.fix.clone())));
     }
     if outcome.state == TrialState::Failed {
-        return Err((
-            format!("failed: {}", outcome.reason.clone().unwrap_or_default()),
-            None,
-        ));
+        return Err((format!("failed: {}", reason_of(outcome)), None));
     }
     let Some(price) = &outcome.price else {
         let fix = format!("PUT /v1/prices/{} with your rate", outcome.instance_type);

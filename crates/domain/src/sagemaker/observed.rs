@@ -180,7 +180,7 @@ const BILL_ROUNDING_SECONDS: u64 = 10;
 
 /// Whole seconds from `start` to `end`; 0 if `end` is earlier.
 pub fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
-    u64::try_from((end - start).num_seconds()).unwrap_or_default()
+    (end - start).num_seconds().max(0).unsigned_abs()
 }
 
 /// WarmPoolStatus of a job. A value AWS adds later is kept as text.

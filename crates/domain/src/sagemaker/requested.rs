@@ -30,15 +30,6 @@ impl fmt::Display for Difference {
 
 /// Lists the differences, in the order of the request.
 pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Difference> {
-    let names = |names: Vec<&str>| {
-        let mut names = names;
-        names.sort_unstable();
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
-    };
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let pairs = [
         (
@@ -73,14 +64,8 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
         ),
         (
             "MetricDefinitions",
-            names(
-                request
-                    .metrics
-                    .iter()
-                    .map(|metric| metric.name.as_str())
-                    .collect(),
-            ),
-            names(actual.metric_names.iter().map(String::as_str).collect()),
+            sorted_names(request.metrics.iter().map(|metric| metric.name.as_str())),
+            sorted_names(actual.metric_names.iter().map(String::as_str)),
         ),
     ];
     let differ = pairs
@@ -93,6 +78,17 @@ pub fn differences(request: &TrainingJobRequest, actual: &Actual) -> Vec<Differe
             actual,
         })
         .collect()
+}
+
+/// One text for the same names in any order.
+fn sorted_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 /// Whether an attempt's tags are checked: one job in two hundred. Reading tags costs a call, and

@@ -7,6 +7,7 @@ mod experiment;
 pub mod measurement;
 mod parallel;
 mod profile;
+mod resolved;
 pub mod run;
 pub mod technique;
 mod workload;
@@ -16,4 +17,5 @@ pub use self::experiment::{
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, Precision, ProfileSpec};
+pub use self::resolved::{Candidate, ResolvedExperiment};
 pub use self::workload::{Channel, WorkloadSpec};

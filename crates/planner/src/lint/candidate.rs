@@ -6,7 +6,8 @@ use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::finding::{Finding, Operation};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::spec::{
-    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec, runs_on,
+    Candidate, CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
+    runs_on,
 };
 
 use super::Known;
@@ -17,7 +18,7 @@ use crate::comparison;
 use crate::predict::fit::{self, Verdict};
 use crate::predict::{Calibration, Case, strategy};
 use crate::render::request::{self, deepspeed_json};
-use crate::setup::{Candidate, Setup};
+use crate::setup::Setup;
 
 /// The most instances that one candidate may have.
 const INSTANCES_MAX: u32 = 64;
@@ -113,15 +114,8 @@ fn of_workload(
     if profile.library == ParallelLibrary::Deepspeed && !profile.deepspeed.is_empty() {
         deepspeed(candidate, &place, findings);
     }
-    let counts = [
-        profile.micro_batch_per_gpu,
-        profile.gradient_accumulation_steps,
-        profile.tensor_parallel_degree,
-        profile.pipeline_parallel_degree,
-    ];
-    // Out-of-bounds figures cannot be computed with; other rules report them.
-    if !is_sound(&workload.model) || !counts.iter().all(|count| (1..=COUNT_MAX).contains(count)) {
-        return;
+    if !is_computable(candidate) {
+        return; // other rules report the figures that are out of bounds
     }
     let has_debugger = workload.techniques.debugger.is_some();
     if has_debugger && request::has_no_hook(spec.checkpoint.is_some(), candidate) {
@@ -131,15 +125,34 @@ fn of_workload(
         ));
     }
     as_asked(candidate, &place, findings);
-    runtime(spec, candidate.on(instance), calibration, at, findings);
+    runtime(
+        spec,
+        Setup::of(candidate, instance),
+        calibration,
+        at,
+        findings,
+    );
     let split = profile
         .tensor_parallel_degree
         .saturating_mul(profile.pipeline_parallel_degree);
     if split > candidate.spec.accelerators() {
         return; // no such layout exists, so skip its estimates
     }
-    memory(candidate.on(instance), &place, findings);
-    needless(candidate.on(instance), &place, findings);
+    memory(Setup::of(candidate, instance), &place, findings);
+    needless(Setup::of(candidate, instance), &place, findings);
+}
+
+/// Whether all figures are within the bounds that estimates can be computed with.
+fn is_computable(candidate: Candidate<'_>) -> bool {
+    let profile = candidate.profile;
+    let counts = [
+        profile.micro_batch_per_gpu,
+        profile.gradient_accumulation_steps,
+        profile.tensor_parallel_degree,
+        profile.pipeline_parallel_degree,
+    ];
+    is_sound(&candidate.workload.model)
+        && counts.iter().all(|count| (1..=COUNT_MAX).contains(count))
 }
 
 /// Checks a stored profile by itself.
@@ -239,6 +252,14 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     if is_smp {
         degrees(profile, at, findings);
     }
+    offload(profile, at, findings);
+    if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
+        findings.push(found("pipeline-with-zero", format!("{at}/zero_stage")));
+    }
+}
+
+/// Finds offload without the sharding or the checkpointing that it needs.
+fn offload(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     if profile.cpu_offload == CpuOffload::OptimizerAndParameters && profile.zero_stage < 3 {
         let pointer = format!("{at}/zero_stage");
         findings.push(
@@ -262,9 +283,6 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
         findings.push(
             found("activation-offload", &pointer).patch(vec![Operation::set(&pointer, true)]),
         );
-    }
-    if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
-        findings.push(found("pipeline-with-zero", format!("{at}/zero_stage")));
     }
 }
 
@@ -349,11 +367,9 @@ fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
 fn memory(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) {
     let fit = fit::fit(setup);
     let needs = format!(
-        "{:.0} of {:.0} GiB per GPU and {:.0} of {:.0} GiB of host memory (estimated)",
-        fit.accelerator_gib,
-        fit.accelerator_capacity_gib.unwrap_or_default(),
-        fit.host_gib,
-        fit.host_capacity_gib.unwrap_or_default()
+        "{} per GPU and {} of host memory (estimated)",
+        fit.on_accelerator(),
+        fit.on_host()
     );
     match fit.verdict {
         Verdict::DoesNotFit => {
@@ -386,13 +402,7 @@ pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) 
         ..profile.clone()
     };
     let fit = fit::fit(setup.under(&without));
-    let room = |fit: &fit::Fit| {
-        format!(
-            "{:.0} of {:.0} GiB per GPU",
-            fit.accelerator_gib,
-            fit.accelerator_capacity_gib.unwrap_or_default()
-        )
-    };
+    let room = |fit: &fit::Fit| format!("{} per GPU", fit.on_accelerator());
     if profile.cpu_offload != CpuOffload::None && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/cpu_offload");
         findings.push(

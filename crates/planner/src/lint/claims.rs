@@ -196,8 +196,9 @@ fn hardware(claim: &HardwareClaim, at: &str, facts: Facts<'_>, findings: &mut Ve
     }
 }
 
+/// Of all its accelerators together; zero if the catalog has no figure.
 fn total_peak(kind: &InstanceType) -> f64 {
-    kind.peak_tflops().unwrap_or_default() * f64::from(kind.accelerator_count)
+    kind.peak_tflops().unwrap_or(0.0) * f64::from(kind.accelerator_count)
 }
 
 fn largest(claim: &HardwareClaim, kind: &InstanceType, at: &str, findings: &mut Vec<Finding>) {
@@ -256,9 +257,7 @@ fn price(
     ) else {
         return;
     };
-    let dollars =
-        |usd: bakeoff_domain::money::Usd| usd.0.to_string().parse::<f64>().unwrap_or_default();
-    let (least, most) = (dollars(price.usd_per_hour), dollars(price.ceiling()));
+    let (least, most) = (price.usd_per_hour.as_f64(), price.ceiling().as_f64());
     if claimed < least * (1.0 - PRICE_ROUNDING) || claimed > most * (1.0 + PRICE_ROUNDING) {
         let pointer = format!("{at}/usd_per_hour");
         findings.push(

@@ -212,24 +212,7 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
     let finding =
         found("unknown-argument", &pointer).says(format!("no estimator takes an argument `{key}`"));
     if key == "deepspeed_config" {
-        let Some(value) = arguments.get(key).cloned() else {
-            return finding;
-        };
-        let mut all = arguments
-            .get("hyperparameters")
-            .cloned()
-            .unwrap_or_else(|| json!({}));
-        if let Value::Object(entries) = &mut all {
-            entries.insert("deepspeed".to_owned(), value);
-        }
-        let patch = vec![
-            Operation::remove(&pointer),
-            Operation::set("/hyperparameters", all),
-        ];
-        return finding
-            .says("the DeepSpeed configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
-            .fix("pass it in hyperparameters, and ship the file with the sources")
-            .patch(patch);
+        return deepspeed_config(finding, arguments);
     }
     let known: Vec<&str> = ARGUMENTS
         .into_iter()
@@ -250,6 +233,28 @@ fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
         }
         _ => finding.fix("remove it, or pass it to the script in hyperparameters"),
     }
+}
+
+/// Explains that the script takes the DeepSpeed configuration, and moves it to the hyperparameters.
+fn deepspeed_config(finding: Finding, arguments: &Map<String, Value>) -> Finding {
+    let Some(value) = arguments.get("deepspeed_config").cloned() else {
+        return finding;
+    };
+    let mut all = arguments
+        .get("hyperparameters")
+        .cloned()
+        .unwrap_or_else(|| json!({}));
+    if let Value::Object(entries) = &mut all {
+        entries.insert("deepspeed".to_owned(), value);
+    }
+    let patch = vec![
+        Operation::remove(&finding.pointer),
+        Operation::set("/hyperparameters", all),
+    ];
+    finding
+        .says("the DeepSpeed configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
+        .fix("pass it in hyperparameters, and ship the file with the sources")
+        .patch(patch)
 }
 
 fn distribution(

@@ -166,18 +166,7 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
                 .says("SageMaker's distributed libraries do not run on this image (cu121)"),
         );
     }
-    let least: &[u32] = match job.image.as_ref().map(|image| image.value.framework) {
-        Some(Framework::Pytorch) => &[1, 10],
-        Some(Framework::Tensorflow) => &[2, 6],
-        None => &[],
-    };
-    if let Some(image) = job
-        .image
-        .as_ref()
-        .filter(|image| job.is_mixed && image.value.version.as_slice() < least)
-    {
-        findings.push(found("mixed-cluster-version", &image.pointer));
-    }
+    mixed_cluster(job, findings);
     let names: Vec<&At<ParallelLibrary>> = job.libraries.iter().collect();
     if let [_, second, ..] = names.as_slice() {
         let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
@@ -190,6 +179,20 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
         if library.value == ParallelLibrary::SmpV1 {
             smp_v1(job, library, findings);
         }
+    }
+}
+
+/// Checks that the image's framework is recent enough for a mixed cluster.
+fn mixed_cluster(job: &Job, findings: &mut Vec<Finding>) {
+    let Some(image) = job.image.as_ref().filter(|_| job.is_mixed) else {
+        return;
+    };
+    let least: &[u32] = match image.value.framework {
+        Framework::Pytorch => &[1, 10],
+        Framework::Tensorflow => &[2, 6],
+    };
+    if image.value.version.as_slice() < least {
+        findings.push(found("mixed-cluster-version", &image.pointer));
     }
 }
 
@@ -305,8 +308,35 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
     if is_v2 {
         return;
     }
-    let number = |key: &str| parameters.value.get(key).and_then(Value::as_u64);
     smp_values(&parameters.value, at, findings);
+    smp_degrees(parameters, at, findings);
+    let pipeline = pipeline_degree(&parameters.value).unwrap_or(1).max(1);
+    smp_together(&parameters.value, pipeline, at, findings);
+    let split = pipeline.saturating_mul(degree(&parameters.value, "tensor_parallel_degree"));
+    smp_split(job, split, &parameters.pointer, findings);
+}
+
+fn number(parameters: &Map<String, Value>, key: &str) -> Option<u64> {
+    parameters.get(key).and_then(Value::as_u64)
+}
+
+/// A degree of parallelism; 1 if it is not given.
+fn degree(parameters: &Map<String, Value>, key: &str) -> u64 {
+    number(parameters, key).unwrap_or(1).max(1)
+}
+
+/// The pipeline's degree, under either of its names.
+fn pipeline_degree(parameters: &Map<String, Value>) -> Option<u64> {
+    number(parameters, "pipeline_parallel_degree").or_else(|| number(parameters, "partitions"))
+}
+
+/// Checks that some degree is given, and that the two names of the pipeline's degree agree.
+fn smp_degrees(
+    parameters: &At<Map<String, Value>>,
+    at: impl Fn(&str) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    let number = |key: &str| number(&parameters.value, key);
     if let (Some(partitions), Some(pipeline)) =
         (number("partitions"), number("pipeline_parallel_degree"))
         && partitions != pipeline
@@ -315,18 +345,12 @@ fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Findin
             "partitions is {partitions} but pipeline_parallel_degree is {pipeline}: they are two names for one setting"
         )));
     }
-    let degree = |key: &str| number(key).unwrap_or(1).max(1);
-    let pipeline = number("pipeline_parallel_degree").or_else(|| number("partitions"));
-    if pipeline.is_none()
-        && degree("tensor_parallel_degree") == 1
-        && degree("sharded_data_parallel_degree") == 1
+    if pipeline_degree(&parameters.value).is_none()
+        && degree(&parameters.value, "tensor_parallel_degree") == 1
+        && degree(&parameters.value, "sharded_data_parallel_degree") == 1
     {
         findings.push(found("smp-no-degree", &parameters.pointer));
     }
-    let pipeline = pipeline.unwrap_or(1).max(1);
-    smp_together(&parameters.value, pipeline, at, findings);
-    let split = pipeline.saturating_mul(degree("tensor_parallel_degree"));
-    smp_split(job, split, &parameters.pointer, findings);
 }
 
 /// Checks settings that exclude or require each other.
@@ -336,10 +360,7 @@ fn smp_together(
     at: impl Fn(&str) -> String,
     findings: &mut Vec<Finding>,
 ) {
-    let degree = |key: &str| {
-        let given = parameters.get(key).and_then(Value::as_u64);
-        given.unwrap_or(1).max(1)
-    };
+    let degree = |key: &str| degree(parameters, key);
     let is_on = |key: &str| {
         parameters
             .get(key)

@@ -87,7 +87,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
             training::preferences(body, &mut findings);
             training::groups(body, &mut findings);
             for key in ["TrainingJobName", "job_name", "job_name_prefix"] {
-                let name = body.get(key).and_then(Value::as_str).unwrap_or_default();
+                let name = body.get(key).and_then(Value::as_str).unwrap_or("");
                 training::fixed_name(name, &format!("/{key}"), &mut findings);
             }
             let job = job::of_body(body);
@@ -206,16 +206,7 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
         None => findings.push(request::workload_missing()),
         Some(workload) => request::workload(workload, &mut findings),
     }
-    for (index, found) in spec.candidates.iter().enumerate() {
-        let from = findings.len();
-        candidate::check(spec, index, known, &mut findings);
-        if let Some(workload) = &spec.workload {
-            let job = job::of_candidate(spec, workload, index, found);
-            training::check(&job, &mut findings);
-            libraries::check(&job, &mut findings);
-        }
-        mark_candidate(index, &mut findings, from);
-    }
+    candidates(spec, known, &mut findings);
     claims_of(spec, known, &mut findings);
     let mut findings = once(findings);
     for index in 0..spec.candidates.len() {
@@ -226,6 +217,20 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
     let mut findings = once(findings);
     findings.extend(comparability(spec, &findings).into_iter().flatten());
     findings
+}
+
+/// Checks each candidate on its hardware, and the training job that it would become.
+fn candidates(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
+    for (index, found) in spec.candidates.iter().enumerate() {
+        let from = findings.len();
+        candidate::check(spec, index, known, findings);
+        if let Some(workload) = &spec.workload {
+            let job = job::of_candidate(spec, workload, index, found);
+            training::check(&job, findings);
+            libraries::check(&job, findings);
+        }
+        mark_candidate(index, findings, from);
+    }
 }
 
 fn claims_of(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding>) {

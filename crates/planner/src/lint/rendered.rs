@@ -1,11 +1,10 @@
 //! Checks a candidate's rendered request for what SageMaker itself would refuse.
 
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::{Candidate, ExperimentSpec};
 
 use super::shape;
 use crate::render::{body, request};
-use crate::setup::Candidate;
 
 /// As long as the names that attempts are given.
 const LONGEST_NAME: &str = "bakeoff-00000000-00000000000000000000000000000000";
@@ -49,7 +48,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Find
 
 /// The pointer in an experiment that a member of the request comes from.
 fn origin(member: &str, at: &str) -> String {
-    let first = member.split('/').nth(1).unwrap_or_default();
+    let first = member.split('/').nth(1).unwrap_or("");
     match first {
         "HyperParameters" => "/workload/hyperparameters".to_owned(),
         "AlgorithmSpecification" if member.contains("Metric") => "/workload/metrics".to_owned(),

@@ -8,7 +8,9 @@ use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, Operation};
 use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
 use bakeoff_domain::money::cost::TRANSFER_ALLOWANCE_SECONDS;
-use bakeoff_domain::spec::{Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec};
+use bakeoff_domain::spec::{
+    CandidateSpec, Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec,
+};
 use regex::{Regex, RegexBuilder};
 use rust_decimal::Decimal;
 
@@ -94,29 +96,43 @@ fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Ve
     }
 }
 
+/// Checks that the candidate has exactly one profile, within bounds.
+fn own_profile(candidate: &CandidateSpec, pointer: &str, findings: &mut Vec<Finding>) {
+    match (&candidate.profile, candidate.profile_id) {
+        (Some(profile), None) => profile_bounds(profile, pointer, findings),
+        (Some(_), Some(_)) => findings.push(
+            found("profile-twice", pointer)
+                .says("both profile and profile_id are given")
+                .fix("keep one of them"),
+        ),
+        (None, _) => findings.push(
+            found("profile-missing", pointer)
+                .says("the candidate has no profile, or this project has no profile with its profile_id")
+                .fix("set an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id"),
+        ),
+    }
+}
+
 /// Checks a candidate's own settings: name, repeats, options, profile.
 fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
     let Some(candidate) = spec.candidates.get(index) else {
         return;
     };
+    let at = format!("/candidates/{index}");
     if !is_name(&candidate.name) {
-        findings.push(name_length(&format!("/candidates/{index}/name")));
+        findings.push(name_length(&format!("{at}/name")));
     }
     if candidate.repeats == 0 || candidate.repeats > REPEATS_MAX {
         findings.push(
-            found("repeats", format!("/candidates/{index}/repeats"))
+            found("repeats", format!("{at}/repeats"))
                 .says(format!("repeats is {}", candidate.repeats))
                 .fix(format!("choose 1 to {REPEATS_MAX}")),
         );
     }
-    if spec
-        .candidates
-        .iter()
-        .take(index)
-        .any(|earlier| earlier.name == candidate.name)
-    {
+    let mut earlier = spec.candidates.iter().take(index);
+    if earlier.any(|earlier| earlier.name == candidate.name) {
         findings.push(
-            found("candidate-name-twice", format!("/candidates/{index}/name"))
+            found("candidate-name-twice", format!("{at}/name"))
                 .says(format!("two candidates are named {}", candidate.name))
                 .fix("give each candidate a unique name"),
         );
@@ -129,29 +145,12 @@ fn candidate(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Finding>) {
             .any(|(i, o)| options.iter().take(i).any(|e| e == o))
     {
         findings.push(
-            found(
-                "purchase-options",
-                format!("/candidates/{index}/purchase_options"),
-            )
-            .says("the list is empty or contains an option twice")
-            .fix("use [\"on_demand\"], [\"spot\"] or both; raise repeats for more trials"),
+            found("purchase-options", format!("{at}/purchase_options"))
+                .says("the list is empty or contains an option twice")
+                .fix("use [\"on_demand\"], [\"spot\"] or both; raise repeats for more trials"),
         );
     }
-    match (&candidate.profile, candidate.profile_id) {
-        (Some(profile), None) => profile_bounds(profile, &format!("/candidates/{index}/profile"), findings),
-        (Some(_), Some(_)) => findings.push(
-            found("profile-twice", format!("/candidates/{index}/profile"))
-                .says("both profile and profile_id are given")
-                .fix("keep one of them"),
-        ),
-        (None, _) => findings.push(
-            found("profile-missing", format!("/candidates/{index}/profile"))
-                .says("the candidate has no profile, or this project has no profile with its profile_id")
-                .fix(
-                    "set an inline profile (micro_batch_per_gpu, gradient_accumulation_steps, …) or a profile_id",
-                ),
-        ),
-    }
+    own_profile(candidate, &format!("{at}/profile"), findings);
 }
 
 pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
@@ -393,25 +392,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                 .fix("set its ECR URI"),
         );
     }
-    if workload.channels.is_empty() || workload.channels.len() > 20 {
-        findings.push(
-            found("channels", "/workload/channels")
-                .says(format!(
-                    "the workload has {} channels",
-                    workload.channels.len()
-                ))
-                .fix("define 1 to 20 input channels"),
-        );
-    }
-    for (index, channel) in workload.channels.iter().enumerate() {
-        if !is_s3(&channel.s3_uri) {
-            findings.push(not_s3(
-                &format!("/workload/channels/{index}/s3_uri"),
-                &channel.s3_uri,
-            ));
-        }
-    }
-    data_sizes(&workload.channels, findings);
+    channels(&workload.channels, findings);
     if !is_s3(&workload.output_s3_uri) {
         findings.push(not_s3("/workload/output_s3_uri", &workload.output_s3_uri));
     }
@@ -428,6 +409,23 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     model_shape(&workload.model, findings);
     techniques(workload, findings);
     metric_definitions(workload, findings);
+}
+
+fn channels(channels: &[Channel], findings: &mut Vec<Finding>) {
+    if channels.is_empty() || channels.len() > 20 {
+        findings.push(
+            found("channels", "/workload/channels")
+                .says(format!("the workload has {} channels", channels.len()))
+                .fix("define 1 to 20 input channels"),
+        );
+    }
+    for (index, channel) in channels.iter().enumerate() {
+        if !is_s3(&channel.s3_uri) {
+            let pointer = format!("/workload/channels/{index}/s3_uri");
+            findings.push(not_s3(&pointer, &channel.s3_uri));
+        }
+    }
+    data_sizes(channels, findings);
 }
 
 /// Download time is reserved according to data size. One finding, at the first channel without a

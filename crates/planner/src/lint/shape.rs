@@ -408,37 +408,42 @@ fn channels(body: &Value, findings: &mut Vec<Finding>) {
                 format!("{pointer}/DataSource/S3DataSource/S3DataType"),
             ));
         }
-        if channel
-            .get("DataSource")
-            .is_none_or(|source| source.as_object().is_none_or(Map::is_empty))
-        {
-            findings.push(found("channel-source", &pointer));
-        }
-        if let Some(source) = channel
-            .pointer("/DataSource/S3DataSource")
-            .and_then(Value::as_object)
-        {
-            for member in ["S3DataType", "S3Uri"]
-                .into_iter()
-                .filter(|member| !source.contains_key(*member))
-            {
-                let place = format!("{pointer}/DataSource/S3DataSource/{member}");
-                let patch = if member == "S3DataType" {
-                    vec![Operation::set(&place, "S3Prefix")]
-                } else {
-                    Vec::new()
-                };
-                findings.push(
-                    found("member-missing", &place)
-                        .says(format!("{member} is missing"))
-                        .patch(patch),
-                );
-            }
-        }
+        data_source(channel, &pointer, findings);
         if channel.get("ChannelName").is_none() {
             findings.push(
                 found("member-missing", format!("{pointer}/ChannelName"))
                     .says("ChannelName is missing"),
+            );
+        }
+    }
+}
+
+/// Checks that a channel says where its data is.
+fn data_source(channel: &Value, pointer: &str, findings: &mut Vec<Finding>) {
+    if channel
+        .get("DataSource")
+        .is_none_or(|source| source.as_object().is_none_or(Map::is_empty))
+    {
+        findings.push(found("channel-source", pointer));
+    }
+    if let Some(source) = channel
+        .pointer("/DataSource/S3DataSource")
+        .and_then(Value::as_object)
+    {
+        for member in ["S3DataType", "S3Uri"]
+            .into_iter()
+            .filter(|member| !source.contains_key(*member))
+        {
+            let place = format!("{pointer}/DataSource/S3DataSource/{member}");
+            let patch = if member == "S3DataType" {
+                vec![Operation::set(&place, "S3Prefix")]
+            } else {
+                Vec::new()
+            };
+            findings.push(
+                found("member-missing", &place)
+                    .says(format!("{member} is missing"))
+                    .patch(patch),
             );
         }
     }
@@ -449,7 +454,7 @@ fn pending(body: &Value, findings: &mut Vec<Finding>) {
     let kind = body
         .pointer("/ResourceConfig/InstanceType")
         .and_then(Value::as_str)
-        .unwrap_or_default();
+        .unwrap_or("");
     let is_accelerated = ["ml.p", "ml.g", "ml.trn"]
         .iter()
         .any(|prefix| kind.starts_with(prefix));

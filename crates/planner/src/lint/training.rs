@@ -151,11 +151,8 @@ fn clusters(job: &Job, findings: &mut Vec<Finding>) {
             &group.instance_type.pointer,
         ));
     }
-    if job.is_mixed && job.compiler.is_some() {
-        findings.push(found(
-            "compiler-with-mixed-cluster",
-            job.compiler.clone().unwrap_or_default(),
-        ));
+    if let Some(compiler) = job.compiler.as_ref().filter(|_| job.is_mixed) {
+        findings.push(found("compiler-with-mixed-cluster", compiler.clone()));
     }
 }
 
@@ -179,43 +176,50 @@ pub(super) fn unknown_type(name: &str, pointer: &str) -> Finding {
         .patch(patch)
 }
 
-/// Reports profiler and debugger rules that do not exist.
-fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
-    let is_profiler = |name: &str| sdk::profiler_rules().any(|known| known == name);
-    let is_debugger = |name: &str| sdk::debug_rules().any(|known| known == name);
-    let near = |name: &str, all: Vec<&'static str>| {
-        if name.contains("Utilization") {
-            return "use the profiler's LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them"
-                .to_owned();
-        }
-        let close = nearest(name, all.iter().copied(), 2);
-        let listed = if close.is_empty() { all } else { close };
-        format!("use {}", listed.join(", "))
-    };
+fn is_profiler_rule(name: &str) -> bool {
+    sdk::profiler_rules().any(|known| known == name)
+}
+
+/// The rules to use instead of one that does not exist.
+fn instead_of_rule(name: &str, all: Vec<&'static str>) -> String {
+    if name.contains("Utilization") {
+        return "use the profiler's LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them"
+            .to_owned();
+    }
+    let close = nearest(name, all.iter().copied(), 2);
+    let listed = if close.is_empty() { all } else { close };
+    format!("use {}", listed.join(", "))
+}
+
+fn profiler_rules(job: &Job, findings: &mut Vec<Finding>) {
     for rule in job
         .profiler_rules
         .iter()
-        .filter(|rule| !is_profiler(&rule.value))
+        .filter(|rule| !is_profiler_rule(&rule.value))
         .take(FINDINGS_MAX + 1)
     {
-        let mut fix = near(&rule.value, sdk::profiler_rules().collect());
-        if rule.value == "HardwareUtilization" {
-            "use LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them"
-                .clone_into(&mut fix);
-        }
+        let fix = if rule.value == "HardwareUtilization" {
+            "use LowGPUUtilization and CPUBottleneck, or ProfilerReport for all of them".to_owned()
+        } else {
+            instead_of_rule(&rule.value, sdk::profiler_rules().collect())
+        };
         findings.push(
             found("profiler-rule", &rule.pointer)
                 .says(format!("there is no profiler rule `{}`", rule.value))
                 .fix(fix),
         );
     }
+}
+
+fn debugger_rules(job: &Job, findings: &mut Vec<Finding>) {
+    let is_debugger = |name: &str| sdk::debug_rules().any(|known| known == name);
     for rule in job
         .debug_rules
         .iter()
         .filter(|rule| !is_debugger(&rule.value))
         .take(FINDINGS_MAX + 1)
     {
-        if is_profiler(&rule.value) {
+        if is_profiler_rule(&rule.value) {
             findings.push(
                 found("profiler-rule-as-debug-rule", &rule.pointer)
                     .says(format!("{} is a profiler rule", rule.value)),
@@ -224,7 +228,7 @@ fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
             findings.push(
                 found("debug-rule", &rule.pointer)
                     .says(format!("there is no debugger rule `{}`", rule.value))
-                    .fix(near(&rule.value, sdk::debug_rules().collect())),
+                    .fix(instead_of_rule(&rule.value, sdk::debug_rules().collect())),
             );
         }
     }
@@ -232,7 +236,8 @@ fn observer_rules(job: &Job, findings: &mut Vec<Finding>) {
 
 /// Checks profiler and debugger.
 fn observers(job: &Job, findings: &mut Vec<Finding>) {
-    observer_rules(job, findings);
+    profiler_rules(job, findings);
+    debugger_rules(job, findings);
     let evaluated = job.profiler_rules.first().or(job.debug_rules.first());
     if let (Some(region), Some(rule)) = (&job.region, evaluated)
         && !sdk::has_rules(&region.value)
@@ -386,6 +391,21 @@ pub(super) fn preferences(body: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Finds channels that name no instance group although others do.
+fn channel_groups(body: &Value, findings: &mut Vec<Finding>) {
+    let channels = body.get("InputDataConfig").and_then(Value::as_array);
+    let assigned = |channel: &&Value| {
+        channel
+            .pointer("/DataSource/S3DataSource/InstanceGroupNames")
+            .is_some()
+    };
+    let total = channels.map_or(0, Vec::len);
+    let count = channels.into_iter().flatten().filter(assigned).count();
+    if count > 0 && count < total {
+        findings.push(found("channel-groups", "/InputDataConfig"));
+    }
+}
+
 /// Checks instance groups: they must be complete, replace the single type, and have their channels
 /// assigned.
 pub(super) fn groups(body: &Value, findings: &mut Vec<Finding>) {
@@ -409,17 +429,7 @@ pub(super) fn groups(body: &Value, findings: &mut Vec<Finding>) {
             );
         }
     }
-    let channels = body.get("InputDataConfig").and_then(Value::as_array);
-    let assigned = |channel: &&Value| {
-        channel
-            .pointer("/DataSource/S3DataSource/InstanceGroupNames")
-            .is_some()
-    };
-    let total = channels.map_or(0, Vec::len);
-    let count = channels.into_iter().flatten().filter(assigned).count();
-    if count > 0 && count < total {
-        findings.push(found("channel-groups", "/InputDataConfig"));
-    }
+    channel_groups(body, findings);
     let starts = [
         "sagemaker_mpi_enabled",
         "sagemaker_distributed_dataparallel_enabled",

@@ -51,6 +51,25 @@ pub struct Fit {
     pub host_terms: Vec<Term>,
 }
 
+impl Fit {
+    /// `46 of 40 GiB`: what an accelerator needs of what it has.
+    pub fn on_accelerator(&self) -> String {
+        of_capacity(self.accelerator_gib, self.accelerator_capacity_gib)
+    }
+
+    /// The same for the memory of the host.
+    pub fn on_host(&self) -> String {
+        of_capacity(self.host_gib, self.host_capacity_gib)
+    }
+}
+
+fn of_capacity(gib: f64, capacity_gib: Option<f64>) -> String {
+    match capacity_gib {
+        Some(capacity) => format!("{gib:.0} of {capacity:.0} GiB"),
+        None => format!("{gib:.0} GiB"),
+    }
+}
+
 /// Coefficients of the memory model, positive.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Coefficients {

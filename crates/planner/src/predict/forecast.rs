@@ -8,11 +8,11 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
-use bakeoff_domain::spec::{ExperimentSpec, Minimize, PurchaseOption};
+use bakeoff_domain::spec::{Candidate, ExperimentSpec, Minimize, PurchaseOption};
 use serde::{Deserialize, Serialize};
 
 use crate::predict::{self, Calibration, Case, Seconds};
-use crate::setup::{Candidate, Setup};
+use crate::setup::Setup;
 
 /// A figure with its 90 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -95,30 +95,23 @@ pub fn forecast(
         return None;
     }
     let instance = catalog::find(&candidate.spec.instance_type)?;
-    let case = Case::new(candidate.on(instance))?;
+    let case = Case::new(Setup::of(candidate, instance))?;
     let [low, expected, high] = calibration.tokens_per_second(&case);
     if !(low.is_finite() && high.is_finite() && low > 0.0) {
         return None;
     }
-    let hours = |tokens: u64| {
-        let at = |speed: f64| real(tokens) / speed / 3600.0;
-        Interval {
-            low: at(high),
-            expected: at(expected),
-            high: at(low),
-        }
+    let tokens_per_second = Interval {
+        low,
+        expected,
+        high,
     };
-    let (trial_hours, full_run_hours) =
-        (hours(workload.trial_tokens), hours(workload.total_tokens));
+    let trial_hours = hours(workload.trial_tokens, tokens_per_second);
+    let full_run_hours = hours(workload.total_tokens, tokens_per_second);
     let dollars = |hours: Interval| {
         price.and_then(|price| usd(hours, candidate.spec.instance_count, price, option))
     };
     Some(Forecast {
-        tokens_per_second: Interval {
-            low,
-            expected,
-            high,
-        },
+        tokens_per_second,
         mfu_percent: 100.0 * expected * workload.model.flops_per_token()
             / (case.setting.accelerators * case.hardware.peak),
         seconds_per_micro_step: calibration.seconds(&case.hardware, &case.setting),
@@ -132,6 +125,15 @@ pub fn forecast(
             .any(|one| one.instance_type == candidate.spec.instance_type),
         basis: basis(spec, &case, option),
     })
+}
+
+fn hours(tokens: u64, tokens_per_second: Interval) -> Interval {
+    let at = |speed: f64| real(tokens) / speed / 3600.0;
+    Interval {
+        low: at(tokens_per_second.high),
+        expected: at(tokens_per_second.expected),
+        high: at(tokens_per_second.low),
+    }
 }
 
 fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Option<UsdInterval> {

@@ -385,21 +385,7 @@ impl Calibration {
 
     /// Updates the law with one measured run: one step of a Kalman filter.
     pub fn measure(&mut self, case: &Case<'_>, type_sd: f64, tokens_per_second_each: f64) {
-        let kind = case.kind;
-        let is_new = type_sd > 0.0;
-        if is_new && self.kinds.is_empty() {
-            for (index, sd) in DRIFT {
-                self.add_variance(index, sd * sd);
-            }
-        }
-        if self.factor(kind).is_none() {
-            let sd = if is_new {
-                type_sd.max(TYPE)
-            } else {
-                KNOWN_TYPE
-            };
-            self.add_kind(kind, sd);
-        }
+        self.allow_for(case.kind, type_sd);
         let noise = if case.setting.is_fp8 {
             MEASURED_FP8
         } else {
@@ -428,6 +414,25 @@ impl Calibration {
             for (value, spread) in row.iter_mut().zip(&spread) {
                 *value -= gain * spread;
             }
+        }
+    }
+
+    /// Widens the law before a type is first measured: by the type's own factor and, the first time,
+    /// by how far coefficients differ between types.
+    fn allow_for(&mut self, kind: &str, type_sd: f64) {
+        let is_new = type_sd > 0.0;
+        if is_new && self.kinds.is_empty() {
+            for (index, sd) in DRIFT {
+                self.add_variance(index, sd * sd);
+            }
+        }
+        if self.factor(kind).is_none() {
+            let sd = if is_new {
+                type_sd.max(TYPE)
+            } else {
+                KNOWN_TYPE
+            };
+            self.add_kind(kind, sd);
         }
     }
 

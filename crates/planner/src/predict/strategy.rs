@@ -226,6 +226,17 @@ fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Found>
     None
 }
 
+/// The ZeRO stages to try, simplest first.
+fn stages(offload: CpuOffload, replicas: u64, tensor: u32) -> impl Iterator<Item = u8> {
+    STAGES.into_iter().filter(move |stage| match offload {
+        // A single replica has nothing to shard.
+        CpuOffload::None if replicas == 1 => *stage == 0,
+        CpuOffload::None => tensor == 1 || *stage <= 1,
+        CpuOffload::Optimizer => *stage >= 2,
+        CpuOffload::OptimizerAndParameters => *stage == 3,
+    })
+}
+
 /// All profiles that fit under one kind of offload and one split of the model.
 fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Found> {
     let Split { tensor, pipeline } = split;
@@ -234,15 +245,8 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fou
         return Vec::new();
     }
     let each = question.global_batch / replicas;
-    let stages = STAGES.into_iter().filter(|stage| match offload {
-        // A single replica has nothing to shard.
-        CpuOffload::None if replicas == 1 => *stage == 0,
-        CpuOffload::None => tensor == 1 || *stage <= 1,
-        CpuOffload::Optimizer => *stage >= 2,
-        CpuOffload::OptimizerAndParameters => *stage == 3,
-    });
     let mut all = Vec::new();
-    for stage in stages {
+    for stage in stages(offload, replicas, tensor) {
         for recomputes in [false, true] {
             for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro))
             {
@@ -310,39 +314,42 @@ fn best(found: Vec<Found>) -> Option<Found> {
     equal.min_by_key(cost)
 }
 
-fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut Vec<String>) {
-    let profile = &best.profile;
+fn why_this_stage(question: &Question<'_>, profile: &ProfileSpec, offload: CpuOffload) -> String {
     match (offload, profile.zero_stage) {
         _ if question.accelerators() == 1 => {
-            reasons.push("one accelerator: nothing to shard and nothing to communicate".to_owned());
+            "one accelerator: nothing to shard and nothing to communicate".to_owned()
         }
-        (CpuOffload::None, 0) => reasons.push(
+        (CpuOffload::None, 0) => {
             "the whole model fits on each accelerator: data parallelism exchanges only gradients"
-                .to_owned(),
-        ),
+                .to_owned()
+        }
         (CpuOffload::None, stage) => {
             let lower = ProfileSpec {
                 zero_stage: stage - 1,
                 ..profile.clone()
             };
             let fit = question.fit(&lower);
-            reasons.push(if fit.verdict == Verdict::Fits {
-                format!("ZeRO stage {stage} leaves room for a larger micro-batch, and is predicted to be the fastest")
+            if fit.verdict == Verdict::Fits {
+                format!(
+                    "ZeRO stage {stage} leaves room for a larger micro-batch, and is predicted to be the fastest"
+                )
             } else {
                 format!(
-                    "ZeRO stage {stage} is the lowest that fits here: stage {} needs {:.0} of {:.0} GiB",
+                    "ZeRO stage {stage} is the lowest that fits here: stage {} needs {}",
                     stage - 1,
-                    fit.accelerator_gib,
-                    fit.accelerator_capacity_gib.unwrap_or_default()
+                    fit.on_accelerator()
                 )
-            });
+            }
         }
         (_, stage) => {
-            reasons.push(format!(
-                "ZeRO stage {stage} with states in host memory, which slows every step"
-            ));
+            format!("ZeRO stage {stage} with states in host memory, which slows every step")
         }
     }
+}
+
+fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut Vec<String>) {
+    let profile = &best.profile;
+    reasons.push(why_this_stage(question, profile, offload));
     let kept = ProfileSpec {
         activation_checkpointing: false,
         ..profile.clone()
@@ -568,7 +575,7 @@ fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {
     }
     if from.cpu_offload != to.cpu_offload {
         let value = json!(to.cpu_offload);
-        let text = format!("cpu_offload {}", value.as_str().unwrap_or_default());
+        let text = format!("cpu_offload {}", value.as_str().unwrap_or(""));
         set("cpu_offload", value, text);
     }
     Change {

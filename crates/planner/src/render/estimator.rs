@@ -436,9 +436,9 @@ fn profiler(arguments: &Map<String, Value>) -> Profiler {
     }
 }
 
-/// The SDK's default hook. The SDK omits it with a parameter server, and where several processes
-/// would share one folder.
-fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
+/// Whether the SDK omits its hook: it does so on request, with a parameter server, and where several
+/// processes would share one folder.
+fn is_hook_off(arguments: &Map<String, Value>) -> bool {
     let is_off = arguments.get("debugger_hook_config") == Some(&json!(false));
     let libraries = libraries(arguments);
     let has_server = libraries
@@ -450,8 +450,12 @@ fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
         .fold(0, u32::saturating_add);
     let writes = arguments.contains_key("checkpoint_s3_uri")
         && arguments.contains_key("checkpoint_local_path");
-    let is_hook_off =
-        is_off || has_server || writes && (instances > 1 || arguments.contains_key("distribution"));
+    is_off || has_server || writes && (instances > 1 || arguments.contains_key("distribution"))
+}
+
+/// The SDK's default hook, and the rules to evaluate.
+fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
+    let is_hook_off = is_hook_off(arguments);
     let has_rules = arguments
         .get("rules")
         .and_then(Value::as_array)

@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::sagemaker::request::{Debugger, MARKER, Profiler, TrainingJobRequest};
 use bakeoff_domain::spec::{
-    CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
+    Candidate, CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
     PurchaseOption, WorkloadSpec,
 };
 
 use crate::render::deepspeed;
 use crate::render::sdk::{self, Launch};
-use crate::setup::Candidate;
 
 /// EBS volume in GB when the profile does not set one. SageMaker ignores it on types with local
 /// NVMe.

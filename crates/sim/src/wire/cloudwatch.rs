@@ -41,8 +41,7 @@ pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Val
 fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let queries = body["MetricDataQueries"]
         .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+        .map_or(&[][..], Vec::as_slice);
     if queries.is_empty() || queries.len() > QUERIES_MAX {
         return Err(Refusal {
             code: "ValidationError",
@@ -110,7 +109,7 @@ fn count_unserved(world: &mut World, body: &Value) {
     for query in body["MetricDataQueries"].as_array().into_iter().flatten() {
         let value = query["MetricStat"]["Metric"]["Dimensions"][0]["Value"]
             .as_str()
-            .unwrap_or_default();
+            .unwrap_or("");
         *world
             .metrics_unserved
             .entry(metrics::job_of(value))
@@ -157,7 +156,7 @@ fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPag
 fn request(query: &Value, start: DateTime<Utc>, end: DateTime<Utc>) -> Request {
     let asked = &query["MetricStat"];
     let dimension = &asked["Metric"]["Dimensions"][0];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     // Another namespace means another metric, and this region publishes only one namespace.
     let metric = if asked["Metric"]["Namespace"] == NAMESPACE {
         text(&asked["Metric"]["MetricName"])
@@ -192,10 +191,7 @@ fn moment(value: &Value) -> Result<DateTime<Utc>, Refusal> {
 
 fn list_metrics(world: &World, body: &Value) -> Value {
     let wanted = body["MetricName"].as_str();
-    let filters = body["Dimensions"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let filters = body["Dimensions"].as_array().map_or(&[][..], Vec::as_slice);
     let mut found = Vec::new();
     for job in &world.jobs {
         let hosts = (1..=job.count).map(|n| ("Host", format!("{}/algo-{n}", job.name)));
@@ -313,9 +309,9 @@ fn from_json(value: &Value, key: &str) -> Cbor {
         Value::Bool(flag) => Cbor::Bool(*flag),
         Value::Number(number) if key == "Timestamps" => Cbor::Tag(
             1,
-            Box::new(Cbor::Float(number.as_f64().unwrap_or_default())),
+            Box::new(Cbor::Float(number.as_f64().unwrap_or(f64::NAN))),
         ),
-        Value::Number(number) => Cbor::Float(number.as_f64().unwrap_or_default()),
+        Value::Number(number) => Cbor::Float(number.as_f64().unwrap_or(f64::NAN)),
         Value::String(text) => Cbor::Text(text.clone()),
         Value::Array(items) => Cbor::Array(items.iter().map(|item| from_json(item, key)).collect()),
         Value::Object(entries) => Cbor::Map(

@@ -115,7 +115,7 @@ async fn sign(
     let host = headers
         .get(header::HOST)
         .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+        .unwrap_or("");
     axum::Json(sns::envelope(
         &format!("http://{host}"),
         &new.topic,
@@ -145,25 +145,13 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
     let target = headers
         .get("x-amz-target")
         .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+        .unwrap_or("");
     let (service, operation) = target.split_once('.').unwrap_or_default();
     let fault = region.with(World::call_fault);
     if let Some(answer) = before(fault).await {
         return answer;
     }
-    let answer = match serde_json::from_slice::<Value>(&body) {
-        Err(error) => Err(Refusal {
-            code: "SerializationException",
-            message: error.to_string(),
-        }),
-        Ok(body) => match service {
-            "SageMaker" => sagemaker::call(&region, operation, body),
-            "GraniteServiceVersion20100801" => cloudwatch::call(&region, operation, &body),
-            "ServiceQuotasV20190624" => list_quotas(&region, operation, &body),
-            "AWSPriceListService" => get_products(&region, operation, &body),
-            other => Err(invalid(format!("this region has no service {other}"))),
-        },
-    };
+    let answer = call(&region, service, operation, &body);
     let content_type = if service == "GraniteServiceVersion20100801" {
         "application/x-amz-json-1.0"
     } else {
@@ -186,6 +174,20 @@ async fn aws_json(State(region): State<Region>, headers: HeaderMap, body: Bytes)
         ("x-amzn-requestid", id),
     ];
     after(fault, (status, headers, value.to_string()).into_response()).await
+}
+
+fn call(region: &Region, service: &str, operation: &str, body: &[u8]) -> Result<Value, Refusal> {
+    let body: Value = serde_json::from_slice(body).map_err(|error| Refusal {
+        code: "SerializationException",
+        message: error.to_string(),
+    })?;
+    match service {
+        "SageMaker" => sagemaker::call(region, operation, body),
+        "GraniteServiceVersion20100801" => cloudwatch::call(region, operation, &body),
+        "ServiceQuotasV20190624" => list_quotas(region, operation, &body),
+        "AWSPriceListService" => get_products(region, operation, &body),
+        other => Err(invalid(format!("this region has no service {other}"))),
+    }
 }
 
 /// A price change at AWS.
@@ -239,8 +241,7 @@ async fn iterations(State(region): State<Region>, axum::Json(body): axum::Json<V
         }
         let queries = body["MetricQueries"]
             .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
+            .map_or(&[][..], Vec::as_slice);
         Some(
             queries
                 .iter()

@@ -80,7 +80,7 @@ fn find<'a>(
     body: &Value,
     now: DateTime<Utc>,
 ) -> Result<&'a mut Job, Refusal> {
-    let name = body["TrainingJobName"].as_str().unwrap_or_default();
+    let name = body["TrainingJobName"].as_str().unwrap_or("");
     let known = world
         .job_mut(name)
         .filter(|job| job.created_at + job.describe_lag <= now);
@@ -175,7 +175,7 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
         // again.
         size = world.fewer_than(rest).max(1);
     }
-    let fragment = body["NameContains"].as_str().unwrap_or_default();
+    let fragment = body["NameContains"].as_str().unwrap_or("");
     let status = body["StatusEquals"].as_str();
     let asked: Vec<&Job> = created_within(world, body, now)
         .into_iter()
@@ -227,8 +227,8 @@ fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec
 }
 
 fn by_arn<'a>(world: &'a mut World, body: &Value) -> Result<&'a mut Job, Refusal> {
-    let arn = body["ResourceArn"].as_str().unwrap_or_default().to_owned();
-    let name = arn.rsplit('/').next().unwrap_or_default().to_owned();
+    let arn = body["ResourceArn"].as_str().unwrap_or("").to_owned();
+    let name = arn.rsplit_once('/').map_or("", |(_, name)| name).to_owned();
     world
         .job_mut(&name)
         .filter(|job| job.arn == arn)

@@ -110,28 +110,7 @@ pub(super) fn trespasses(
             job["name"]
         ));
     }
-    // The account was confirmed just before, or by a process that then froze. AWS itself refuses
-    // such a create, because a role cannot be passed from one account to another.
-    let is_just_then = |job: &Value| {
-        let created = text(&job["created_at"])
-            .parse()
-            .ok()
-            .map(|at| stage.real(at));
-        let within = |from: &SystemTime| {
-            let stood_still = stage
-                .freezes
-                .iter()
-                .filter(|freeze| freeze.from < *from + FOREIGN_UNSEEN && *from < freeze.to)
-                .map(|freeze| freeze.to);
-            let until = stood_still.max().unwrap_or(*from).max(*from) + FOREIGN_UNSEEN;
-            created.is_some_and(|at: DateTime<Utc>| {
-                let at = SystemTime::from(at);
-                *from < at + FOREIGN_UNSEEN && at < until
-            })
-        };
-        stage.foreign_from.iter().any(within)
-    };
-    for job in elsewhere.iter().filter(|job| !is_just_then(job)) {
+    for job in elsewhere.iter().filter(|job| !is_excusable(stage, job)) {
         verdict.trespasses += 1;
         let from: Vec<_> = stage
             .foreign_from
@@ -143,6 +122,29 @@ pub(super) fn trespasses(
             job["name"]
         ));
     }
+}
+
+/// Whether the account was confirmed just before a job was created in another one, or by a process
+/// that then froze. AWS itself refuses such a create, because a role cannot be passed from one
+/// account to another.
+fn is_excusable(stage: &Stage, job: &Value) -> bool {
+    let created = text(&job["created_at"])
+        .parse()
+        .ok()
+        .map(|at| stage.real(at));
+    let within = |from: &SystemTime| {
+        let stood_still = stage
+            .freezes
+            .iter()
+            .filter(|freeze| freeze.from < *from + FOREIGN_UNSEEN && *from < freeze.to)
+            .map(|freeze| freeze.to);
+        let until = stood_still.max().unwrap_or(*from).max(*from) + FOREIGN_UNSEEN;
+        created.is_some_and(|at: DateTime<Utc>| {
+            let at = SystemTime::from(at);
+            *from < at + FOREIGN_UNSEEN && at < until
+        })
+    };
+    stage.foreign_from.iter().any(within)
 }
 
 /// Checks that no attempt is declared without a job when the region had one by then: its trial
@@ -219,22 +221,7 @@ pub(super) fn points(
     booked: &BTreeMap<String, Booked>,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
-    let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
-    // The metrics of an orphaned job are nobody's: whether it may be one is judged elsewhere.
-    let is_orphaned = |job: &&Value| {
-        let own = booked.get(&text(&job["attempt"]));
-        own.is_some_and(|own| own.given_up_at.is_some())
-    };
-    for job in jobs.iter().filter(|job| !is_orphaned(job)) {
-        let of = get(
-            &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
-            "",
-        )?;
-        let sum = published.entry(text(&job["trial"])).or_default();
-        sum.0 += of["tps"]["points"].as_u64().unwrap_or_default();
-        sum.1 += of["tps"]["sum"].as_f64().unwrap_or_default();
-    }
-    for (trial, (count, sum)) in published {
+    for (trial, (count, sum)) in published(stage, jobs, booked)? {
         let path =
             format!("{url}/v1/trials/{trial}/metrics?metric=tokens_per_second&resolution=raw");
         // A trial without any points answers 404.
@@ -254,6 +241,30 @@ pub(super) fn points(
         }
     }
     Ok(())
+}
+
+/// The count and the sum of the points that CloudWatch has for each trial.
+fn published(
+    stage: &Stage,
+    jobs: &[Value],
+    booked: &BTreeMap<String, Booked>,
+) -> Result<BTreeMap<String, (u64, f64)>, String> {
+    let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
+    // The metrics of an orphaned job are nobody's: whether it may be one is judged elsewhere.
+    let is_orphaned = |job: &&Value| {
+        let own = booked.get(&text(&job["attempt"]));
+        own.is_some_and(|own| own.given_up_at.is_some())
+    };
+    for job in jobs.iter().filter(|job| !is_orphaned(job)) {
+        let of = get(
+            &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
+            "",
+        )?;
+        let sum = published.entry(text(&job["trial"])).or_default();
+        sum.0 += of["tps"]["points"].as_u64().unwrap_or(0);
+        sum.1 += of["tps"]["sum"].as_f64().unwrap_or(0.0);
+    }
+    Ok(published)
 }
 
 /// Checks that metrics are booked as CloudWatch bills them: never fewer, and more only where a read
