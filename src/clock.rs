@@ -2,7 +2,7 @@
 //! polls and prices; real time is for HTTP and SSE. Leases use the database's clock, which is not
 //! defined here.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bakeoff_domain::clock::Timescale;
@@ -57,7 +57,14 @@ impl Clock {
 /// The newest time seen on the domain clock; a much earlier reading means the clock was stepped
 /// back.
 #[derive(Debug, Default)]
-pub struct HighWater(Mutex<Option<DateTime<Utc>>>);
+pub struct HighWater(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    newest: Option<DateTime<Utc>>,
+    /// Since the last step back, until everything has been checked once more.
+    stepped_back: Option<Stopwatch>,
+}
 
 /// Smaller steps are the jitter of a slewed clock.
 const STEP_BACK: TimeDelta = TimeDelta::seconds(5);
@@ -66,20 +73,36 @@ impl HighWater {
     /// How far the clock was stepped back, if it was; stays set until the consequences have been
     /// handled.
     pub fn step_back(&self, now: DateTime<Utc>) -> Option<TimeDelta> {
-        let newest = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
-        Some(newest - now).filter(|back| *back > STEP_BACK)
+        Some(self.seen().newest? - now).filter(|back| *back > STEP_BACK)
+    }
+
+    /// Whether the clock was stepped back at least this long ago, and the consequences have been
+    /// handled only once: work that had begun before the step may have written times of the old
+    /// clock since.
+    pub fn is_to_be_handled_again(&self, after: Duration) -> bool {
+        let stepped_back = self.seen().stepped_back;
+        stepped_back.is_some_and(|since| since.elapsed() >= after)
+    }
+
+    pub fn has_been_handled_again(&self) {
+        self.seen().stepped_back = None;
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether any time has been seen yet.
     pub fn is_known(&self) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        self.seen().newest.is_some()
     }
 
+    /// Call once the consequences of a step back have been handled.
     pub fn reached(&self, now: DateTime<Utc>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        if self.step_back(now).is_some() {
+            self.seen().stepped_back = Some(Stopwatch::start());
+        }
+        self.seen().newest = Some(now);
     }
 }
 
@@ -106,8 +129,8 @@ fn since_boot() -> Duration {
     #[cfg(not(target_os = "linux"))]
     let clock = rustix::time::ClockId::Monotonic;
     let at = rustix::time::clock_gettime(clock);
-    let nanoseconds = u32::try_from(at.tv_nsec).unwrap_or_default();
-    Duration::new(u64::try_from(at.tv_sec).unwrap_or_default(), nanoseconds)
+    // Since the start of the machine: never negative.
+    Duration::try_from(at).unwrap_or(Duration::ZERO)
 }
 
 /// Real time, to the microsecond that Postgres keeps: key expiry, logs.

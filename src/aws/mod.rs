@@ -125,6 +125,13 @@ impl Aws {
             .is_some()
     }
 
+    /// Whether jobs of an account may be the installation's: those of another one never are,
+    /// whatever their names.
+    pub fn may_own(&self, account: &str) -> bool {
+        let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        known.expected.as_deref().is_none_or(|own| own == account)
+    }
+
     fn with<T>(
         &self,
         operation: Operation,

@@ -64,6 +64,8 @@ pub(super) struct AwsEvent {
     #[serde(rename = "detail-type")]
     detail_type: String,
     #[serde(default)]
+    account: String,
+    #[serde(default)]
     region: String,
     #[serde(default)]
     detail: serde_json::Value,
@@ -147,7 +149,8 @@ pub(super) async fn push(
         serde_json::from_slice(&event).map_err(|error| Problem::malformed(error.to_string()))?;
     let is_ours = event.source == "aws.sagemaker"
         && event.detail_type == "SageMaker Training Job State Change"
-        && (event.region.is_empty() || event.region == app.settings.region);
+        && (event.region.is_empty() || event.region == app.settings.region)
+        && (event.account.is_empty() || app.aws.may_own(&event.account));
     if is_ours && let Ok(detail) = serde_json::from_value::<Detail>(event.detail) {
         take(&app, detail).await?;
     }

@@ -87,16 +87,23 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         // The clock may have been stepped back while no replica ran.
         app.newest.reached(listed_at);
     }
-    if let Some(back) = app.newest.step_back(now) {
+    let back = app.newest.step_back(now);
+    // What has begun before the step has ended, or may write no more.
+    let is_again = app.newest.is_to_be_handled_again(settings.lease * 2);
+    if back.is_some() || is_again {
         let woken = app
             .store
             .clock_stepped_back(now, settings.policy.quarantine)
             .await?;
+        let seconds = back.map(|back| back.num_seconds());
         tracing::warn!(
-            seconds = back.num_seconds(),
+            seconds,
             woken,
             "clock stepped back; checking everything again"
         );
+    }
+    if is_again {
+        app.newest.has_been_handled_again();
     }
     app.newest.reached(now);
     let claimed = app

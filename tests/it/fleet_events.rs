@@ -76,6 +76,28 @@ async fn a_pushed_event_makes_us_look_and_settles_nothing(pool: PgPool) {
     test.run_to_end(&id, 3).await;
 }
 
+/// A job of our name in another account is another job: a process that was frozen before its create
+/// may make one with other credentials.
+#[sqlx::test(migrations = false)]
+async fn an_event_of_another_account_is_not_ours(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&repeats(1)).await;
+    test.tick().await;
+    let job = test.jobs().await.remove(0);
+    let key = bakeoff::auth::secrets::events_key(&[7; 32]);
+    let status_after = async |account: &str| {
+        let mut event = pushed(&job, "InProgress", "Uploading");
+        event["account"] = json!(account);
+        let request = test.request(Method::POST, "/v1/aws-events", &key);
+        assert_eq!(test.send(request.json(&event)).await.0, 202);
+        let attempts = test.trials(&id).await.remove(0).attempts;
+        attempts[0].secondary_status.clone()
+    };
+    let own = Some("Uploading".to_owned());
+    assert_ne!(status_after("999988887777").await, own);
+    assert_eq!(status_after("111122223333").await, own);
+}
+
 /// The same events through an SNS topic: only what SNS signed, and only of our topic.
 #[sqlx::test(migrations = false)]
 async fn events_come_through_sns_when_it_signed_them(pool: PgPool) {

@@ -11,7 +11,7 @@ use bakeoff_domain::lifecycle::decide::FailureClass;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::limiter::Limiter;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -329,6 +329,34 @@ async fn a_stop_asked_for_before_the_clock_was_set_back_is_sent_at_once(pool: Pg
         going, 0,
         "jobs whose stop was not sent two minutes after the clock had been set back by an hour"
     );
+}
+
+/// What had begun before the step writes a time of the old clock after the step was noticed.
+#[sqlx::test(migrations = false)]
+async fn what_was_under_way_when_the_clock_was_set_back_does_not_wait_for_the_old_time(
+    pool: PgPool,
+) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&on_p5(1)).await;
+    test.tick().await;
+    test.app.clock.advance(-TimeDelta::hours(12));
+    test.tick().await;
+    sqlx::query("UPDATE trials SET due_at = due_at + interval '12 hours'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let mut app = test.replica("two leases later");
+    app.settings = Arc::new(bakeoff::app::Settings {
+        lease: Duration::ZERO,
+        ..(*app.settings).clone()
+    });
+    scheduler::tick(&app).await.unwrap();
+    let due_at: DateTime<Utc> = sqlx::query_scalar("SELECT due_at FROM trials")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let now = app.clock.now();
+    assert!(due_at < now + TimeDelta::hours(12), "{due_at} at {now}");
 }
 
 /// A virtual machine that is restored, a clock that is put right and a service that is started
