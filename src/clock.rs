@@ -62,8 +62,14 @@ pub struct HighWater(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     newest: Option<DateTime<Utc>>,
-    /// Since the last step back, until everything has been checked once more.
-    stepped_back: Option<Stopwatch>,
+    /// The last step back, as long as work that had begun before it may go on.
+    step: Option<Step>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    noticed: Stopwatch,
+    handled: Stopwatch,
 }
 
 /// Smaller steps are the jitter of a slewed clock.
@@ -76,16 +82,23 @@ impl HighWater {
         Some(self.seen().newest? - now).filter(|back| *back > STEP_BACK)
     }
 
-    /// Whether the clock was stepped back at least this long ago, and the consequences have been
-    /// handled only once: work that had begun before the step may have written times of the old
-    /// clock since.
-    pub fn is_to_be_handled_again(&self, after: Duration) -> bool {
-        let stepped_back = self.seen().stepped_back;
-        stepped_back.is_some_and(|since| since.elapsed() >= after)
+    /// Whether the clock was stepped back, and the consequences were last handled at least this
+    /// long ago: work that had begun before the step may have written times of the old clock since.
+    pub fn is_to_be_handled_again(&self, every: Duration) -> bool {
+        let step = self.seen().step;
+        step.is_some_and(|step| step.handled.elapsed() >= every)
     }
 
-    pub fn has_been_handled_again(&self) {
-        self.seen().stepped_back = None;
+    /// Such work goes on for at most this long after the step.
+    pub fn has_been_handled_again(&self, at_most: Duration) {
+        let mut seen = self.seen();
+        seen.step = seen
+            .step
+            .filter(|step| step.noticed.elapsed() < at_most)
+            .map(|step| Step {
+                handled: Stopwatch::start(),
+                ..step
+            });
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -100,7 +113,8 @@ impl HighWater {
     /// Call once the consequences of a step back have been handled.
     pub fn reached(&self, now: DateTime<Utc>) {
         if self.step_back(now).is_some() {
-            self.seen().stepped_back = Some(Stopwatch::start());
+            let (noticed, handled) = (Stopwatch::start(), Stopwatch::start());
+            self.seen().step = Some(Step { noticed, handled });
         }
         self.seen().newest = Some(now);
     }

@@ -88,8 +88,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         app.newest.reached(listed_at);
     }
     let back = app.newest.step_back(now);
-    // What has begun before the step has ended, or may write no more.
-    let is_again = app.newest.is_to_be_handled_again(settings.lease * 2);
+    let is_again = app.newest.is_to_be_handled_again(settings.lease);
     if back.is_some() || is_again {
         let woken = app
             .store
@@ -99,11 +98,14 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         tracing::warn!(
             seconds,
             woken,
+            is_again,
             "clock stepped back; checking everything again"
         );
     }
     if is_again {
-        app.newest.has_been_handled_again();
+        // Work without progress for that long has been given up. A process that is frozen for
+        // longer is not covered, nor is reading the metrics of very many jobs.
+        app.newest.has_been_handled_again(settings.patience() * 2);
     }
     app.newest.reached(now);
     let claimed = app

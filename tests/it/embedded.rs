@@ -262,7 +262,9 @@ async fn a_stop_at_any_moment_of_the_start_leaves_nothing_running() {
     for delay_ms in [0, 20, 60, 150, 300, 500, 800] {
         let mut service = Service::starting(&region, &data.0);
         real_sleep(Duration::from_millis(delay_ms)).await;
+        let has_begun = data.postmaster().is_some();
         let is_heard = catches_sigterm(service.pid());
+        assert!(is_heard || !has_begun, "deaf after {delay_ms} ms");
         let status = service.asked_to_stop().await;
         // Before `main` has begun there is nobody to hear the signal.
         let is_ended_by_it = std::os::unix::process::ExitStatusExt::signal(&status) == Some(15);

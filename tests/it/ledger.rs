@@ -82,27 +82,29 @@ async fn reading_metrics_is_booked_as_the_region_counts_it(pool: PgPool) {
     is_booked_as_counted(TestApp::new(pool).await).await;
 }
 
-/// A rate of elsewhere is not ours, however new it is.
+/// The region's own rate, and none of elsewhere, however new that is.
 #[sqlx::test(migrations = false)]
 async fn metrics_are_booked_at_the_rate_of_their_region(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let another = test.other_project().await;
-    let elsewhere = [
-        (None, "eu-west-1", "listed"),
-        (Some(another.0), "us-east-1", "negotiated"),
+    let rates = [
+        (None, "us-east-1", "listed", 0.02, 6),
+        (None, "eu-west-1", "listed", 7.0, 24),
+        (Some(another.0), "us-east-1", "negotiated", 7.0, 24),
     ];
-    for (project, region, status) in elsewhere {
+    for (project, region, status, usd, hours) in rates {
         sqlx::query(
             "INSERT INTO prices (id, project_id, component, region, usd, effective_from, confirmed_at,
                                  source, status, note, created_at)
-             VALUES ($1, $2, 'cloudwatch', $3, 7, $4, $5, 'test', $6, '', $5)",
+             VALUES ($1, $2, 'cloudwatch', $3, $7::float8::numeric, $4, $5, 'test', $6, '', $5)",
         )
         .bind(bakeoff::ids::fresh())
         .bind(project)
         .bind(region)
         .bind(usual() - TimeDelta::days(1))
-        .bind(usual() + TimeDelta::days(1))
+        .bind(usual() + TimeDelta::hours(hours))
         .bind(status)
+        .bind(usd)
         .execute(&pool)
         .await
         .unwrap();
@@ -110,8 +112,10 @@ async fn metrics_are_booked_at_the_rate_of_their_region(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
     let total = test.spending("group_by=project").await.total;
-    let cost = total.cloudwatch_usd.as_f64();
-    assert!((0.000_01..0.1).contains(&cost), "{total:?}");
+    let jobs = test.jobs().await;
+    let read: i64 = jobs.iter().map(|job| job.metrics_requested).sum();
+    let cost = rust_decimal::Decimal::from(read) * rust_decimal::Decimal::new(2, 5);
+    assert_eq!(total.cloudwatch_usd.0, cost, "{read} at $0.02 per thousand");
 }
 
 /// Each page is billed, and so is a read of which half was told.

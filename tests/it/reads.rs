@@ -1,5 +1,5 @@
 //! What tests read, in its own type: a field that is renamed does not compile here, where a key of
-//! a JSON value would read null.
+//! a JSON value would read null. The names on the wire are held by `cargo xtask openapi --check`.
 
 use std::collections::BTreeMap;
 

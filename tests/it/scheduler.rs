@@ -189,8 +189,11 @@ async fn a_cancelled_attempt_that_may_have_been_sent_is_quarantined(pool: PgPool
         test.experiment(&id).await.reserved_usd > Usd::ZERO,
         "the reservation is kept"
     );
-    // It says what it waits for, also after looks that found nothing.
-    for _ in 0..3 {
+    // It says what it waits for, also after looks without an answer and looks that found nothing.
+    for round in 0..4 {
+        if round == 2 {
+            test.region_post("/_sim/faults", &json!({})).await;
+        }
         test.advance(TimeDelta::minutes(5)).await;
         scheduler::tick(&test.app).await.unwrap();
         let trial = &test.trials(&id).await[0];

@@ -173,8 +173,10 @@ fn trial(
         spec, tariff, now, ..
     } = *context;
     let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
+    let profile = candidate.profile.as_ref();
     let bare = TrialPlan {
         price,
+        global_batch: profile.map_or(0, |own| own.global_batch(candidate.accelerators())),
         ..TrialPlan::empty(
             candidate.name.clone(),
             candidate.instance_type.clone(),
@@ -199,8 +201,8 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         ..
     } = context;
     let workload = candidate.workload;
-    let global_batch = candidate.global_batch();
-    let tokens_per_step = global_batch.saturating_mul(u64::from(workload.model.sequence_length));
+    let sequence_length = u64::from(workload.model.sequence_length);
+    let tokens_per_step = bare.global_batch.saturating_mul(sequence_length);
     let steps = workload.trial_tokens.div_ceil(tokens_per_step.max(1));
     let request = request::template(spec, candidate, bare.purchase_option, steps);
     let transfer = transfer_seconds(workload);
@@ -216,7 +218,6 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
     let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
     let price = bare.price.as_ref();
     TrialPlan {
-        global_batch,
         steps,
         fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
         forecast: instance.and_then(|_| {
