@@ -12,7 +12,7 @@ use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
-use super::{Evidence, Selection, load};
+use super::{Selection, load_all};
 use crate::api::comparison::{Convergence, CurvePoint, TargetView};
 use crate::read::figures::preferred;
 use crate::store::runs::Run;
@@ -100,15 +100,7 @@ async fn subjects(
     selection: &Selection,
     now: DateTime<Utc>,
 ) -> Result<Vec<Subject>, StoreError> {
-    let ids: Vec<Uuid> = selection
-        .experiments
-        .iter()
-        .map(|experiment| experiment.id.0)
-        .collect();
-    let evidence = match selection.experiments.first() {
-        Some(first) => load(store, first.project_id, &ids).await?,
-        None => Evidence::default(),
-    };
+    let evidence = load_all(store, &selection.experiments).await?;
     let mut subjects = Vec::new();
     for experiment in &selection.experiments {
         let sequence = f64::from(experiment.resolved.workload().model.sequence_length);
