@@ -169,13 +169,12 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     {
         return Err("in some seeds nobody was frozen for good: the run does not count".to_owned());
     }
-    let mut figures = vec![
-        "refused_reservations",
-        "cancels_judged",
-        "points_compared",
-        "recoveries",
-    ];
-    figures.extend((flags.seeds.len() >= SEEDS_THAT_SEE_ALL).then_some("recoveries_from_freezes"));
+    let mut figures = vec!["refused_reservations", "cancels_judged", "points_compared"];
+    // A recovery counts only when nothing else was in its way: on a slow machine, a short run can
+    // have none.
+    if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
+        figures.extend(["recoveries", "recoveries_from_freezes"]);
+    }
     for figure in figures {
         if count(&result[figure]) == 0 {
             return Err(format!("{figure} is 0: the run does not count"));
