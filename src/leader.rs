@@ -1,5 +1,5 @@
 //! Leadership over work that one replica does for all. Local belief in a lease only justifies an
-//! attempt: a write is fenced by the term in its own transaction, and an effect on AWS needs a
+//! attempt: a write checks the term in its own transaction, and an effect on AWS needs a
 //! recently confirmed lease.
 
 use std::time::Duration;

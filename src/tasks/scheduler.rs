@@ -192,6 +192,7 @@ impl HeldSince {
     }
 }
 
+#[tracing::instrument(name = "trial", skip_all, fields(trial = %trial.id))]
 async fn work(
     app: &App,
     trial: &Claimed,

@@ -7,7 +7,7 @@
 //! every six hours, a few pages per listing. An interrupted listing does not count.
 //!
 //! It settles only orphans; trials are handled by the scheduler. Its writes to trials, orphans'
-//! bills and quotas are fenced by its term; the sighting of an orphaned job may be written late,
+//! bills and quotas check its term; the sighting of an orphaned job may be written late,
 //! and is true all the same.
 
 use bakeoff_domain::ids::{AttemptId, TrialId};
