@@ -83,6 +83,11 @@ pub struct Aws {
     account: Mutex<Account>,
 }
 
+/// The account in an ARN: `arn:partition:service:region:account:resource`.
+fn account_of(arn: &str) -> Option<&str> {
+    arn.split(':').nth(4).filter(|account| !account.is_empty())
+}
+
 impl Aws {
     /// `calls_per_second`: the starting rate for learning; 1 outside tests.
     pub fn new(ports: Ports, clock: Clock, calls_per_second: f64) -> Self {
@@ -316,10 +321,17 @@ impl Aws {
         crash::point("before_create");
         let reply = self.ports.jobs.create(request).await;
         crash::point("after_create");
-        self.count(Operation::CreateTrainingJob, reply, 0)
+        let reply = self.count(Operation::CreateTrainingJob, reply, 0);
+        // In another account our role is refused, and nothing is wrong with the request.
+        if matches!(reply, Err(AwsError::Rejected { .. })) {
+            self.doubt_account();
+            self.confirm_account().await?;
+        }
+        reply
     }
 
-    /// Describes a job. A job that is not found does not exist: the account has been confirmed.
+    /// Describes a job. A job that is not found does not exist: the account has been confirmed. A
+    /// job of that name in another account is not ours, and says nothing about ours.
     pub async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
         self.wait_for(Operation::DescribeTrainingJob).await?;
         let reply = self.count(
@@ -327,8 +339,18 @@ impl Aws {
             self.ports.jobs.describe(job_name).await,
             0,
         );
-        if matches!(reply, Err(AwsError::NotFound(_))) {
-            self.confirm_account().await?;
+        match &reply {
+            Err(AwsError::NotFound(_)) => self.confirm_account().await?,
+            Ok(job) => {
+                let account = account_of(&job.arn);
+                if let Some(account) = account.filter(|account| !self.may_own(account)) {
+                    self.doubt_account();
+                    return Err(AwsError::Denied(format!(
+                        "the job of that name is in account {account}, which is not this installation's"
+                    )));
+                }
+            }
+            Err(_) => {}
         }
         reply
     }

@@ -9,10 +9,10 @@ use crate::constraints;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
 use crate::request::groups;
-use crate::world::World;
+use crate::world::{ACCOUNT, World};
 
 /// Checks everything that CreateTrainingJob refuses, in the service's order: shape, cross-field
-/// rules, name, quota, inputs.
+/// rules, role, name, quota, inputs.
 pub(crate) fn check_create(
     region: &Region,
     world: &World,
@@ -21,6 +21,7 @@ pub(crate) fn check_create(
 ) -> Result<(), Refusal> {
     shape(body)?;
     spot_and_pools(body)?;
+    role(world, body)?;
     let name = body["TrainingJobName"].as_str().unwrap_or("");
     if let Some(existing) = world.job(name) {
         return Err(Refusal {
@@ -33,6 +34,17 @@ pub(crate) fn check_create(
     }
     quota(world, body, now)?;
     inputs(region, body)
+}
+
+/// A role can only be passed by credentials of its own account. Whoever uses the region as it starts
+/// brings roles of any account.
+fn role(world: &World, body: &Value) -> Result<(), Refusal> {
+    let role = body["RoleArn"].as_str().unwrap_or_default();
+    let is_own = role.split(':').nth(4) == Some(world.account.as_str());
+    if world.account == ACCOUNT || is_own {
+        return Ok(());
+    }
+    Err(invalid("RoleArn: Cross-account pass role is not allowed."))
 }
 
 fn shape(body: &Value) -> Result<(), Refusal> {
