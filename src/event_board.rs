@@ -1,44 +1,47 @@
-//! Tracks which long polls and streams of this process wait for events of which experiment. A wake
-//! carries no data: the waiter reads again.
+//! Tracks which long polls and streams of this process wait for events of which experiment or
+//! project. A wake carries no data: the waiter reads again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bakeoff_domain::ids::{ApiKeyId, ExperimentId};
+use bakeoff_domain::ids::{ApiKeyId, ExperimentId, ProjectId};
 use tokio::sync::watch;
 
 /// Maximum number of open streams per key and process.
 pub const STREAMS_OF_KEY_MAX: u32 = 50;
 
-/// Wakes the waiters of one experiment, and no others.
+/// What a waiter waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Topic {
+    Experiment(ExperimentId),
+    /// All experiments of a project.
+    Project(ProjectId),
+}
+
+/// Wakes the waiters of a topic, and no others.
 #[derive(Debug, Clone, Default)]
 pub struct EventBoard(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    waiting: HashMap<ExperimentId, watch::Sender<()>>,
+    waiting: HashMap<Topic, watch::Sender<()>>,
     streams: HashMap<ApiKeyId, u32>,
 }
 
 impl EventBoard {
-    /// Subscribes to an experiment's events from now on.
-    pub fn subscribe(&self, experiment: ExperimentId) -> Subscription {
-        let told = self
-            .entries()
-            .waiting
-            .entry(experiment)
-            .or_default()
-            .subscribe();
+    /// Subscribes to a topic's events from now on.
+    pub fn subscribe(&self, topic: Topic) -> Subscription {
+        let told = self.entries().waiting.entry(topic).or_default().subscribe();
         Subscription {
             told,
-            experiment,
+            topic,
             board: self.clone(),
         }
     }
 
-    /// Wakes the waiters of an experiment.
-    pub fn wake(&self, experiment: ExperimentId) {
-        if let Some(waiting) = self.entries().waiting.get(&experiment) {
+    /// Wakes the waiters of a topic.
+    pub fn wake(&self, topic: Topic) {
+        if let Some(waiting) = self.entries().waiting.get(&topic) {
             waiting.send_replace(());
         }
     }
@@ -69,11 +72,11 @@ impl EventBoard {
     }
 }
 
-/// A waiter's subscription to one experiment.
+/// A waiter's subscription to one topic.
 #[derive(Debug)]
 pub struct Subscription {
     told: watch::Receiver<()>,
-    experiment: ExperimentId,
+    topic: Topic,
     board: EventBoard,
 }
 
@@ -98,10 +101,10 @@ impl Drop for Subscription {
         // The count still includes this subscription.
         if entries
             .waiting
-            .get(&self.experiment)
+            .get(&self.topic)
             .is_some_and(|waiting| waiting.receiver_count() <= 1)
         {
-            entries.waiting.remove(&self.experiment);
+            entries.waiting.remove(&self.topic);
         }
     }
 }
@@ -137,7 +140,8 @@ mod tests {
     #[test]
     fn only_those_who_wait_for_an_experiment_are_woken() {
         let board = EventBoard::default();
-        let [one, other] = [1, 2].map(|number| ExperimentId(Uuid::from_u128(number)));
+        let [one, other] =
+            [1, 2].map(|number| Topic::Experiment(ExperimentId(Uuid::from_u128(number))));
         let (mut first, mut second, mut third) = (
             board.subscribe(one),
             board.subscribe(one),
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_those_who_have_gone() {
         let board = EventBoard::default();
-        let one = ExperimentId(Uuid::from_u128(1));
+        let one = Topic::Project(ProjectId(Uuid::from_u128(1)));
         let (first, second) = (board.subscribe(one), board.subscribe(one));
         drop(first);
         assert_eq!(board.entries().waiting.len(), 1);

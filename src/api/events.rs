@@ -1,41 +1,396 @@
 //! API views of events.
 
-use bakeoff_domain::ids::TrialId;
+use bakeoff_domain::event::{AttemptBill, Charge, Ended, Event, EventSeverity, OverReservation};
+use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::store::events::Event;
+use crate::store::events::FeedEntry;
 
-/// An event in the life of an experiment or trial.
+/// One entry of a project's feed
+///
+/// Ids grow in the order in which entries appear: whoever has read up to an id has missed nothing
+/// before it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
     pub id: i64,
+    pub experiment_id: ExperimentId,
     pub trial_id: Option<TrialId>,
+    /// The trial's candidate.
+    pub candidate: Option<String>,
+    /// The trial's purchase option.
+    pub purchase_option: Option<String>,
     /// Dotted name, such as `trial.completed`.
     pub kind: String,
-    /// `info`, `warning` or `alarm`.
-    pub severity: String,
+    pub severity: EventSeverity,
+    /// One sentence, made of `data`.
     pub message: String,
+    /// What a person can do about an alarm.
+    pub way_out: Option<String>,
+    /// Absent for events from before they had data.
+    pub data: Option<EventData>,
     pub recorded_at: DateTime<Utc>,
 }
 
-impl From<Event> for EventView {
+/// The data of an event, by its kind
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind")]
+pub enum EventData {
+    #[serde(rename = "experiment.created")]
+    ExperimentCreated {
+        name: String,
+        trials: u32,
+        refused: u32,
+    },
+    #[serde(rename = "experiment.cancelling")]
+    ExperimentCancelling,
+    #[serde(rename = "experiment.paused")]
+    ExperimentPaused,
+    #[serde(rename = "experiment.resumed")]
+    ExperimentResumed {
+        /// Parked trials that were queued again.
+        requeued: u64,
+    },
+    #[serde(rename = "experiment.repriced")]
+    ExperimentRepriced {
+        /// Billed more since the new prices apply; negative for less.
+        usd: Usd,
+        attempts: u32,
+        price_ids: Vec<PriceId>,
+        /// Whether the recommendation has changed.
+        is_decided_anew: bool,
+    },
+    #[serde(rename = "experiment.concluded")]
+    ExperimentConcluded {
+        state: ExperimentState,
+        headline: String,
+        /// The recommended candidate, if the conclusion is clear.
+        winner: Option<String>,
+    },
+    /// An attempt is committed, with its reservation.
+    #[serde(rename = "trial.planned")]
+    TrialPlanned {
+        attempt: u32,
+        job_name: String,
+        reserved_usd: Usd,
+    },
+    /// The job exists.
+    #[serde(rename = "trial.submitted")]
+    TrialSubmitted { attempt: u32, job_name: String },
+    #[serde(rename = "trial.status")]
+    TrialStatus {
+        attempt: u32,
+        /// SageMaker's TrainingJobStatus.
+        status: String,
+        /// SageMaker's SecondaryStatus.
+        secondary_status: String,
+        phase: JobPhase,
+    },
+    #[serde(rename = "trial.waiting")]
+    TrialWaiting {
+        reason: String,
+        /// It has been waiting for so long that somebody should look.
+        is_long: bool,
+    },
+    #[serde(rename = "trial.taken_over")]
+    TrialTakenOver {
+        /// The scheduler that held the trial.
+        owner: String,
+        /// Real time since its last renewal.
+        seconds: f64,
+    },
+    #[serde(rename = "trial.setting_ignored")]
+    TrialSettingIgnored {
+        /// SageMaker's name for the setting.
+        field: String,
+        requested: String,
+        actual: String,
+    },
+    #[serde(rename = "trial.completed")]
+    TrialCompleted(EndedView),
+    #[serde(rename = "trial.failed")]
+    TrialFailed(EndedView),
+    #[serde(rename = "trial.stopped")]
+    TrialStopped(EndedView),
+    #[serde(rename = "trial.refused")]
+    TrialRefused(EndedView),
+    /// An attempt has failed, and the trial waits for the next one.
+    #[serde(rename = "trial.retrying")]
+    TrialRetrying {
+        again_at: DateTime<Utc>,
+        #[serde(flatten)]
+        ended: EndedView,
+    },
+    /// The trial waits for a person.
+    #[serde(rename = "trial.parked")]
+    TrialParked(EndedView),
+    #[serde(rename = "trial.over_reservation")]
+    TrialOverReservation(OverReservationView),
+    #[serde(rename = "trial.billing_corrected")]
+    TrialBillingCorrected {
+        job_name: String,
+        billed_seconds: u64,
+        /// The correction.
+        usd: Usd,
+        reason: String,
+    },
+    /// A job ran after its attempt had ended.
+    #[serde(rename = "trial.orphaned_job")]
+    TrialOrphanedJob { job_name: String },
+    /// A job that names the trial is in no row.
+    #[serde(rename = "trial.unknown_job")]
+    TrialUnknownJob { job_name: String },
+    #[serde(rename = "trial.orphaned_pool")]
+    TrialOrphanedPool { job_name: String },
+    #[serde(rename = "trial.pool_settled")]
+    TrialPoolSettled {
+        job_name: String,
+        instance_type: String,
+        retained_seconds: u64,
+        usd: Usd,
+    },
+    #[serde(rename = "trial.checkpoint_stalled")]
+    TrialCheckpointStalled {
+        since_seconds: u64,
+        interval_seconds: u64,
+        /// What an interruption now would lose.
+        at_risk_usd: Usd,
+        local_path: String,
+    },
+    #[serde(rename = "trial.unreadable")]
+    TrialUnreadable,
+}
+
+/// The end of a trial, or of one of its attempts
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EndedView {
+    pub reason: String,
+    /// Absent when no attempt had been made.
+    pub attempt: Option<AttemptBillView>,
+}
+
+/// The bill of an attempt when it ended
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AttemptBillView {
+    pub number: u32,
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// SageMaker did not report the seconds.
+    pub is_estimated: bool,
+    /// Training and storage.
+    pub usd: Usd,
+}
+
+/// A charge above its reservation
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverReservationView {
+    pub charge: Charge,
+    pub job_name: String,
+    pub usd: Usd,
+    pub reserved_usd: Usd,
+}
+
+impl From<Ended> for EndedView {
+    fn from(Ended { reason, attempt }: Ended) -> Self {
+        Self {
+            reason,
+            attempt: attempt.map(Into::into),
+        }
+    }
+}
+
+impl From<AttemptBill> for AttemptBillView {
+    fn from(bill: AttemptBill) -> Self {
+        let AttemptBill {
+            number,
+            job_name,
+            billed_seconds,
+            is_estimated,
+            usd,
+        } = bill;
+        Self {
+            number,
+            job_name,
+            billed_seconds,
+            is_estimated,
+            usd,
+        }
+    }
+}
+
+impl From<OverReservation> for OverReservationView {
+    fn from(over: OverReservation) -> Self {
+        let OverReservation {
+            charge,
+            job_name,
+            usd,
+            reserved_usd,
+        } = over;
+        Self {
+            charge,
+            job_name,
+            usd,
+            reserved_usd,
+        }
+    }
+}
+
+impl EventData {
+    fn trial_status(attempt: u32, status: String, secondary_status: String) -> Self {
+        Self::TrialStatus {
+            attempt,
+            status,
+            phase: JobPhase::of(&secondary_status),
+            secondary_status,
+        }
+    }
+}
+
+impl From<Event> for EventData {
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind")]
     fn from(event: Event) -> Self {
-        let Event {
+        match event {
+            Event::ExperimentCreated {
+                name,
+                trials,
+                refused,
+            } => Self::ExperimentCreated {
+                name,
+                trials,
+                refused,
+            },
+            Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
+            Event::ExperimentConcluded {
+                state,
+                headline,
+                winner,
+            } => Self::ExperimentConcluded {
+                state,
+                headline,
+                winner,
+            },
+            Event::TrialPlanned {
+                attempt,
+                job_name,
+                reserved_usd,
+            } => Self::TrialPlanned {
+                attempt,
+                job_name,
+                reserved_usd,
+            },
+            Event::TrialSubmitted { attempt, job_name } => {
+                Self::TrialSubmitted { attempt, job_name }
+            }
+            Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
+            Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
+            Event::TrialSettingIgnored {
+                field,
+                requested,
+                actual,
+            } => Self::TrialSettingIgnored {
+                field,
+                requested,
+                actual,
+            },
+            Event::TrialBillingCorrected {
+                job_name,
+                billed_seconds,
+                usd,
+                reason,
+            } => Self::TrialBillingCorrected {
+                job_name,
+                billed_seconds,
+                usd,
+                reason,
+            },
+            Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
+            Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
+            Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
+            Event::TrialPoolSettled {
+                job_name,
+                instance_type,
+                retained_seconds,
+                usd,
+            } => Self::TrialPoolSettled {
+                job_name,
+                instance_type,
+                retained_seconds,
+                usd,
+            },
+            Event::TrialCheckpointStalled {
+                since_seconds,
+                interval_seconds,
+                at_risk_usd,
+                local_path,
+            } => Self::TrialCheckpointStalled {
+                since_seconds,
+                interval_seconds,
+                at_risk_usd,
+                local_path,
+            },
+            Event::ExperimentCancelling => Self::ExperimentCancelling,
+            Event::ExperimentPaused => Self::ExperimentPaused,
+            Event::TrialUnreadable => Self::TrialUnreadable,
+            Event::TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
+            Event::TrialFailed(ended) => Self::TrialFailed(ended.into()),
+            Event::TrialStopped(ended) => Self::TrialStopped(ended.into()),
+            Event::TrialRefused(ended) => Self::TrialRefused(ended.into()),
+            Event::TrialParked(ended) => Self::TrialParked(ended.into()),
+            Event::TrialRetrying { again_at, ended } => Self::TrialRetrying {
+                again_at,
+                ended: ended.into(),
+            },
+            Event::ExperimentRepriced {
+                usd,
+                attempts,
+                price_ids,
+                is_decided_anew,
+                ..
+            } => Self::ExperimentRepriced {
+                usd,
+                attempts,
+                price_ids,
+                is_decided_anew,
+            },
+            Event::TrialStatus {
+                attempt,
+                status,
+                secondary_status,
+            } => Self::trial_status(attempt, status, secondary_status),
+            Event::TrialOverReservation(over) => Self::TrialOverReservation(over.into()),
+        }
+    }
+}
+
+impl From<FeedEntry> for EventView {
+    fn from(entry: FeedEntry) -> Self {
+        let FeedEntry {
             id,
+            experiment_id,
             trial_id,
+            candidate,
+            purchase_option,
             kind,
             severity,
             message,
+            event,
             recorded_at,
-        } = event;
+        } = entry;
         Self {
             id,
+            experiment_id,
             trial_id,
+            candidate,
+            purchase_option,
             kind,
             severity,
             message,
+            way_out: event.as_ref().and_then(Event::way_out),
+            data: event.map(Into::into),
             recorded_at,
         }
     }

@@ -2,6 +2,7 @@
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
 use chrono::{DateTime, NaiveDate, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,16 +15,12 @@ pub struct LedgerEntryView {
     pub id: i64,
     pub trial_id: TrialId,
     pub attempt_id: AttemptId,
-    /// `reserved`, `released`, `settled` or `adjusted` (a later correction, possibly negative, for
-    /// example because a price became known).
-    pub kind: String,
-    /// `training`, `cloudwatch`, `warm_pool`, `storage` or `orphaned_job`.
-    pub component: String,
+    pub kind: EntryKind,
+    pub component: EntryComponent,
     pub usd: Usd,
     pub quantity: i64,
-    /// Unit of `quantity`: `instance_seconds`, `gb_seconds` or `metrics_requested`; `worst_case`
-    /// for an upper bound.
-    pub unit: String,
+    /// Of `quantity`.
+    pub unit: EntryUnit,
     pub price_id: Option<PriceId>,
     pub estimated: bool,
     /// Start of use, for settled and adjusted entries.

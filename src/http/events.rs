@@ -1,4 +1,5 @@
-//! Events of an experiment or a trial: a page, or a stream (SSE) that resumes at `Last-Event-ID`.
+//! A project's feed of events, or the part about an experiment or a trial: a page, or a stream (SSE)
+//! that resumes at `Last-Event-ID`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -7,11 +8,11 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, TrialId};
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -24,12 +25,13 @@ use crate::api::events::EventView;
 use crate::api::page::Page;
 use crate::app::App;
 use crate::clock::real_sleep;
-use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace, Subscription};
-use crate::store::events::Event;
-use crate::store::{Store, StoreError};
+use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace, Subscription, Topic};
+use crate::store::events::{FeedEntry, FeedPart};
 
 const BATCH: i64 = 200;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a client waits before it reconnects.
+const RETRY: Duration = Duration::from_secs(2);
 /// Maximum duration of a stream.
 const STREAM_FOR: Duration = Duration::from_mins(15);
 /// A stream's key may be revoked: it is checked before events are read, and this often when there
@@ -44,15 +46,44 @@ pub(super) struct EventParams {
     page_size: Option<u32>,
     /// Token from the previous page, or the id of the last event seen.
     page_token: Option<i64>,
+    /// Only events that need a person.
+    #[serde(default)]
+    alarms_only: bool,
+}
+
+/// Events of the project
+///
+/// One feed of everything that happens, in order: whoever has read up to an id has missed nothing
+/// before it. With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends
+/// after 15 minutes; otherwise a page, oldest first.
+#[utoipa::path(get, path = "/v1/events", operation_id = "listEvents", tag = "projects", params(EventParams),
+    responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
+        Problems))]
+pub(super) async fn of_project(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<EventParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let of = FeedPart {
+        project_id: caller.project,
+        experiment_id: None,
+        trial_id: None,
+        alarms_only: params.alarms_only,
+    };
+    answer(app, caller, of, &params, &headers).await
 }
 
 /// Events of an experiment
 ///
-/// With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends after 15
-/// minutes; otherwise a page, oldest first.
+/// With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends with the
+/// experiment, or after 15 minutes; 204 when nothing more is to be expected. Otherwise a page,
+/// oldest first.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 204, description = "The stream has ended: the experiment is over, and everything was sent"),
         (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
         Problems))]
 pub(super) async fn of_experiment(
@@ -63,17 +94,22 @@ pub(super) async fn of_experiment(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     experiments::find(&app, caller, id).await?;
-    let of = Subject {
-        experiment: id,
-        trial: None,
+    let of = FeedPart {
+        project_id: caller.project,
+        experiment_id: Some(id),
+        trial_id: None,
+        alarms_only: params.alarms_only,
     };
     answer(app, caller, of, &params, &headers).await
 }
 
 /// Events of a trial
+///
+/// As for an experiment; the stream ends with the trial's experiment.
 #[utoipa::path(get, path = "/v1/trials/{trial_id}/events", operation_id = "listTrialEvents", tag = "trials",
     params(("trial_id" = TrialId, Path), EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
+        (status = 204, description = "The stream has ended: the experiment is over, and everything was sent"),
         (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
         Problems))]
 pub(super) async fn of_trial(
@@ -84,37 +120,19 @@ pub(super) async fn of_trial(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let trial = super::trials::find(&app, caller, id).await?;
-    let of = Subject {
-        experiment: trial.experiment_id,
-        trial: Some(id),
+    let of = FeedPart {
+        project_id: caller.project,
+        experiment_id: Some(trial.experiment_id),
+        trial_id: Some(id),
+        alarms_only: params.alarms_only,
     };
     answer(app, caller, of, &params, &headers).await
-}
-
-/// The subject of events: an experiment, or one of its trials.
-#[derive(Debug, Clone, Copy)]
-struct Subject {
-    experiment: ExperimentId,
-    trial: Option<TrialId>,
-}
-
-impl Subject {
-    async fn events_after(
-        self,
-        store: &Store,
-        after: i64,
-        limit: i64,
-    ) -> Result<Vec<Event>, StoreError> {
-        store
-            .events_after(self.experiment, self.trial, after, limit)
-            .await
-    }
 }
 
 async fn answer(
     app: App,
     caller: Caller,
-    of: Subject,
+    of: FeedPart,
     params: &EventParams,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
@@ -124,16 +142,20 @@ async fn answer(
         .and_then(|value| value.to_str().ok()?.parse().ok());
     let after = resumed.or(params.page_token).unwrap_or(0);
     if accept.contains("text/event-stream") {
+        // A browser reconnects whenever a stream ends, unless it is told that there is no more.
+        if app.store.feed_is_over(of, after).await? {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
         let place = app.events.open_stream(caller.key);
         let place = place.ok_or_else(|| Problem::too_many_streams(STREAMS_OF_KEY_MAX))?;
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-        return Ok(Sse::new(stream(app, caller, place, of, after))
-            .keep_alive(keep_alive)
-            .into_response());
+        let retry = futures::stream::iter([Ok(SseEvent::default().retry(RETRY))]);
+        let events = retry.chain(stream(app, caller, place, of, after));
+        return Ok(Sse::new(events).keep_alive(keep_alive).into_response());
     }
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = of.events_after(&app.store, after, limit).await?;
+    let rows = app.store.events_after(of, after, limit).await?;
     Ok(Json(page::cut_by_number(
         rows,
         size,
@@ -151,39 +173,40 @@ struct Streaming {
     told: Subscription,
     /// The last event that was sent.
     after: i64,
-    batch: std::vec::IntoIter<Event>,
+    batch: std::vec::IntoIter<FeedEntry>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// Reads the stored events, then waits to be woken for more; always by id, so no event is missed or
-/// sent twice. The stream ends after a time limit or when its key is revoked; the client resumes at
-/// `Last-Event-ID`.
+/// sent twice. Events have no name of their own, so that a browser's `onmessage` gets all of them.
+/// The stream ends with its experiment, after a time limit, or when its key is revoked; the client
+/// resumes at `Last-Event-ID`.
 fn stream(
     app: App,
     caller: Caller,
     place: StreamPlace,
-    of: Subject,
+    of: FeedPart,
     after: i64,
 ) -> impl Stream<Item = Result<SseEvent, Infallible>> {
-    let told = app.events.subscribe(of.experiment);
-    let batch = Vec::new().into_iter();
-    let end = Box::pin(real_sleep(STREAM_FOR));
+    let topic = match of.experiment_id {
+        Some(experiment) => Topic::Experiment(experiment),
+        None => Topic::Project(of.project_id),
+    };
+    let told = app.events.subscribe(topic);
     let start = Streaming {
         app,
         caller,
         _place: place,
         told,
         after,
-        batch,
-        end,
+        batch: Vec::new().into_iter(),
+        end: Box::pin(real_sleep(STREAM_FOR)),
     };
     futures::stream::unfold(start, move |mut on| async move {
         loop {
             if let Some(event) = on.batch.next() {
                 on.after = event.id;
-                let sse = SseEvent::default()
-                    .id(event.id.to_string())
-                    .event(event.kind.clone());
+                let sse = SseEvent::default().id(event.id.to_string());
                 let sse = sse.json_data(EventView::from(event)).unwrap_or_default();
                 return Some((Ok(sse), on));
             }
@@ -192,9 +215,12 @@ fn stream(
             }
             on.told.mark_unchanged();
             // If the database is briefly away, it is read again at the next wake.
-            let more = of.events_after(&on.app.store, on.after, BATCH).await;
+            let more = on.app.store.events_after(of, on.after, BATCH).await;
             let more = more.unwrap_or_default();
             if more.is_empty() {
+                if matches!(on.app.store.feed_is_over(of, on.after).await, Ok(true)) {
+                    return None;
+                }
                 tokio::select! {
                     () = on.told.changed() => {}
                     () = real_sleep(CHECK_KEY_EVERY) => {}

@@ -25,6 +25,7 @@ use crate::api::page::Page;
 use crate::api::trials::TrialView;
 use crate::app::App;
 use crate::clock::real_sleep;
+use crate::event_board::Topic;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::lifecycle::ExperimentCommand;
 use crate::store::requests::{Once, StoredReply};
@@ -228,7 +229,7 @@ pub(super) async fn get(
         ));
     }
     // Subscribe before the first read, so that no event in between is missed.
-    let mut events = app.events.subscribe(id);
+    let mut events = app.events.subscribe(Topic::Experiment(id));
     let mut found = find(&app, caller, id).await?;
     let timeout = real_sleep(std::time::Duration::from_secs(wait));
     tokio::pin!(timeout);

@@ -84,7 +84,13 @@ impl Modify for Bearer {
 }
 
 fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(Document::openapi())
+    let router = OpenApiRouter::with_openapi(Document::openapi());
+    the_rest(what_runs(router))
+}
+
+/// Experiments, trials and external runs.
+fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
         .routes(routes!(experiments::create, experiments::list))
         .routes(routes!(experiments::get))
         .routes(routes!(experiments::cancel))
@@ -96,6 +102,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(comparison::convergence))
         .routes(routes!(experiments::recommendation))
         .routes(routes!(experiments::ledger))
+        .routes(routes!(events::of_project))
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))
         .routes(routes!(trials::attempts))
@@ -106,6 +113,11 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::end))
         .routes(routes!(samples::push_run, samples::of_run))
         .routes(routes!(events::of_trial))
+}
+
+/// Specs, catalog, linting, projects, CI, AWS and operations.
+fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
         .routes(routes!(specs::create_workload, specs::list_workloads))
         .routes(routes!(specs::get_workload))
         .routes(routes!(specs::create_profile, specs::list_profiles))

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::EntryComponent;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -152,7 +153,7 @@ fn summed(spent: &[Spent], saved: &[Saved]) -> Summed {
             .entry((one.day, one.experiment, one.trial))
             .or_default();
         for row in [row, &mut total] {
-            row.add(&one.component, one.usd);
+            row.add(one.component, one.usd);
             row.estimated |= one.estimated;
         }
     }
@@ -178,14 +179,14 @@ fn summed(spent: &[Spent], saved: &[Saved]) -> Summed {
 }
 
 impl SpendingRow {
-    fn add(&mut self, component: &str, usd: Usd) {
+    fn add(&mut self, component: EntryComponent, usd: Usd) {
         self.total_usd += usd;
         match component {
-            "training" => self.training_usd += usd,
-            "warm_pool" => self.warm_pool_usd += usd,
-            "storage" => self.storage_usd += usd,
-            "orphaned_job" => self.orphaned_jobs_usd += usd,
-            _ => self.cloudwatch_usd += usd,
+            EntryComponent::Training => self.training_usd += usd,
+            EntryComponent::WarmPool => self.warm_pool_usd += usd,
+            EntryComponent::Storage => self.storage_usd += usd,
+            EntryComponent::OrphanedJob => self.orphaned_jobs_usd += usd,
+            EntryComponent::Cloudwatch => self.cloudwatch_usd += usd,
         }
     }
 }

@@ -15,6 +15,7 @@ use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::recommend::{Outcome, Recommendation, Tokens, recommend};
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -346,9 +347,8 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
 
 /// The cost of the work that an interruption would undo now; `None` unless on spot and training.
 fn at_risk_usd(trial: &ShownTrial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Usd> {
-    let is_at_risk = trial.is_spot
-        && !attempt.phase.is_over()
-        && attempt.secondary_status.as_deref() == Some("Training");
+    let is_at_risk =
+        trial.is_spot && !attempt.phase.is_over() && attempt.job_phase() == JobPhase::Training;
     let since = attempt.training_since.filter(|_| is_at_risk)?;
     let at_risk = spot::at_risk(
         since,

@@ -11,6 +11,7 @@ use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::bill::{self, Agreed, Usage};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::seconds_between;
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::expectation::Expectation;
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{PurchaseOption, WorkloadSpec};
@@ -365,15 +366,19 @@ fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
             continue;
         };
         let seconds = seconds_between(transition.started_at, ended_at);
-        match transition.status.as_str() {
-            "Starting" | "Pending" | "LaunchingMLInstances" | "PreparingTrainingStack" => {
-                phases.starting += seconds;
-            }
-            "DownloadingTrainingImage" => phases.pulling += seconds,
-            "Downloading" => phases.downloading += seconds,
-            "Training" => phases.training += seconds,
-            "Uploading" => phases.uploading += seconds,
-            _ => {}
+        match transition.phase() {
+            JobPhase::Starting => phases.starting += seconds,
+            JobPhase::PullingImage => phases.pulling += seconds,
+            JobPhase::DownloadingData => phases.downloading += seconds,
+            JobPhase::Training => phases.training += seconds,
+            JobPhase::UploadingModel => phases.uploading += seconds,
+            JobPhase::Unreported
+            | JobPhase::Interrupted
+            | JobPhase::Stopping
+            | JobPhase::RuntimeLimit
+            | JobPhase::WaitLimit
+            | JobPhase::Over
+            | JobPhase::Other => {}
         }
     }
     phases

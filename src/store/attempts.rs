@@ -5,9 +5,11 @@
 
 mod looks;
 
+use bakeoff_domain::event::{Ended, Event};
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
@@ -18,7 +20,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::stored;
@@ -136,26 +138,6 @@ pub(super) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
         trial_id: trial.id,
         attempt_id: attempt.id,
         price_id: attempt.price_id,
-    }
-}
-
-pub(super) fn event(
-    trial: &Claimed,
-    kind: &str,
-    severity: &'static str,
-    message: &str,
-) -> NewEvent {
-    NewEvent {
-        project_id: trial.project_id,
-        experiment_id: trial.experiment_id,
-        trial_id: Some(trial.id),
-        kind: format!("trial.{kind}"),
-        severity,
-        message: format!(
-            "{} {}: {message}",
-            trial.candidate,
-            trial.purchase_option.as_str()
-        ),
     }
 }
 
@@ -329,17 +311,23 @@ impl Store {
             attempt_id: id,
             price_id: price.id,
         };
-        for (component, worst) in [("training", training), ("cloudwatch", metrics)] {
-            let entry = Entry::worst_case("reserved", component, worst);
+        for (component, worst) in [
+            (EntryComponent::Training, training),
+            (EntryComponent::Cloudwatch, metrics),
+        ] {
+            let entry = Entry::worst_case(EntryKind::Reserved, component, worst);
             ledger::write(&mut tx, &account, &entry, now).await?;
         }
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
-        let message = format!("attempt {number} planned as {job_name}, {total} reserved");
-        events::insert(&mut tx, &event(trial, "planned", "info", &message), now).await?;
+        let planned = Event::TrialPlanned {
+            attempt: u32::try_from(number).unwrap_or(u32::MAX),
+            job_name: job_name.to_owned(),
+            reserved_usd: total,
+        };
         crash::point("in_plan");
-        tx.commit().await?;
+        events::commit(tx, &[EventSubject::from(trial).told(planned)], now).await?;
         Ok(Applied::Done)
     }
 
@@ -369,15 +357,13 @@ impl Store {
         if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        // A parked trial waits for a person.
-        let severity = if state == TrialState::Parked {
-            "alarm"
-        } else {
-            "info"
+        let ended = Ended {
+            reason: reason.to_owned(),
+            attempt: None,
         };
-        let told = event(trial, state.as_str(), severity, reason);
-        events::insert(&mut tx, &told, now).await?;
-        tx.commit().await?;
+        let told =
+            Event::trial_ended(state, ended).map(|event| EventSubject::from(trial).told(event));
+        events::commit(tx, told.as_slice(), now).await?;
         Ok(Applied::Done)
     }
 
@@ -391,13 +377,12 @@ impl Store {
         seconds: f64,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let message = format!(
-            "its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) after its last renewal"
-        );
-        events::insert(&mut tx, &event(trial, "taken_over", "info", &message), now).await?;
-        tx.commit().await?;
-        Ok(())
+        let taken_over = Event::TrialTakenOver {
+            owner: owner.to_owned(),
+            seconds,
+        };
+        self.tell(EventSubject::from(trial).told(taken_over), now)
+            .await
     }
 
     /// Records that SageMaker runs something other than what was requested.
@@ -408,15 +393,8 @@ impl Store {
         difference: &Difference,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        events::insert(
-            &mut tx,
-            &event(trial, "setting_ignored", "warning", &difference.to_string()),
-            now,
-        )
-        .await?;
-        tx.commit().await?;
-        Ok(())
+        let ignored = EventSubject::from(trial).told(difference.into());
+        self.tell(ignored, now).await
     }
 
     /// Records that the job exists and is ours.
@@ -464,13 +442,11 @@ impl Store {
             return Ok(Applied::Stale);
         }
         accepted(&mut tx, trial).await?;
-        events::insert(
-            &mut tx,
-            &event(trial, "submitted", "info", &attempt.job_name),
-            now,
-        )
-        .await?;
-        tx.commit().await?;
+        let submitted = Event::TrialSubmitted {
+            attempt: attempt.number,
+            job_name: attempt.job_name.clone(),
+        };
+        events::commit(tx, &[EventSubject::from(trial).told(submitted)], now).await?;
         Ok(Applied::Done)
     }
 }
@@ -551,7 +527,7 @@ pub(super) async fn record_job(
     let differences = requested::differences(&request, &job.actual);
     let differences = differences
         .iter()
-        .map(|one| event(trial, "setting_ignored", "warning", &one.to_string()))
+        .map(|one| EventSubject::from(trial).told(one.into()))
         .collect();
     Ok(Recorded {
         differences,

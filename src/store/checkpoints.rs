@@ -1,11 +1,13 @@
 //! Checkpoints of running attempts: which are due for a check in S3, and what was found.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::CheckpointSpec;
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::{Store, StoreError};
 
 /// An attempt whose checkpoints are due for a check.
@@ -15,14 +17,13 @@ pub struct CheckpointDue {
     pub trial_id: TrialId,
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
-    pub candidate: String,
     pub spec: CheckpointSpec,
     pub instance_count: u32,
     pub usd_per_hour: Usd,
     /// While the job trains: start of the current uninterrupted training.
     pub training_since: Option<DateTime<Utc>>,
-    /// SageMaker's secondary status, as last seen.
-    pub secondary_status: Option<String>,
+    /// Of its job, as last seen.
+    pub phase: JobPhase,
     pub is_alarmed: bool,
 }
 
@@ -42,7 +43,7 @@ impl Store {
                UPDATE attempts a SET checkpoint_due_at = $2
                FROM trials t
                WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
-               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.candidate, t.instance_count, a.usd_per_hour,
+               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.instance_count, a.usd_per_hour,
                          greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
                          a.checkpoint_alarmed, t.checkpoint_s3_uri, t.checkpoint_local_path,
                          t.checkpoint_interval_seconds"#,
@@ -73,12 +74,11 @@ impl Store {
                     trial_id: TrialId(row.trial_id),
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
-                    candidate: row.candidate,
                     spec,
                     instance_count: u32::try_from(row.instance_count).unwrap_or(1),
                     usd_per_hour: Usd(row.usd_per_hour),
                     training_since: row.training_since,
-                    secondary_status: row.secondary_status,
+                    phase: JobPhase::of(row.secondary_status.as_deref().unwrap_or_default()),
                     is_alarmed: row.checkpoint_alarmed,
                 }),
             }
@@ -92,7 +92,7 @@ impl Store {
         &self,
         due: &CheckpointDue,
         newest: Option<DateTime<Utc>>,
-        alarm: Option<&str>,
+        alarm: Option<Event>,
         next_at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
@@ -108,18 +108,14 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if let Some(alarm) = alarm.filter(|_| changed.rows_affected() == 1 && !due.is_alarmed) {
-            let event = NewEvent {
-                project_id: due.project_id,
-                experiment_id: due.experiment_id,
-                trial_id: Some(due.trial_id),
-                kind: "trial.checkpoint_stalled".to_owned(),
-                severity: "alarm",
-                message: format!("{}: {alarm}", due.candidate),
-            };
-            events::insert(&mut tx, &event, now).await?;
-        }
-        tx.commit().await?;
-        Ok(())
+        let subject = EventSubject {
+            project: due.project_id,
+            experiment: due.experiment_id,
+            trial: Some(due.trial_id),
+        };
+        let alarm = alarm
+            .filter(|_| changed.rows_affected() == 1 && !due.is_alarmed)
+            .map(|alarm| subject.told(alarm));
+        events::commit(tx, alarm.as_slice(), now).await
     }
 }

@@ -1,67 +1,91 @@
-//! Events, in order. Each is written in the transaction of the change that it reports.
+//! Events: one feed per project, in order. An event is written as the last act of the transaction
+//! whose change it reports; what it says is in [`bakeoff_domain::event`].
 
+use bakeoff_domain::event::{Event, EventSeverity, TrialName};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 
-use crate::store::{Store, StoreError};
+use crate::store::money::ledger::Account;
+use crate::store::{Store, StoreError, stored};
 
-/// An event.
-#[derive(Debug, Clone)]
-pub struct Event {
-    pub id: i64,
-    pub trial_id: Option<TrialId>,
-    pub kind: String,
-    pub severity: String,
-    pub message: String,
-    pub recorded_at: DateTime<Utc>,
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EventSubject {
+    pub(crate) project: ProjectId,
+    pub(crate) experiment: ExperimentId,
+    pub(crate) trial: Option<TrialId>,
+}
+
+impl EventSubject {
+    /// An event about this subject.
+    pub(crate) fn told(self, event: Event) -> NewEvent {
+        NewEvent {
+            subject: self,
+            event,
+        }
+    }
+}
+
+impl From<&Account> for EventSubject {
+    fn from(account: &Account) -> Self {
+        Self {
+            project: account.project_id,
+            experiment: account.experiment_id,
+            trial: Some(account.trial_id),
+        }
+    }
 }
 
 /// An event to be written.
 #[derive(Debug, Clone)]
-pub struct NewEvent {
-    pub project_id: ProjectId,
-    pub experiment_id: ExperimentId,
-    pub trial_id: Option<TrialId>,
-    /// Dotted name, such as `trial.completed`.
-    pub kind: String,
-    /// `info`, `warning` or `alarm`.
-    pub severity: &'static str,
-    pub message: String,
+#[must_use = "an event that is not committed is lost"]
+pub(crate) struct NewEvent {
+    pub(crate) subject: EventSubject,
+    pub(crate) event: Event,
 }
 
-/// Inserts an event. Events of an experiment are committed in the order of their ids (the lock is
-/// held until the end of the transaction), so a reader that continues after the last id it saw
-/// misses none.
-pub(crate) async fn insert(
-    tx: &mut PgConnection,
-    event: &NewEvent,
+/// One entry of a project's feed.
+#[derive(Debug, Clone)]
+pub struct FeedEntry {
+    pub id: i64,
+    pub experiment_id: ExperimentId,
+    pub trial_id: Option<TrialId>,
+    pub candidate: Option<String>,
+    pub purchase_option: Option<String>,
+    pub kind: String,
+    pub severity: EventSeverity,
+    pub message: String,
+    /// None for events from before they had data, and for those of a newer version.
+    pub event: Option<Event>,
+    pub recorded_at: DateTime<Utc>,
+}
+
+/// The part of a project's feed to read.
+#[derive(Debug, Clone, Copy)]
+pub struct FeedPart {
+    pub project_id: ProjectId,
+    pub experiment_id: Option<ExperimentId>,
+    /// A trial of the experiment.
+    pub trial_id: Option<TrialId>,
+    pub alarms_only: bool,
+}
+
+/// Writes the events and commits. In a project, ids are committed in their order (the feed's lock is
+/// held until then), so a reader that continues after the last id it saw misses none. As the last
+/// act of a transaction, that lock is held for the shortest time and can never be part of a
+/// deadlock.
+pub(crate) async fn commit(
+    mut tx: Transaction<'_, Postgres>,
+    events: &[NewEvent],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
-        "SELECT pg_advisory_xact_lock(hashtextextended($1, 1))",
-        event.experiment_id.to_string()
-    )
-    .execute(&mut *tx)
-    .await?;
-    sqlx::query!(
-        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
-        event.project_id.0,
-        event.experiment_id.0,
-        event.trial_id.map(|id| id.0),
-        event.kind,
-        event.severity,
-        event.message,
-        now,
-    )
-    .execute(tx)
-    .await?;
+    write(&mut tx, events, now).await?;
+    tx.commit().await?;
     Ok(())
 }
 
-/// Inserts many events in two statements: the experiments' locks in order, then all rows.
-pub(crate) async fn insert_all(
+async fn write(
     tx: &mut PgConnection,
     events: &[NewEvent],
     now: DateTime<Utc>,
@@ -69,18 +93,26 @@ pub(crate) async fn insert_all(
     if events.is_empty() {
         return Ok(());
     }
-    lock_experiments(tx, events).await?;
+    let data = events.iter().map(|new| stored::write(&new.event));
     sqlx::query!(
-        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, message, recorded_at)
-           SELECT project_id, experiment_id, trial_id, kind, severity, message, $7
-           FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[])
-               AS e(project_id, experiment_id, trial_id, kind, severity, message)"#,
-        &events.iter().map(|event| event.project_id.0).collect::<Vec<_>>(),
-        &events.iter().map(|event| event.experiment_id.0).collect::<Vec<_>>(),
-        &events.iter().map(|event| event.trial_id.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
-        &events.iter().map(|event| event.kind.clone()).collect::<Vec<_>>(),
-        &events.iter().map(|event| event.severity.to_owned()).collect::<Vec<_>>(),
-        &events.iter().map(|event| event.message.clone()).collect::<Vec<_>>(),
+        "SELECT pg_advisory_xact_lock(hashtextextended(id::text, 1)) FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS e(id) ORDER BY 1) e",
+        &events.iter().map(|new| new.subject.project.0).collect::<Vec<_>>(),
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    // The order of the ids is that of the list.
+    sqlx::query!(
+        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, data, recorded_at)
+           SELECT project_id, experiment_id, trial_id, kind, severity, data, $7
+           FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::jsonb[])
+               WITH ORDINALITY AS e(project_id, experiment_id, trial_id, kind, severity, data, ordinal)
+           ORDER BY ordinal"#,
+        &events.iter().map(|new| new.subject.project.0).collect::<Vec<_>>(),
+        &events.iter().map(|new| new.subject.experiment.0).collect::<Vec<_>>(),
+        &events.iter().map(|new| new.subject.trial.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
+        &events.iter().map(|new| new.event.kind().to_owned()).collect::<Vec<_>>(),
+        &events.iter().map(|new| new.event.severity().as_str().to_owned()).collect::<Vec<_>>(),
+        &data.collect::<Result<Vec<_>, _>>()?,
         now,
     )
     .execute(tx)
@@ -88,54 +120,118 @@ pub(crate) async fn insert_all(
     Ok(())
 }
 
-/// Takes the locks of the events' experiments, in order: they are held until the end of the
-/// transaction.
-async fn lock_experiments(tx: &mut PgConnection, events: &[NewEvent]) -> Result<(), StoreError> {
-    let mut experiments: Vec<String> = events
-        .iter()
-        .map(|event| event.experiment_id.to_string())
-        .collect();
-    experiments.sort_unstable();
-    experiments.dedup();
-    sqlx::query!(
-        "SELECT pg_advisory_xact_lock(hashtextextended(id, 1)) FROM (SELECT id FROM UNNEST($1::text[]) AS e(id) ORDER BY 1) e",
-        &experiments,
-    )
-    .fetch_all(tx)
-    .await?;
-    Ok(())
-}
-
 impl Store {
-    /// Events of an experiment (or of one of its trials) after the given id, oldest first.
+    /// Writes an event that reports no change of its own.
+    pub(crate) async fn tell(&self, event: NewEvent, now: DateTime<Utc>) -> Result<(), StoreError> {
+        commit(self.pool.begin().await?, &[event], now).await
+    }
+
+    /// Entries of a feed after the given id, oldest first.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub async fn events_after(
         &self,
-        experiment: ExperimentId,
-        trial: Option<TrialId>,
+        of: FeedPart,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<Event>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT id, trial_id, kind, severity, message, recorded_at FROM events
-               WHERE experiment_id = $1 AND id > $2 AND ($3::uuid IS NULL OR trial_id = $3)
-               ORDER BY id LIMIT $4"#,
-            experiment.0,
+    ) -> Result<Vec<FeedEntry>, StoreError> {
+        // Each part has an index of its own, so that no page grows with the rest of the history.
+        let rows = sqlx::query_as!(
+            EventRow,
+            r#"SELECT e.id AS "id!", e.experiment_id AS "experiment_id!", e.trial_id, e.kind AS "kind!",
+                      e.severity AS "severity!", e.message, e.data, e.recorded_at AS "recorded_at!",
+                      t.candidate AS "candidate?", t.purchase_option AS "purchase_option?"
+               FROM ((SELECT * FROM events WHERE trial_id = $4 AND id > $2 AND (severity = 'alarm' OR NOT $5)
+                      ORDER BY id LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE experiment_id = $3 AND $4::uuid IS NULL AND id > $2
+                      AND (severity = 'alarm' OR NOT $5) ORDER BY id LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE project_id = $1 AND $3::uuid IS NULL AND $4::uuid IS NULL AND id > $2
+                      AND severity = 'alarm' AND $5 ORDER BY id LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE project_id = $1 AND $3::uuid IS NULL AND $4::uuid IS NULL AND id > $2
+                      AND NOT $5 ORDER BY id LIMIT $6)) e
+               LEFT JOIN trials t ON t.id = e.trial_id
+               WHERE e.project_id = $1 ORDER BY e.id"#,
+            of.project_id.0,
             after,
-            trial.map(|id| id.0),
+            of.experiment_id.map(|id| id.0),
+            of.trial_id.map(|id| id.0),
+            of.alarms_only,
             limit,
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Event {
-                id: row.id,
-                trial_id: row.trial_id.map(TrialId),
-                kind: row.kind,
-                severity: row.severity,
-                message: row.message,
-                recorded_at: row.recorded_at,
-            })
-            .collect())
+        Ok(rows.into_iter().map(FeedEntry::from).collect())
+    }
+
+    /// Whether nothing more is to be expected after the given id: the experiment is over, and its
+    /// last event has been read. A project's feed is never over.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn feed_is_over(&self, of: FeedPart, after: i64) -> Result<bool, StoreError> {
+        let Some(experiment) = of.experiment_id else {
+            return Ok(false);
+        };
+        Ok(sqlx::query_scalar!(
+            r#"SELECT (e.ended_at IS NOT NULL AND NOT EXISTS (
+                          SELECT FROM events WHERE experiment_id = e.id AND id > $2
+                          AND ($3::uuid IS NULL OR trial_id = $3) AND (severity = 'alarm' OR NOT $4))) AS "over!"
+               FROM experiments e WHERE e.id = $1"#,
+            experiment.0,
+            after,
+            of.trial_id.map(|id| id.0),
+            of.alarms_only,
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .unwrap_or(true))
+    }
+}
+
+struct EventRow {
+    id: i64,
+    experiment_id: uuid::Uuid,
+    trial_id: Option<uuid::Uuid>,
+    candidate: Option<String>,
+    purchase_option: Option<String>,
+    kind: String,
+    severity: String,
+    /// The sentence of an event from before events had data.
+    message: Option<String>,
+    data: Option<serde_json::Value>,
+    recorded_at: DateTime<Utc>,
+}
+
+impl From<EventRow> for FeedEntry {
+    fn from(row: EventRow) -> Self {
+        let event: Option<Event> = row
+            .data
+            .and_then(|data| stored::read(data, "events", row.id, "data").ok());
+        let trial = row
+            .candidate
+            .as_deref()
+            .zip(row.purchase_option.as_deref())
+            .map(|(candidate, purchase_option)| TrialName {
+                candidate,
+                purchase_option,
+            });
+        let message = match (&event, row.message) {
+            (Some(event), _) => event.message(trial),
+            (None, Some(message)) => message,
+            (None, None) => format!("{}: written by a newer version of Bakeoff", row.kind),
+        };
+        Self {
+            id: row.id,
+            experiment_id: ExperimentId(row.experiment_id),
+            trial_id: row.trial_id.map(TrialId),
+            candidate: row.candidate,
+            purchase_option: row.purchase_option,
+            kind: row.kind,
+            // A severity of a newer version is at least worth a look.
+            severity: EventSeverity::parse(&row.severity).unwrap_or(EventSeverity::Warning),
+            message,
+            event,
+            recorded_at: row.recorded_at,
+        }
     }
 }

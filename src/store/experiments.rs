@@ -1,6 +1,7 @@
 //! Experiments: written together with their trials in one transaction, listed by keyset, cancelled,
 //! concluded.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
@@ -14,7 +15,7 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::stored;
 use crate::store::trials::PlanColumns;
 use crate::store::{Store, StoreError, specs};
@@ -103,11 +104,12 @@ pub struct ExperimentFilter {
 }
 
 /// Writes the experiment, its workload version and its trials inside the caller's transaction.
+/// Returns the event to commit it with.
 pub(crate) async fn insert(
     tx: &mut PgConnection,
     new: &NewExperiment<'_>,
     now: DateTime<Utc>,
-) -> Result<WorkloadId, StoreError> {
+) -> Result<NewEvent, StoreError> {
     let spec = new.resolved.spec();
     let workload = new.resolved.workload();
     let workload_id = specs::put_workload(tx, new.project_id, new.fresh_workload_id, workload, now)
@@ -132,20 +134,17 @@ pub(crate) async fn insert(
         insert_trial(tx, new, *id, ordinal, plan, now).await?;
     }
     let refused = new.trials.iter().filter(|(_, plan)| plan.refused).count();
-    let event = NewEvent {
-        project_id: new.project_id,
-        experiment_id: new.id,
-        trial_id: None,
-        kind: "experiment.created".to_owned(),
-        severity: "info",
-        message: format!(
-            "{}: {} trials, {refused} refused",
-            spec.name,
-            new.trials.len()
-        ),
+    let subject = EventSubject {
+        project: new.project_id,
+        experiment: new.id,
+        trial: None,
     };
-    events::insert(tx, &event, now).await?;
-    Ok(workload_id)
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(subject.told(Event::ExperimentCreated {
+        name: spec.name.clone(),
+        trials: count(new.trials.len()),
+        refused: count(refused),
+    }))
 }
 
 /// Why a plan was refused.
@@ -375,7 +374,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let ended = sqlx::query!(
+        let state = sqlx::query_scalar!(
             r#"UPDATE experiments
                SET state = CASE
                        WHEN state = 'cancelling' THEN 'cancelled'
@@ -384,27 +383,29 @@ impl Store {
                        ELSE 'failed' END,
                    recommendation = $3, ended_at = $4
                WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
-                 AND NOT awaits_prices(experiments, $4)"#,
+                 AND NOT awaits_prices(experiments, $4)
+               RETURNING state"#,
             id.0,
             project.0,
             stored::write(recommendation)?,
             now,
         )
-        .execute(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await?;
-        if ended.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let event = NewEvent {
-            project_id: project,
-            experiment_id: id,
-            trial_id: None,
-            kind: "experiment.concluded".to_owned(),
-            severity: "info",
-            message: recommendation.headline.clone(),
+        let Some(state) = state else { return Ok(false) };
+        let state = ExperimentState::parse(&state)
+            .ok_or_else(|| StoreError::corrupt("experiments", id, "state"))?;
+        let subject = EventSubject {
+            project,
+            experiment: id,
+            trial: None,
         };
-        events::insert(&mut tx, &event, now).await?;
-        tx.commit().await?;
+        let concluded = Event::ExperimentConcluded {
+            state,
+            headline: recommendation.headline.clone(),
+            winner: recommendation.winner().map(ToOwned::to_owned),
+        };
+        events::commit(tx, &[subject.told(concluded)], now).await?;
         Ok(true)
     }
 }

@@ -1,11 +1,12 @@
 //! Commands on a running experiment: cancel, pause, resume. They are idempotent, and have no effect
 //! once the experiment is over.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::{Store, StoreError, retried};
 
 /// A command for an experiment.
@@ -43,33 +44,26 @@ impl Store {
         if !mark(&mut tx, project, id, command, now).await? {
             return Ok(false);
         }
-        let (kind, message) = match command {
+        let event = match command {
             ExperimentCommand::Cancel => {
                 stop_living(&mut tx, id, now).await?;
-                ("cancelling", "cancel requested".to_owned())
+                Event::ExperimentCancelling
             }
-            ExperimentCommand::Pause => ("paused", "paused by hand".to_owned()),
+            ExperimentCommand::Pause => Event::ExperimentPaused,
             ExperimentCommand::Resume => {
-                let unparked = unpark(&mut tx, id, now).await?;
-                (
-                    "resumed",
-                    format!("resumed; {unparked} parked trials requeued"),
-                )
+                let requeued = unpark(&mut tx, id, now).await?;
+                Event::ExperimentResumed { requeued }
             }
         };
-        let event = NewEvent {
-            project_id: project,
-            experiment_id: id,
-            trial_id: None,
-            kind: format!("experiment.{kind}"),
-            severity: "info",
-            message,
+        let subject = EventSubject {
+            project,
+            experiment: id,
+            trial: None,
         };
-        events::insert(&mut tx, &event, now).await?;
         sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
             .execute(&mut *tx)
             .await?;
-        tx.commit().await?;
+        events::commit(tx, &[subject.told(event)], now).await?;
         Ok(true)
     }
 }

@@ -1,14 +1,17 @@
 //! Metric reads from CloudWatch: which attempts are due, and writing the results together with the
 //! cursor in one transaction.
 
+use bakeoff_domain::event::{Charge, OverReservation};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::measure::metric::{MetricDefinition, Source};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::FinalMetric;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
+use crate::store::events::{self, NewEvent};
 use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::series::{self, Again, Samples};
@@ -156,6 +159,7 @@ impl Store {
             now,
         )
         .await?;
+        let mut alarms = Vec::new();
         for step in progress {
             let written = sqlx::query_scalar!(
                 r#"UPDATE attempts
@@ -172,7 +176,7 @@ impl Store {
             // No row: another reader was faster and has settled it.
             if let (Some(requested), None) = (written, step.next_at) {
                 let since = step.due.started_at;
-                settle(
+                let alarm = settle(
                     &mut tx,
                     &step.due.account,
                     step.due.reserved_metrics_usd,
@@ -181,16 +185,16 @@ impl Store {
                     now,
                 )
                 .await?;
+                alarms.extend(alarm);
             }
         }
         crash::point("in_metrics");
-        tx.commit().await?;
-        Ok(())
+        events::commit(tx, &alarms, now).await
     }
 }
 
 /// Books the cost of reading an attempt's metrics since the given time, and releases the
-/// reservation.
+/// reservation. Returns an alarm if it cost more.
 pub(super) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
@@ -198,7 +202,7 @@ pub(super) async fn settle(
     requested: i64,
     since: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<Option<NewEvent>, StoreError> {
     let rate = sqlx::query!(
         r#"SELECT id, usd FROM prices
            WHERE component = 'cloudwatch' AND instance_type IS NULL AND effective_from <= $1
@@ -216,11 +220,11 @@ pub(super) async fn settle(
         rate.as_ref().map(|rate| Usd(rate.usd)),
     );
     let settled = Entry {
-        kind: "settled",
-        component: "cloudwatch",
+        kind: EntryKind::Settled,
+        component: EntryComponent::Cloudwatch,
         usd: cost,
         quantity: requested,
-        unit: "metrics_requested",
+        unit: EntryUnit::MetricsRequested,
         estimated: false,
         used: Some((since.unwrap_or(now).min(now), now)),
     };
@@ -235,7 +239,7 @@ pub(super) async fn settle(
     ledger::write(
         tx,
         account,
-        &Entry::worst_case("released", "cloudwatch", reserved),
+        &Entry::worst_case(EntryKind::Released, EntryComponent::Cloudwatch, reserved),
         now,
     )
     .await?;
@@ -245,13 +249,15 @@ pub(super) async fn settle(
     };
     ledger::write(tx, &account, &settled, now).await?;
     if cost > reserved {
-        let what = format!(
-            "reading the metrics of {} cost {cost}, more than the {reserved} reserved for it",
-            account.attempt_id
-        );
-        budget::over_reservation(tx, &account, &what, now).await?;
+        let over = OverReservation {
+            charge: Charge::Metrics,
+            job_name: account.attempt_id.to_string(),
+            usd: cost,
+            reserved_usd: reserved,
+        };
+        return Ok(Some(budget::over_reservation(tx, &account, over).await?));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Reads a list from a JSON column; an unreadable one is logged and treated as empty.

@@ -2,6 +2,7 @@
 //! recorded, tracked and billed here; [`bakeoff_domain::lifecycle::orphan`] decides what to do
 //! about them.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::orphan::OrphanFacts;
 use bakeoff_domain::money::Usd;
@@ -10,11 +11,12 @@ use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::leases::{self, Term};
 use crate::store::money::bill::{self, Billed, What};
 use crate::store::money::budget;
 use crate::store::money::ledger::Account;
+use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 
 /// An orphaned job that is not settled yet.
@@ -88,6 +90,7 @@ impl Store {
         .await?
         .rows_affected()
             == 1;
+        let mut told = None;
         if is_new {
             let owner = sqlx::query!(
                 "SELECT project_id, experiment_id, trial_id FROM attempts WHERE job_name = $1",
@@ -95,19 +98,15 @@ impl Store {
             )
             .fetch_optional(&mut *tx)
             .await?;
-            let told = owner.map(|row| NewEvent {
-                project_id: ProjectId(row.project_id),
-                experiment_id: ExperimentId(row.experiment_id),
-                trial_id: Some(TrialId(row.trial_id)),
-                kind: "trial.orphaned_job".to_owned(),
-                severity: "alarm",
-                message: format!(
-                    "{job_name} ran after its attempt had ended; it is stopped, and billed to the experiment"
-                ),
+            let subject = owner.map(|row| EventSubject {
+                project: ProjectId(row.project_id),
+                experiment: ExperimentId(row.experiment_id),
+                trial: Some(TrialId(row.trial_id)),
             });
-            events::insert_all(&mut tx, told.as_slice(), now).await?;
+            let job_name = job_name.to_owned();
+            told = subject.map(|subject| subject.told(Event::TrialOrphanedJob { job_name }));
         }
-        tx.commit().await?;
+        events::commit(tx, told.as_slice(), now).await?;
         Ok(is_new)
     }
 
@@ -131,31 +130,25 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let message = format!(
-            "{job_name} is running for this trial but is not in this database. It is left alone: another database of \
-             the same installation may have created it. With --fence, Bakeoff could tell; --stop-unknown-jobs stops \
-             it"
-        );
+        let unknown = Event::TrialUnknownJob {
+            job_name: job_name.to_owned(),
+        };
         let owner = sqlx::query!(
             r#"SELECT project_id, experiment_id FROM trials t WHERE id = $1 AND NOT EXISTS (
                    SELECT FROM events e WHERE e.experiment_id = t.experiment_id AND e.kind = 'trial.unknown_job'
-                   AND e.message = $2)"#,
+                   AND e.data = $2)"#,
             trial.0,
-            message,
+            stored::write(&unknown)?,
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let told = owner.map(|row| NewEvent {
-            project_id: ProjectId(row.project_id),
-            experiment_id: ExperimentId(row.experiment_id),
-            trial_id: Some(trial),
-            kind: "trial.unknown_job".to_owned(),
-            severity: "alarm",
-            message,
+        let subject = owner.map(|row| EventSubject {
+            project: ProjectId(row.project_id),
+            experiment: ExperimentId(row.experiment_id),
+            trial: Some(trial),
         });
-        events::insert_all(&mut tx, told.as_slice(), now).await?;
-        tx.commit().await?;
-        Ok(())
+        let told = subject.map(|subject| subject.told(unknown));
+        events::commit(tx, told.as_slice(), now).await
     }
 
     /// Creates the missing row for a job of ours, from the trial named in its tag, so that the job

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ids::{ProjectId, TrialId};
+use bakeoff_domain::event::{Ended, Event};
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::queue::{
     Admission, Capacity, ProjectState, QuotaPool, QuotaPoolState, Waiting,
 };
@@ -14,6 +15,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::crash;
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::leases::{self, Holder, Term};
 use crate::store::session::interval;
 use crate::store::trials::{Claimed, ClaimedRow};
@@ -74,13 +76,14 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
+        let mut events = Vec::new();
         for (trial, reason) in &admission.parked {
-            park(&mut tx, *trial, reason, now).await?;
+            events.extend(park(&mut tx, *trial, reason).await?);
         }
         let ids: Vec<Uuid> = admission.admitted.iter().map(|trial| trial.0).collect();
         let rows = claim(&mut tx, &ids, holder, now).await?;
         crash::point("in_admission");
-        tx.commit().await?;
+        events::commit(tx, &events, now).await?;
         self.claimed(rows, now).await
     }
 
@@ -301,26 +304,25 @@ async fn park(
     tx: &mut PgConnection,
     trial: TrialId,
     reason: &str,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<Option<NewEvent>, StoreError> {
     let parked = sqlx::query!(
         r#"UPDATE trials SET state = 'parked', reason = $2 WHERE id = $1 AND state = 'queued'
-           RETURNING project_id, experiment_id, candidate"#,
+           RETURNING project_id, experiment_id"#,
         trial.0,
         reason,
     )
     .fetch_optional(&mut *tx)
     .await?;
-    let Some(row) = parked else { return Ok(()) };
-    let event = crate::store::events::NewEvent {
-        project_id: ProjectId(row.project_id),
-        experiment_id: bakeoff_domain::ids::ExperimentId(row.experiment_id),
-        trial_id: Some(trial),
-        kind: "trial.parked".to_owned(),
-        severity: "alarm",
-        message: format!("{}: {reason}", row.candidate),
+    let subject = parked.map(|row| EventSubject {
+        project: ProjectId(row.project_id),
+        experiment: ExperimentId(row.experiment_id),
+        trial: Some(trial),
+    });
+    let ended = Ended {
+        reason: reason.to_owned(),
+        attempt: None,
     };
-    crate::store::events::insert(tx, &event, now).await
+    Ok(subject.map(|subject| subject.told(Event::TrialParked(ended))))
 }
 
 async fn claim(

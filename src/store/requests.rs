@@ -6,6 +6,7 @@ use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::store::events;
 use crate::store::experiments::{self, NewExperiment};
 use crate::store::stored;
 use crate::store::{Store, StoreError};
@@ -57,13 +58,12 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        experiments::insert(&mut tx, new, now).await?;
+        let created = experiments::insert(&mut tx, new, now).await?;
         remember(&mut tx, new, once, now).await?;
         sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
             .execute(&mut *tx)
             .await?;
-        tx.commit().await?;
-        Ok(())
+        events::commit(tx, &[created], now).await
     }
 
     #[tracing::instrument(level = "debug", skip_all)]

@@ -5,6 +5,7 @@
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::measure::steady::Steady;
@@ -48,6 +49,10 @@ impl Document for Vec<MetricDefinition> {}
 impl Document for Vec<Transition> {}
 impl Document for Vec<FinalMetric> {}
 impl Document for Steady {}
+impl Document for Event {
+    /// Events had no data before versions.
+    const VERSION: u32 = 1;
+}
 
 /// Wrapper around the elements of a list.
 #[derive(Deserialize)]
@@ -200,6 +205,21 @@ mod tests {
         holds::<Vec<Transition>>("transitions");
         holds::<Vec<FinalMetric>>("final_metrics");
         holds::<Steady>("steady");
+    }
+
+    /// Events are a document of many forms: one row of each.
+    #[test]
+    fn every_kind_of_event_is_read_as_it_was_written() {
+        let rows = fixture("events", Event::VERSION).expect("a fixture");
+        for row in rows.as_array().expect("a list of rows") {
+            let event: Event = read(row.clone(), "events", 1, "data").expect("it is read");
+            assert_eq!(event.kind(), row["kind"]);
+            assert_eq!(
+                write(&event).expect("it can be written"),
+                *row,
+                "the form of an event has changed: give it a new version and a step in `upgrade`"
+            );
+        }
     }
 
     #[test]

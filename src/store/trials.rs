@@ -12,17 +12,19 @@ pub use self::shown::ShownTrial;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::Transition;
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::session::interval;
 use crate::store::stored;
 use crate::store::{Store, StoreError, error};
@@ -134,6 +136,16 @@ impl ClaimedRow {
     }
 }
 
+impl From<&Claimed> for EventSubject {
+    fn from(trial: &Claimed) -> Self {
+        Self {
+            project: trial.project_id,
+            experiment: trial.experiment_id,
+            trial: Some(trial.id),
+        }
+    }
+}
+
 /// A stored attempt.
 #[derive(Debug, Clone)]
 pub struct Attempt {
@@ -172,6 +184,13 @@ pub struct Attempt {
     pub listed_at: Option<DateTime<Utc>>,
 }
 
+impl Attempt {
+    /// The phase of its job, as last seen.
+    pub fn job_phase(&self) -> JobPhase {
+        JobPhase::of(self.secondary_status.as_deref().unwrap_or_default())
+    }
+}
+
 struct AttemptRow {
     id: Uuid,
     trial_id: Uuid,
@@ -202,9 +221,6 @@ struct AttemptRow {
     modified_at: Option<DateTime<Utc>>,
     listed_at: Option<DateTime<Utc>>,
 }
-
-/// Alarm for a trial that cannot be read in full.
-const UNREADABLE: &str = "trial.unreadable";
 
 /// The latest attempt of a trial, as far as it is readable.
 struct Latest {
@@ -438,28 +454,15 @@ impl Store {
             r#"SELECT EXISTS (SELECT FROM events WHERE experiment_id = $1 AND trial_id = $2 AND kind = $3) AS "told!""#,
             trial.experiment_id.0,
             trial.id.0,
-            UNREADABLE,
+            Event::TrialUnreadable.kind(),
         )
         .fetch_one(&mut *tx)
         .await?;
         if is_told {
             return Ok(());
         }
-        let event = NewEvent {
-            project_id: trial.project_id,
-            experiment_id: trial.experiment_id,
-            trial_id: Some(trial.id),
-            kind: UNREADABLE.to_owned(),
-            severity: "alarm",
-            message: format!(
-                "{}: its stored plan or job data cannot be read. A running job is watched, stopped and billed; \
-                 nothing new is started. A newer Bakeoff may have written it: go back to that version",
-                trial.candidate
-            ),
-        };
-        events::insert(&mut tx, &event, now).await?;
-        tx.commit().await?;
-        Ok(())
+        let unreadable = EventSubject::from(trial).told(Event::TrialUnreadable);
+        events::commit(tx, &[unreadable], now).await
     }
 
     /// The latest attempt of each trial, as far as it is readable.

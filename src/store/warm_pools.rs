@@ -2,19 +2,21 @@
 //! reports how long they were kept. Like a trial, a pool is processed under its own lease;
 //! [`bakeoff_domain::lifecycle::pool`] decides.
 
+use bakeoff_domain::event::{Charge, Event, OverReservation};
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use bakeoff_domain::money::price::Component;
-use bakeoff_domain::sagemaker::observed::{Billing, ObservedJob, WarmPool};
+use bakeoff_domain::sagemaker::observed::{Billing, ObservedJob};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
 use crate::store::attempts::Applied;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::leases::{self, Holder, Term};
 use crate::store::money::bill::{self, Billed, What};
 use crate::store::money::ledger::{self, Account, Entry};
@@ -25,7 +27,6 @@ use crate::store::session::interval;
 use crate::store::{Store, StoreError, error, retried};
 
 const TABLE: &str = "warm_pools";
-const COMPONENT: &str = "warm_pool";
 
 /// A warm pool claimed by one replica.
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ pub(super) async fn reserve(
     ledger::write(
         tx,
         account,
-        &Entry::worst_case("reserved", COMPONENT, reserved),
+        &Entry::worst_case(EntryKind::Reserved, EntryComponent::WarmPool, reserved),
         now,
     )
     .await
@@ -160,7 +161,7 @@ pub(super) async fn job_ended(
     ledger::write(
         tx,
         account,
-        &Entry::worst_case("released", COMPONENT, reserved),
+        &Entry::worst_case(EntryKind::Released, EntryComponent::WarmPool, reserved),
         now,
     )
     .await
@@ -218,21 +219,16 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(taken) = taken else { return Ok(false) };
-        if told.is_some_and(WarmPool::is_idle) {
-            let event = NewEvent {
-                project_id: ProjectId(taken.project_id),
-                experiment_id: ExperimentId(taken.experiment_id),
-                trial_id: Some(TrialId(taken.trial_id)),
-                kind: "trial.orphaned_pool".to_owned(),
-                severity: "alarm",
-                message: format!(
-                    "{} left a warm pool untracked; it is ended, and billed to the experiment",
-                    taken.job_name
-                ),
-            };
-            events::insert(&mut tx, &event, now).await?;
-        }
-        tx.commit().await?;
+        let subject = EventSubject {
+            project: ProjectId(taken.project_id),
+            experiment: ExperimentId(taken.experiment_id),
+            trial: Some(TrialId(taken.trial_id)),
+        };
+        let orphaned = told.filter(|pool| pool.is_idle()).map(|_| {
+            let job_name = taken.job_name;
+            subject.told(Event::TrialOrphanedPool { job_name })
+        });
+        events::commit(tx, orphaned.as_slice(), now).await?;
         Ok(true)
     }
 
@@ -377,29 +373,25 @@ impl Store {
             }
             Some(booked) => book_more(&mut tx, pool, booked, kept, now).await?,
         };
-        let event = NewEvent {
-            project_id: pool.account.project_id,
-            experiment_id: pool.account.experiment_id,
-            trial_id: Some(pool.account.trial_id),
-            kind: "trial.pool_settled".to_owned(),
-            severity: "info",
-            message: format!(
-                "warm pool of {} kept for {seconds} s: {usd}",
-                pool.instance_type
-            ),
+        let settled = Event::TrialPoolSettled {
+            job_name: pool.job_name.clone(),
+            instance_type: pool.instance_type.clone(),
+            retained_seconds: kept.seconds,
+            usd,
         };
-        events::insert(&mut tx, &event, now).await?;
+        let mut events = vec![EventSubject::from(account).told(settled)];
         if pool.reserved_usd == Usd::ZERO {
             budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name).await?;
         } else if usd > pool.reserved_usd {
-            let held = pool.reserved_usd;
-            let what = format!(
-                "the warm pool of {} cost {usd}, more than the {held} reserved for it",
-                pool.job_name
-            );
-            budget::over_reservation(&mut tx, account, &what, now).await?;
+            let over = OverReservation {
+                charge: Charge::WarmPool,
+                job_name: pool.job_name.clone(),
+                usd,
+                reserved_usd: pool.reserved_usd,
+            };
+            events.push(budget::over_reservation(&mut tx, account, over).await?);
         }
-        tx.commit().await?;
+        events::commit(tx, &events, now).await?;
         Ok(Applied::Done)
     }
 }
@@ -427,8 +419,8 @@ async fn book_more(
     let (booked, owed) = (lines(booked_seconds), lines(kept.seconds));
     let mut corrections = Vec::new();
     for (component, name) in [
-        (Component::Training, COMPONENT),
-        (Component::Storage, "storage"),
+        (Component::Training, EntryComponent::WarmPool),
+        (Component::Storage, EntryComponent::Storage),
     ] {
         let of = |lines: &[Line]| -> Vec<Line> {
             let own = lines.iter().filter(|line| line.component == component);

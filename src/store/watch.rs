@@ -1,13 +1,14 @@
 //! Applies what AWS listings and events report: statuses for display, and trials that become due.
 //! Orphaned jobs are in [`crate::store::orphans`].
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::watch::{Change, Known, PoolNotice, Unaccounted};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::leases::{self, Term};
 use crate::store::{Store, StoreError, retried};
 
@@ -89,9 +90,9 @@ impl Store {
             if !leases::fence(&mut tx, term).await? {
                 return Ok(false);
             }
-            write_notices(&mut tx, changed, look, now).await?;
+            let events = write_notices(&mut tx, changed, look, now).await?;
             crash::point("in_listing");
-            tx.commit().await?;
+            events::commit(tx, &events, now).await?;
             Ok(true)
         })
         .await
@@ -117,9 +118,9 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             }
-            write_notices(&mut tx, change.map(std::slice::from_ref).unwrap_or_default(), look, now).await?;
-            tx.commit().await?;
-            Ok(())
+            let changed = change.map(std::slice::from_ref).unwrap_or_default();
+            let events = write_notices(&mut tx, changed, look, now).await?;
+            events::commit(tx, &events, now).await
         })
         .await
     }
@@ -251,13 +252,13 @@ impl Store {
     }
 }
 
-/// The usual lock order: attempts, trials, then the experiments' event locks.
+/// The usual lock order: attempts, then trials. Returns the events to commit them with.
 async fn write_notices(
     tx: &mut PgConnection,
     changed: &[Change],
     look: &[TrialId],
     now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<NewEvent>, StoreError> {
     // Only forwards: a page or an event may be older than a status observed meanwhile. Locked in
     // the same order as by the metrics reader.
     let written = sqlx::query!(
@@ -269,8 +270,8 @@ async fn write_notices(
            WHERE a.id = n.attempt_id AND t.id = a.trial_id AND a.id IN (SELECT id FROM held) AND a.state = 'running'
              AND (a.modified_at IS NULL OR n.modified_at IS NULL OR n.modified_at >= a.modified_at)
              AND a.secondary_status IS DISTINCT FROM n.secondary
-           RETURNING a.project_id, a.experiment_id, a.trial_id, t.candidate, t.purchase_option,
-                     coalesce(nullif(a.secondary_status, ''), a.job_status) AS "told!""#,
+           RETURNING a.project_id, a.experiment_id, a.trial_id, a.number, a.job_status AS "job_status!",
+                     a.secondary_status AS "secondary_status!""#,
         &changed.iter().map(|change| change.attempt.0).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.status.as_str().to_owned()).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.secondary_status.clone()).collect::<Vec<_>>(),
@@ -293,20 +294,17 @@ async fn write_notices(
             .execute(&mut *tx)
             .await?;
     }
-    let events: Vec<NewEvent> = written
-        .into_iter()
-        .map(|row| NewEvent {
-            project_id: ProjectId(row.project_id),
-            experiment_id: ExperimentId(row.experiment_id),
-            trial_id: Some(TrialId(row.trial_id)),
-            kind: "trial.status".to_owned(),
-            severity: if row.told == "Interrupted" {
-                "warning"
-            } else {
-                "info"
-            },
-            message: format!("{} {}: {}", row.candidate, row.purchase_option, row.told),
+    let events = written.into_iter().map(|row| {
+        let subject = EventSubject {
+            project: ProjectId(row.project_id),
+            experiment: ExperimentId(row.experiment_id),
+            trial: Some(TrialId(row.trial_id)),
+        };
+        subject.told(Event::TrialStatus {
+            attempt: u32::try_from(row.number).unwrap_or(u32::MAX),
+            status: row.job_status,
+            secondary_status: row.secondary_status,
         })
-        .collect();
-    events::insert_all(tx, &events, now).await
+    });
+    Ok(events.collect())
 }

@@ -1,7 +1,9 @@
 //! Checkpoints: how much work would be lost now? Finds the newest object below each running trial's
 //! prefix, once per interval; raises an alarm if the sync has stopped.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::lifecycle::spot::at_risk;
+use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
@@ -42,15 +44,15 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let next_at = now + TimeDelta::seconds(due.spec.interval_seconds.into());
     let alarm = alarm(due, newest, now);
     app.store
-        .record_checkpoint(due, newest, alarm.as_deref(), next_at, now)
+        .record_checkpoint(due, newest, alarm, next_at, now)
         .await
 }
 
 /// Only training writes checkpoints: nothing is at risk while the job waits for capacity.
-fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<String> {
+fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<Event> {
     let since = due
         .training_since
-        .filter(|_| due.secondary_status.as_deref() == Some("Training"))?;
+        .filter(|_| due.phase == JobPhase::Training)?;
     let risk = at_risk(
         since,
         newest,
@@ -59,14 +61,10 @@ fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>)
         due.usd_per_hour,
         now,
     );
-    risk.is_stalled.then(|| {
-        format!(
-            "no checkpoint for {} minutes, although one every {} was announced: an interruption now would lose {} of \
-             work; check that the script saves to {}",
-            risk.seconds / 60,
-            due.spec.interval_seconds / 60,
-            risk.usd,
-            due.spec.local_path
-        )
+    risk.is_stalled.then(|| Event::TrialCheckpointStalled {
+        since_seconds: risk.seconds,
+        interval_seconds: due.spec.interval_seconds.into(),
+        at_risk_usd: risk.usd,
+        local_path: due.spec.local_path.clone(),
     })
 }

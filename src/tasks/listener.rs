@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use sqlx::postgres::PgListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::real_sleep;
+use crate::event_board::Topic;
 
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 
@@ -36,11 +37,23 @@ async fn listen(app: &App) -> Result<(), sqlx::Error> {
     while let Some(notification) = listener.try_recv().await? {
         match notification.channel() {
             "bakeoff_wake" => app.wake.notify_one(),
-            _ => match notification.payload().parse() {
-                Ok(experiment) => app.events.wake(ExperimentId(experiment)),
-                Err(_) => app.events.wake_all(),
+            _ => match ids(notification.payload()) {
+                Some((project, experiment)) => {
+                    app.events.wake(Topic::Project(project));
+                    app.events.wake(Topic::Experiment(experiment));
+                }
+                None => app.events.wake_all(),
             },
         }
     }
     Ok(())
+}
+
+/// Whose event it is: `<project>/<experiment>`.
+fn ids(payload: &str) -> Option<(ProjectId, ExperimentId)> {
+    let (project, experiment) = payload.split_once('/')?;
+    Some((
+        ProjectId(project.parse().ok()?),
+        ExperimentId(experiment.parse().ok()?),
+    ))
 }

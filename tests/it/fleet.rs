@@ -10,6 +10,7 @@ use bakeoff::tasks::scheduler;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::lifecycle::watch::Change;
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use chrono::TimeDelta;
 use reqwest::Method;
 use rust_decimal::Decimal;
@@ -318,8 +319,8 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
     for job in &jobs {
         let own = |entry: &&LedgerEntryView| {
             Some(entry.attempt_id.to_string()) == job.attempt
-                && entry.component == "warm_pool"
-                && entry.kind == "settled"
+                && entry.component == EntryComponent::WarmPool
+                && entry.kind == EntryKind::Settled
         };
         let booked = entries.iter().find(own).unwrap().usd.as_f64();
         let billed = Usd(Decimal::new(job.pool_micro_usd, 6)).as_f64();

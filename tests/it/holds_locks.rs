@@ -104,7 +104,10 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
     let change = change(rows[0]);
     let failed = meet(
         &pool,
-        format!("SELECT pg_advisory_xact_lock(hashtextextended('{id}', 1))"),
+        format!(
+            "SELECT pg_advisory_xact_lock(hashtextextended('{}', 1))",
+            test.project.0
+        ),
         store.notice_event(Some(&change), None, &[], now),
         store.command(test.project, id, ExperimentCommand::Cancel, now),
     );

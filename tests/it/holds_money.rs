@@ -3,6 +3,7 @@
 
 use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{scheduler, warm_pools};
+use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::ids::AttemptId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use chrono::TimeDelta;
@@ -18,7 +19,7 @@ pub(super) async fn run(pool: &PgPool, statement: &'static str) {
 
 pub(super) async fn alarms(test: &TestApp, experiment: &str) -> Vec<String> {
     let events = test.events(experiment).await.into_iter();
-    let alarms = events.filter(|event| event.severity == "alarm");
+    let alarms = events.filter(|event| event.severity == EventSeverity::Alarm);
     alarms.map(|event| event.message).collect()
 }
 

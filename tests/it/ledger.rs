@@ -6,6 +6,7 @@ use bakeoff::api::money::{LedgerEntryView, Spending};
 use bakeoff::api::projects::ProjectView;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
@@ -15,8 +16,9 @@ use crate::support::{TestApp, spec, spot_spec, usual};
 
 async fn settled(test: &TestApp, experiment: &str) -> BTreeMap<String, f64> {
     let entries = test.ledger(experiment).await;
-    let is_job =
-        |entry: &&LedgerEntryView| entry.kind == "settled" && entry.component == "training";
+    let is_job = |entry: &&LedgerEntryView| {
+        entry.kind == EntryKind::Settled && entry.component == EntryComponent::Training
+    };
     entries
         .iter()
         .filter(is_job)
@@ -138,8 +140,9 @@ async fn is_booked_as_counted(test: TestApp) {
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
     let entries = test.ledger(&id).await;
-    let is_metrics =
-        |entry: &&LedgerEntryView| entry.kind == "settled" && entry.component == "cloudwatch";
+    let is_metrics = |entry: &&LedgerEntryView| {
+        entry.kind == EntryKind::Settled && entry.component == EntryComponent::Cloudwatch
+    };
     let booked: i64 = entries
         .iter()
         .filter(is_metrics)

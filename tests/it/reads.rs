@@ -122,7 +122,7 @@ impl TestApp {
         calls.get(operation).copied().unwrap_or(0)
     }
 
-    async fn page<T>(&self, path: &str) -> Vec<T>
+    pub(crate) async fn page<T>(&self, path: &str) -> Vec<T>
     where
         T: serde::de::DeserializeOwned + utoipa::ToSchema,
     {

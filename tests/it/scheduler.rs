@@ -3,6 +3,7 @@
 
 use bakeoff::api::comparison::ComparisonRow;
 use bakeoff::tasks::scheduler;
+use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::recommend::Conclusion;
@@ -344,7 +345,9 @@ async fn an_orphaned_job_is_stopped_billed_and_reported(pool: PgPool) {
     let jobs = test.jobs().await;
     assert!(jobs.iter().all(|job| job.status == "Stopped"));
     let events = test.events(&id).await;
-    let alarms = events.iter().filter(|event| event.severity == "alarm");
+    let alarms = events
+        .iter()
+        .filter(|event| event.severity == EventSeverity::Alarm);
     assert_eq!(alarms.count(), 2);
     let billed: i64 = jobs.iter().map(|job| job.micro_usd).sum();
     let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled'";

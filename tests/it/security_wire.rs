@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use bakeoff::auth::keys::Role;
 use bakeoff::aws::sns::{Opened, Sns, SnsError};
+use bakeoff::event_board::Topic;
 use bakeoff::http::{self, Limits};
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use reqwest::{Method, StatusCode};
@@ -316,7 +317,7 @@ async fn a_stream_ends_with_its_key_and_a_key_has_so_many(pool: PgPool) {
 }
 
 fn wake(test: &TestApp, id: &str) {
-    test.app.events.wake(id.parse().unwrap());
+    test.app.events.wake(Topic::Experiment(id.parse().unwrap()));
 }
 
 /// The service behind the server that `bakeoff serve` uses, with little patience.

@@ -161,8 +161,8 @@ fn no_sql_reads_within_a_document() {
     assert_eq!(offenders(&["src/store"], digs), Vec::<String>::new());
 }
 
-/// Events of an experiment are committed in the order of their ids: whoever writes one holds the
-/// experiment's lock.
+/// Events of a project are committed in the order of their ids: whoever writes one holds the
+/// feed's lock.
 #[test]
 fn events_are_written_in_one_file() {
     let found = offenders(&["src"], |line| mentions(line, &["INTO events"]));

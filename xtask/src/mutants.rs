@@ -1,7 +1,8 @@
 //! `cargo xtask mutants [NAME…]`: proof that the tests catch real mistakes. Each patch in
 //! `tests/mutants/` puts one classic mistake into a copy of the sources below `target/`, and the
-//! test named here must fail on it. `--check` only verifies that the patches still apply. `--storm`
-//! runs the storm instead of the test, and reports which mutants it finds within some seeds.
+//! test named here must fail on it. `--check` only verifies that the patches still apply and that
+//! the tests exist. `--storm` runs the storm instead of the test, and reports which mutants it finds
+//! within some seeds.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +46,7 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     }
 }
 
-const MUTANTS: [Mutant; 25] = [
+const MUTANTS: [Mutant; 26] = [
     it(
         "new-name-on-retry",
         "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated",
@@ -64,7 +65,7 @@ const MUTANTS: [Mutant; 25] = [
     ),
     it(
         "stop-at-an-empty-page",
-        "fleet::an_empty_page_is_not_the_end_of_a_listing",
+        "fleet_events::an_empty_page_is_not_the_end_of_a_listing",
     ),
     it(
         "idempotency-fails-open",
@@ -136,7 +137,7 @@ const MUTANTS: [Mutant; 25] = [
     ),
     it(
         "a-sweep-that-was-cut-off-counts",
-        "holds::a_sweep_that_was_cut_off_is_made_again_at_once",
+        "holds_listings::a_sweep_that_was_cut_off_is_made_again_at_once",
     ),
     it(
         "sdk-retries-on",
@@ -144,7 +145,11 @@ const MUTANTS: [Mutant; 25] = [
     ),
     it(
         "limiter-waits-for-the-old-time",
-        "holds::after_the_clock_was_set_back_a_call_is_free_within_seconds",
+        "holds_listings::after_the_clock_was_set_back_a_call_is_free_within_seconds",
+    ),
+    it(
+        "events-without-the-feed-lock",
+        "events::a_reader_misses_none_and_sees_none_twice_while_eight_write",
     ),
 ];
 
@@ -240,8 +245,30 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
 }
 
 /// Checks that every patch applies to the current sources, and that each has a test.
+/// Whether the source file that a test's path names has such a function. A path that matches no test
+/// would run none, and nothing would be caught.
+fn exists(suite: Suite, test: &str) -> bool {
+    let folder = match suite {
+        Suite::Domain => "crates/domain/src",
+        Suite::Integration => "tests/it",
+    };
+    let Some((modules, function)) = test.rsplit_once("::") else {
+        return false;
+    };
+    let file = root()
+        .join(folder)
+        .join(modules.replace("::", "/"))
+        .with_extension("rs");
+    fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+}
+
 pub(crate) fn check() -> Result<(), String> {
-    for Mutant { name, .. } in MUTANTS {
+    for Mutant { name, suite, test } in MUTANTS {
+        if !exists(suite, test) {
+            return Err(format!(
+                "{test}, which must catch {name}, does not exist: was it moved?"
+            ));
+        }
         let applies = Command::new("git")
             .args(["apply", "--check"])
             .arg(patch(name))

@@ -4,9 +4,13 @@
 //! parameters; calls to AWS go through the port traits in [`sagemaker::ports`]. Money is
 //! [`money::Usd`], a decimal.
 
+#[macro_use]
+mod named;
+
 pub mod catalog;
 pub mod clock;
 pub mod embedded;
+pub mod event;
 pub mod finding;
 pub mod ids;
 pub mod lifecycle;

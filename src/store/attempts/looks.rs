@@ -1,5 +1,6 @@
 //! Records job observations that lead to no decision; the job is polled again later.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::AttemptPhase;
 use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
@@ -9,10 +10,10 @@ use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
 use crate::store::attempts::{
-    Applied, Due, Lease, POSTPONED_ALARM, account, event, fenced, living_state, record_job,
+    Applied, Due, Lease, POSTPONED_ALARM, account, fenced, living_state, record_job,
 };
 use crate::store::error::found_one;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
 use crate::store::{Store, StoreError, retried, warm_pools};
@@ -39,10 +40,7 @@ impl Store {
         let Some(row) = row else { return Ok(()) };
         // A plan that cannot be read has already raised an alarm.
         let plan = stored::read::<TrialPlan>(row.plan, "trials", row.trial_id, "plan").ok();
-        let Some((plan, request)) = plan
-            .as_ref()
-            .and_then(|plan| Some((plan, plan.request.as_ref()?)))
-        else {
+        let Some(request) = plan.as_ref().and_then(|plan| plan.request.as_ref()) else {
             return Ok(());
         };
         let trial = TrialId(row.trial_id);
@@ -52,20 +50,17 @@ impl Store {
             &attempt.to_string(),
             &trial.to_string(),
         );
-        let events: Vec<NewEvent> = requested::differences(&request, actual)
-            .into_iter()
-            .map(|difference| NewEvent {
-                project_id: ProjectId(row.project_id),
-                experiment_id: ExperimentId(row.experiment_id),
-                trial_id: Some(trial),
-                kind: "trial.setting_ignored".to_owned(),
-                severity: "warning",
-                message: format!("{}: {difference}", plan.candidate),
-            })
+        let subject = EventSubject {
+            project: ProjectId(row.project_id),
+            experiment: ExperimentId(row.experiment_id),
+            trial: Some(trial),
+        };
+        let differences = requested::differences(&request, actual);
+        let events: Vec<NewEvent> = differences
+            .iter()
+            .map(|difference| subject.told(difference.into()))
             .collect();
-        events::insert_all(&mut tx, &events, now).await?;
-        tx.commit().await?;
-        Ok(())
+        events::commit(tx, &events, now).await
     }
 
     /// Postpones an attempt: nothing came of it yet, so it stays as it is and is polled again.
@@ -100,15 +95,13 @@ impl Store {
             return Ok(Applied::Stale);
         }
         // Report the first wait, and raise an alarm when it lasts.
-        if let Some(severity) = match attempt.postponed {
-            0 => Some("info"),
-            POSTPONED_ALARM => Some("alarm"),
-            _ => None,
-        } {
-            let why = due.reason.unwrap_or_default();
-            events::insert(&mut tx, &event(trial, "waiting", severity, why), now).await?;
-        }
-        tx.commit().await?;
+        let is_told = attempt.postponed == 0 || attempt.postponed == POSTPONED_ALARM;
+        let waiting = is_told.then(|| Event::TrialWaiting {
+            reason: due.reason.unwrap_or_default().to_owned(),
+            is_long: attempt.postponed == POSTPONED_ALARM,
+        });
+        let waiting = waiting.map(|event| EventSubject::from(trial).told(event));
+        events::commit(tx, waiting.as_slice(), now).await?;
         Ok(Applied::Done)
     }
 
@@ -197,24 +190,22 @@ impl Store {
         if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
+        let mut events = Vec::new();
         if let Some(job) = seen {
             let recorded = record_job(&mut tx, trial, attempt, job).await?;
-            events::insert_all(&mut tx, &recorded.differences, now).await?;
-            if recorded.is_news {
-                let severity = if job.secondary_status == "Interrupted" {
-                    "warning"
-                } else {
-                    "info"
-                };
-                events::insert(
-                    &mut tx,
-                    &event(trial, "status", severity, &job.secondary_status),
-                    now,
-                )
-                .await?;
-            }
+            events.extend(recorded.differences);
+            let status = || Event::TrialStatus {
+                attempt: attempt.number,
+                status: job.status.as_str().to_owned(),
+                secondary_status: job.secondary_status.clone(),
+            };
+            events.extend(
+                recorded
+                    .is_news
+                    .then(|| EventSubject::from(trial).told(status())),
+            );
         }
-        tx.commit().await?;
+        events::commit(tx, &events, now).await?;
         Ok(Applied::Done)
     }
 }

@@ -6,6 +6,7 @@ pub(in crate::store) use bakeoff_domain::money::bill::waits;
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{self, Agreed, Usage};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use bakeoff_domain::money::price::Component;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -28,11 +29,11 @@ pub(in crate::store) enum What {
 }
 
 impl What {
-    pub(in crate::store) fn component(self) -> &'static str {
+    pub(in crate::store) fn component(self) -> EntryComponent {
         match self {
-            Self::Job => "training",
-            Self::Pool => "warm_pool",
-            Self::Orphan(_) => "orphaned_job",
+            Self::Job => EntryComponent::Training,
+            Self::Pool => EntryComponent::WarmPool,
+            Self::Orphan(_) => EntryComponent::OrphanedJob,
         }
     }
 
@@ -105,33 +106,28 @@ pub(in crate::store) async fn settle(
     let (experiment, project) = (account.experiment_id, account.project_id);
     budget::settle(tx, experiment, project, given_back, total).await?;
     if let Some(held) = held {
-        let entry = Entry::worst_case("released", what.component(), held);
+        let entry = Entry::worst_case(EntryKind::Released, what.component(), held);
         ledger::write(tx, account, &entry, now).await?;
     }
     let mut parts = [Component::Training, Component::Storage]
         .map(|component| (component, what.first_part(component)));
     for line in &lines {
-        let is_storage = line.component == Component::Storage;
+        let component = match line.component {
+            Component::Storage => EntryComponent::Storage,
+            Component::Training | Component::Cloudwatch => what.component(),
+        };
         let Some((_, part)) = parts
             .iter_mut()
-            .find(|(component, _)| *component == line.component)
+            .find(|(priced, _)| *priced == line.component)
         else {
             continue;
         };
         let entry = Entry {
-            kind: "settled",
-            component: if is_storage {
-                "storage"
-            } else {
-                what.component()
-            },
+            kind: EntryKind::Settled,
+            component,
             usd: line.usd,
             quantity: i64::try_from(line.quantity).unwrap_or(i64::MAX),
-            unit: if is_storage {
-                "gb_seconds"
-            } else {
-                "instance_seconds"
-            },
+            unit: component.unit(),
             estimated: estimated || line.estimated,
             used: Some((line.from, line.until)),
         };

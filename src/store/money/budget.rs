@@ -1,14 +1,14 @@
 //! The hard budget cap: reservations and settlements change the running totals of experiment and
 //! project inside the caller's transaction. Lock order everywhere: experiment, then project.
 
+use bakeoff_domain::event::{Event, OverReservation};
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
-use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::StoreError;
 use crate::store::error::found_one;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{EventSubject, NewEvent};
 use crate::store::money::ledger::Account;
 
 /// Reserves `amount` in both budgets. False when either has too little left, or when the experiment
@@ -43,31 +43,22 @@ pub(crate) async fn reserve(
     Ok(within.rows_affected() == 1)
 }
 
-/// Handles a cost above its reservation: raises an alarm and pauses the experiment until a person
-/// has checked.
+/// Handles a cost above its reservation: pauses the experiment until a person has checked. Returns
+/// the alarm.
 pub(crate) async fn over_reservation(
     tx: &mut PgConnection,
     account: &Account,
-    what: &str,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+    over: OverReservation,
+) -> Result<NewEvent, StoreError> {
     let paused = sqlx::query!(
         "UPDATE experiments SET paused_reason = $2 WHERE id = $1",
         account.experiment_id.0,
-        what
+        over.to_string()
     )
     .execute(&mut *tx)
     .await?;
     found_one(&paused, "experiments", account.experiment_id)?;
-    let event = NewEvent {
-        project_id: account.project_id,
-        experiment_id: account.experiment_id,
-        trial_id: Some(account.trial_id),
-        kind: "trial.over_reservation".to_owned(),
-        severity: "alarm",
-        message: what.to_owned(),
-    };
-    events::insert(tx, &event, now).await
+    Ok(EventSubject::from(account).told(Event::TrialOverReservation(over)))
 }
 
 /// Pauses the experiment if spending without a reservation has exceeded the budget.

@@ -1,11 +1,12 @@
 //! Manual corrections: a person supplies an attempt's actual bill where SageMaker reported nothing
 //! and an estimate was booked.
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
 
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::money::ledger::Account;
 use crate::store::money::repricing::{Correction, adjust};
 use crate::store::money::settled::{Part, settled_rows};
@@ -60,8 +61,7 @@ impl Store {
                FROM trials t
                WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
                  AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.attempt_id = a.id)
-               RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.candidate,
-                         t.region"#,
+               RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.region"#,
             said.attempt.0,
             said.project.0,
             seconds,
@@ -97,19 +97,13 @@ impl Store {
         for correction in &corrections {
             adjust(&mut tx, correction, now).await?;
         }
-        let event = NewEvent {
-            project_id: said.project,
-            experiment_id: experiment,
-            trial_id: Some(account.trial_id),
-            kind: "trial.billing_corrected".to_owned(),
-            severity: "warning",
-            message: format!(
-                "{}: {} was billed {seconds} s, a correction of {total}: {}",
-                row.candidate, row.job_name, said.reason
-            ),
+        let corrected = Event::TrialBillingCorrected {
+            job_name: row.job_name,
+            billed_seconds: said.billable_seconds,
+            usd: total,
+            reason: said.reason.to_owned(),
         };
-        events::insert(&mut tx, &event, now).await?;
-        tx.commit().await?;
+        events::commit(tx, &[EventSubject::from(&account).told(corrected)], now).await?;
         Ok(Corrected::By(total))
     }
 
@@ -149,7 +143,7 @@ pub(in crate::store) fn correction(
             price_id: lines.first().map_or(account.price_id, |line| line.price_id),
             ..account
         },
-        component,
+        component: *component,
         usd,
         quantity: lines
             .iter()

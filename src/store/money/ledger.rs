@@ -2,6 +2,7 @@
 
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
@@ -22,26 +23,24 @@ pub struct Account {
 /// A new ledger row.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// `reserved`, `released`, `settled` or `adjusted`.
-    pub(crate) kind: &'static str,
-    /// `training`, `cloudwatch`, `warm_pool`, `orphaned_job` or `storage`.
-    pub(crate) component: &'static str,
+    pub(crate) kind: EntryKind,
+    pub(crate) component: EntryComponent,
     pub(crate) usd: Usd,
     pub(crate) quantity: i64,
-    pub(crate) unit: &'static str,
+    pub(crate) unit: EntryUnit,
     pub(crate) estimated: bool,
     /// Start and end of use, for settled usage.
     pub(crate) used: Option<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
 impl Entry {
-    pub(crate) fn worst_case(kind: &'static str, component: &'static str, usd: Usd) -> Self {
+    pub(crate) fn worst_case(kind: EntryKind, component: EntryComponent, usd: Usd) -> Self {
         Self {
             kind,
             component,
             usd,
             quantity: 0,
-            unit: "worst_case",
+            unit: EntryUnit::WorstCase,
             estimated: true,
             used: None,
         }
@@ -75,11 +74,11 @@ pub(crate) async fn write_part(
         account.experiment_id.0,
         account.trial_id.0,
         account.attempt_id.0,
-        entry.kind,
-        entry.component,
+        entry.kind.as_str(),
+        entry.component.as_str(),
         entry.usd.rounded().0,
         entry.quantity,
-        entry.unit,
+        entry.unit.as_str(),
         account.price_id.0,
         entry.estimated,
         now,
@@ -121,11 +120,11 @@ pub struct Written {
     pub id: i64,
     pub trial_id: TrialId,
     pub attempt_id: AttemptId,
-    pub kind: String,
-    pub component: String,
+    pub kind: EntryKind,
+    pub component: EntryComponent,
     pub usd: Usd,
     pub quantity: i64,
-    pub unit: String,
+    pub unit: EntryUnit,
     pub price_id: Option<PriceId>,
     pub estimated: bool,
     pub used_from: Option<DateTime<Utc>>,
@@ -152,24 +151,28 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Written {
-                id: row.id,
-                trial_id: TrialId(row.trial_id),
-                attempt_id: AttemptId(row.attempt_id),
-                kind: row.kind,
-                component: row.component,
-                usd: Usd(row.usd),
-                quantity: row.quantity,
-                unit: row.unit,
-                price_id: row.price_id.map(PriceId),
-                estimated: row.estimated,
-                used_from: row.used_from,
-                used_until: row.used_until,
-                recorded_at: row.recorded_at,
+        rows.into_iter()
+            .map(|row| {
+                let corrupt =
+                    |column| move || StoreError::corrupt("ledger", row.id.to_string(), column);
+                Ok(Written {
+                    id: row.id,
+                    trial_id: TrialId(row.trial_id),
+                    attempt_id: AttemptId(row.attempt_id),
+                    kind: EntryKind::parse(&row.kind).ok_or_else(corrupt("kind"))?,
+                    component: EntryComponent::parse(&row.component)
+                        .ok_or_else(corrupt("component"))?,
+                    usd: Usd(row.usd),
+                    quantity: row.quantity,
+                    unit: EntryUnit::parse(&row.unit).ok_or_else(corrupt("unit"))?,
+                    price_id: row.price_id.map(PriceId),
+                    estimated: row.estimated,
+                    used_from: row.used_from,
+                    used_until: row.used_until,
+                    recorded_at: row.recorded_at,
+                })
             })
-            .collect())
+            .collect()
     }
 
     /// Settled costs of all trials of the given experiments, in one query.

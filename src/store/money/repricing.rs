@@ -3,15 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use bakeoff_domain::ranking::recommend::Recommendation;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::error::found_one;
-use crate::store::events::{self, NewEvent};
+use crate::store::events::{self, EventSubject};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::prices;
 use crate::store::money::settled::settled_rows;
@@ -69,7 +71,7 @@ impl Dependent {
 #[derive(Debug, Clone)]
 pub struct Correction {
     pub(in crate::store) account: Account,
-    pub(in crate::store) component: &'static str,
+    pub(in crate::store) component: EntryComponent,
     pub usd: Usd,
     pub(in crate::store) quantity: i64,
     pub(in crate::store) estimated: bool,
@@ -322,16 +324,19 @@ impl Store {
         for correction in &corrections {
             adjust(&mut tx, correction, now).await?;
         }
-        let event = NewEvent {
-            project_id: project,
-            experiment_id: experiment,
-            trial_id: None,
-            kind: "experiment.repriced".to_owned(),
-            severity: if total > Usd::ZERO { "warning" } else { "info" },
-            message: reason,
+        let subject = EventSubject {
+            project,
+            experiment,
+            trial: None,
         };
-        events::insert(&mut tx, &event, now).await?;
-        tx.commit().await?;
+        let repriced = subject.told(Event::ExperimentRepriced {
+            usd: total,
+            attempts: u32::try_from(effect.attempts.len()).unwrap_or(u32::MAX),
+            price_ids: due_to,
+            is_decided_anew,
+            reason,
+        });
+        events::commit(tx, &[repriced], now).await?;
         Ok(true)
     }
 
@@ -450,20 +455,16 @@ pub(in crate::store) async fn adjust(
         r#"SELECT coalesce(max(part) + 1, 0) AS "part!" FROM ledger
            WHERE attempt_id = $1 AND kind = 'adjusted' AND component = $2"#,
         correction.account.attempt_id.0,
-        correction.component,
+        correction.component.as_str(),
     )
     .fetch_one(&mut *tx)
     .await?;
     let entry = Entry {
-        kind: "adjusted",
+        kind: EntryKind::Adjusted,
         component: correction.component,
         usd: correction.usd,
         quantity: correction.quantity,
-        unit: if correction.component == "storage" {
-            "gb_seconds"
-        } else {
-            "instance_seconds"
-        },
+        unit: correction.component.unit(),
         estimated: correction.estimated,
         used: Some(correction.used),
     };

@@ -3,6 +3,7 @@
 use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
+use bakeoff_domain::money::ledger::EntryComponent;
 use bakeoff_domain::money::price::Component;
 use bakeoff_domain::sagemaker::observed::Transition;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -114,9 +115,9 @@ impl SettledRow {
             booked: Usd(booked),
         };
         Ok([
-            part("training", training, self.training),
-            part("warm_pool", pool, self.pool),
-            part("storage", storage, self.storage),
+            part(EntryComponent::Training, training, self.training),
+            part(EntryComponent::WarmPool, pool, self.pool),
+            part(EntryComponent::Storage, storage, self.storage),
         ])
     }
 }
@@ -124,7 +125,7 @@ impl SettledRow {
 /// One component of an attempt's cost.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Part {
-    pub(in crate::store) component: &'static str,
+    pub(in crate::store) component: EntryComponent,
     /// The lines at current prices.
     pub(in crate::store) lines: Vec<Line>,
     pub(in crate::store) booked: Usd,

@@ -2,21 +2,24 @@
 //! again, in one transaction fenced by the lease token. No metrics are written here, because
 //! settling must not wait for them.
 
+use bakeoff_domain::event::{AttemptBill, Charge, Ended, Event, OverReservation};
 use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
 use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::attempts::{Applied, Due, Lease, account, event, fenced, record_job};
+use crate::store::attempts::{Applied, Due, Lease, account, fenced, record_job};
 use crate::store::error::found_one;
+use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::money::bill::{self, Billed, Waits, What, waits};
 use crate::store::money::budget;
 use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
-use crate::store::{Store, StoreError, events, retried, warm_pools};
+use crate::store::{Store, StoreError, metrics, retried, warm_pools};
 
 /// How an attempt ends, and what follows.
 #[derive(Debug, Clone, Copy)]
@@ -63,9 +66,15 @@ impl Store {
             None => Vec::new(),
         };
         let ran = end(&mut tx, attempt, settlement, now).await?;
-        let mut alarm = None;
+        let mut cost = Usd::ZERO;
+        let mut alarms = Vec::new();
         if let Some(ran) = &ran {
-            alarm = book(&mut tx, trial, attempt, ending, ran, now).await?;
+            cost = book(&mut tx, trial, attempt, ending, ran, now).await?;
+            if ran.started_at.is_none() {
+                // Nothing to read: the metrics' part is settled with the job's.
+                let (account, held) = (account(trial, attempt), attempt.reserved_metrics_usd);
+                alarms.extend(metrics::settle(&mut tx, &account, held, 0, None, now).await?);
+            }
             let job_ended_at = ran
                 .started_at
                 .and(ending.billable_seconds)
@@ -85,20 +94,44 @@ impl Store {
                 id: attempt.id.to_string(),
             });
         }
-        events::insert_all(&mut tx, &differences, now).await?;
-        if let Some(alarm) = alarm {
-            budget::over_reservation(&mut tx, &account(trial, attempt), &alarm, now).await?;
+        let held = attempt.reserved_training_usd;
+        if cost > held {
+            let over = OverReservation {
+                charge: Charge::Job,
+                job_name: attempt.job_name.clone(),
+                usd: cost,
+                reserved_usd: held,
+            };
+            let account = account(trial, attempt);
+            alarms.push(budget::over_reservation(&mut tx, &account, over).await?);
         }
-        let (kind, severity) = match ending.trial {
-            TrialState::Parked => ("parked", "alarm"),
-            TrialState::Failed => ("failed", "warning"),
-            _ if again_at.is_some() => ("retrying", "warning"),
-            other => (other.as_str(), "info"),
-        };
-        events::insert(&mut tx, &event(trial, kind, severity, &ending.reason), now).await?;
+        let over = ended(attempt, settlement, cost);
+        let over = over.map(|event| EventSubject::from(trial).told(event));
+        let events: Vec<NewEvent> = differences.into_iter().chain(alarms).chain(over).collect();
         crash::point("in_settlement");
-        tx.commit().await?;
+        events::commit(tx, &events, now).await?;
         Ok(Applied::Done)
+    }
+}
+
+/// What is told of the end: the trial's, or only the attempt's.
+fn ended(attempt: &Attempt, settlement: Settlement<'_>, cost: Usd) -> Option<Event> {
+    let ending = settlement.ending;
+    let ended = Ended {
+        reason: ending.reason.clone(),
+        attempt: Some(AttemptBill {
+            number: attempt.number,
+            job_name: attempt.job_name.clone(),
+            billed_seconds: ending.billable_seconds.unwrap_or_default(),
+            is_estimated: ending.estimated,
+            usd: cost,
+        }),
+    };
+    match settlement.again_at {
+        Some(again_at) if ending.trial == TrialState::Queued => {
+            Some(Event::TrialRetrying { again_at, ended })
+        }
+        _ => Event::trial_ended(ending.trial, ended),
     }
 }
 
@@ -177,9 +210,8 @@ async fn count_failure(
     Ok(())
 }
 
-/// Books the money of an ended attempt: the job's part is settled and released now, the metrics'
-/// part with the last read, or now when there is nothing to read. Returns an alarm message if the
-/// cost exceeded the reservation.
+/// Books an ended attempt's job: its part is settled and released now, the metrics' part with the
+/// last read. Returns the cost.
 async fn book(
     tx: &mut PgConnection,
     trial: &Claimed,
@@ -187,7 +219,7 @@ async fn book(
     ending: &Ending,
     ran: &Ran,
     now: DateTime<Utc>,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Usd, StoreError> {
     let account = account(trial, attempt);
     let billed = ending.billable_seconds.unwrap_or_default();
     let &Ran {
@@ -217,24 +249,12 @@ async fn book(
         usd_per_hour: attempt.usd_per_hour,
         estimated: trial.is_price_estimated,
     };
-    let held = attempt.reserved_training_usd;
     let billed = Billed {
         what: What::Job,
         usage: &usage,
         agreed,
-        held: Some(held),
+        held: Some(attempt.reserved_training_usd),
         estimated: ending.estimated,
     };
-    let cost = bill::settle(tx, &account, billed, now).await?;
-    if started_at.is_none() {
-        crate::store::metrics::settle(tx, &account, attempt.reserved_metrics_usd, 0, None, now)
-            .await?;
-    }
-    let what = || {
-        format!(
-            "{} cost {cost}, more than the {held} reserved for it",
-            attempt.job_name
-        )
-    };
-    Ok((cost > held).then(what))
+    bill::settle(tx, &account, billed, now).await
 }

@@ -3,6 +3,7 @@
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::EntryComponent;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
@@ -35,7 +36,7 @@ pub struct Spent {
     pub day: Option<DateTime<Utc>>,
     pub experiment: Option<Uuid>,
     pub trial: Option<Uuid>,
-    pub component: String,
+    pub component: EntryComponent,
     pub usd: Usd,
     pub estimated: bool,
 }
@@ -82,15 +83,19 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let spent = rows.into_iter().map(|row| Spent {
-            day: row.day,
-            experiment: row.experiment,
-            trial: row.trial,
-            component: row.component,
-            usd: Usd(row.usd).rounded(),
-            estimated: row.estimated,
+        let spent = rows.into_iter().map(|row| {
+            let component = EntryComponent::parse(&row.component);
+            Ok(Spent {
+                day: row.day,
+                experiment: row.experiment,
+                trial: row.trial,
+                component: component
+                    .ok_or_else(|| StoreError::corrupt("ledger", &row.component, "component"))?,
+                usd: Usd(row.usd).rounded(),
+                estimated: row.estimated,
+            })
         });
-        Ok(spent.collect())
+        spent.collect()
     }
 
     /// Savings of ended attempts through managed spot: the training time that was not billed, at the

@@ -23,19 +23,19 @@ fn stage_of(status: &str) -> Option<u8> {
 }
 
 impl Told {
-    /// Records a trial's event `<candidate> on_demand: <status>`.
+    /// Records an event, if it is a status of an on-demand trial.
     pub(super) fn hear(&mut self, event: &Value) {
-        let (trial, message) = (
-            event["trial_id"].as_str(),
-            event["message"].as_str().unwrap_or_default(),
-        );
-        let status = message
-            .split_once(" on_demand: ")
-            .and_then(|(_, status)| stage_of(status));
-        if let (Some(trial), Some(status)) = (trial, status)
-            && event["kind"] == "trial.status"
-        {
-            self.0.entry(trial.to_owned()).or_default().push(status);
+        if event["kind"] != "trial.status" || event["purchase_option"] != "on_demand" {
+            return;
+        }
+        let data = &event["data"];
+        let stage = [&data["secondary_status"], &data["status"]]
+            .into_iter()
+            .filter_map(Value::as_str)
+            .find(|status| !status.is_empty())
+            .and_then(stage_of);
+        if let (Some(trial), Some(stage)) = (event["trial_id"].as_str(), stage) {
+            self.0.entry(trial.to_owned()).or_default().push(stage);
         }
     }
 

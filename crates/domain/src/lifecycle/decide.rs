@@ -11,6 +11,7 @@ use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use crate::money::bill;
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::observed::{JobStatus, ObservedJob};
+use crate::sagemaker::phase::JobPhase;
 
 /// Time from StopTrainingJob to the end of the job: 120 s of grace, and the upload of any
 /// artefacts.
@@ -302,9 +303,9 @@ fn with_job(
             situation.now,
         )),
         JobStatus::Stopped => {
-            let reason = match job.secondary_status.as_str() {
-                "MaxRuntimeExceeded" => "stopped at its maximum runtime",
-                "MaxWaitTimeExceeded" => "stopped at its maximum wait for spot capacity",
+            let reason = match job.phase() {
+                JobPhase::RuntimeLimit => "stopped at its maximum runtime",
+                JobPhase::WaitLimit => "stopped at its maximum wait for spot capacity",
                 _ if situation.stop_requested => "cancelled",
                 _ => "stopped in SageMaker by someone else",
             };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::money::{Usd, cost};
 use crate::sagemaker::observed::{Transition, seconds_between};
+use crate::sagemaker::phase::JobPhase;
 
 /// How long an upload may take before a checkpoint counts as missing.
 const SYNC_ALLOWANCE: TimeDelta = TimeDelta::minutes(10);
@@ -26,12 +27,12 @@ pub struct Interruption {
 pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
     let mut found: Vec<Interruption> = Vec::new();
     for transition in transitions {
-        if transition.status == "Interrupted" {
+        if transition.phase() == JobPhase::Interrupted {
             found.push(Interruption {
                 at: transition.started_at,
                 resumed_at: None,
             });
-        } else if transition.status == "Training"
+        } else if transition.phase() == JobPhase::Training
             && let Some(last) = found.last_mut()
         {
             last.resumed_at.get_or_insert(transition.started_at);

@@ -2,32 +2,8 @@
 //! the API. [`crate::lifecycle::decide`] decides the transitions.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-macro_rules! named_states {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-
-            /// `None` when the text names no state.
-            pub fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|state| state.as_str() == text)
-            }
-        }
-    };
-}
-
-named_states! {
+named! {
     /// A trial: one candidate under one purchase option, one repeat.
     TrialState {
         /// Cannot run as configured; nothing was or will be started.
@@ -58,7 +34,7 @@ impl Default for TrialState {
     }
 }
 
-named_states! {
+named! {
     /// An attempt: one SageMaker job of a trial.
     AttemptState {
         /// Committed with its name and reservation; CreateTrainingJob may have been sent.
@@ -75,7 +51,7 @@ named_states! {
     }
 }
 
-named_states! {
+named! {
     /// State of an experiment.
     ExperimentState {
         Running = "running",
@@ -88,7 +64,7 @@ named_states! {
     }
 }
 
-named_states! {
+named! {
     /// State of an external run.
     RunState {
         Running = "running",

@@ -8,6 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::ids::{AttemptId, TrialId};
 use crate::sagemaker::observed::{JobStatus, JobSummary};
+use crate::sagemaker::phase::JobPhase;
 
 /// A job recorded this shortly before a listing began may be missing from it.
 const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
@@ -85,17 +86,13 @@ pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str
     match status {
         JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
         JobStatus::InProgress | JobStatus::Stopping => {
+            let phase = JobPhase::of(secondary_status);
             let is_waiting = matches!(
-                secondary_status,
-                "Starting"
-                    | "Pending"
-                    | "LaunchingMLInstances"
-                    | "PreparingTrainingStack"
-                    | "Stopping"
-                    | ""
+                phase,
+                JobPhase::Starting | JobPhase::Stopping | JobPhase::Unreported
             );
-            let is_of_spot = secondary_status == "Interrupted"
-                || (known.is_spot && secondary_status == "Training");
+            let is_of_spot =
+                phase == JobPhase::Interrupted || (known.is_spot && phase == JobPhase::Training);
             is_of_spot || (!known.has_started && !is_waiting)
         }
         JobStatus::Unknown(_) => false,
@@ -146,7 +143,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
         }
         // It may have been interrupted and resumed between two listings.
         let may_be_back = stored.is_spot
-            && job.secondary_status == "Training"
+            && JobPhase::of(&job.secondary_status) == JobPhase::Training
             && stored
                 .modified_at
                 .zip(job.modified_at)

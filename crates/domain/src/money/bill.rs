@@ -160,20 +160,10 @@ struct Piece {
 /// When a job waited for instances, according to SageMaker's transitions. Time outside such phases
 /// counts as running.
 pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
-    let is_wait = |transition: &&Transition| {
-        matches!(
-            transition.status.as_str(),
-            "Interrupted"
-                | "Starting"
-                | "Pending"
-                | "LaunchingMLInstances"
-                | "PreparingTrainingStack"
-        )
-    };
     let open = DateTime::<Utc>::MAX_UTC;
     transitions
         .iter()
-        .filter(is_wait)
+        .filter(|transition| transition.phase().is_wait())
         .map(|wait| (wait.started_at, wait.ended_at.unwrap_or(open)))
         .collect()
 }

@@ -4,6 +4,7 @@
 pub mod bill;
 pub mod budget;
 pub mod cost;
+pub mod ledger;
 pub mod price;
 pub mod price_list;
 pub mod worst_case;

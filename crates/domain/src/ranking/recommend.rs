@@ -116,6 +116,12 @@ pub struct Recommendation {
 }
 
 impl Recommendation {
+    /// The recommended candidate: only of a clear conclusion.
+    pub fn winner(&self) -> Option<&str> {
+        let first = self.ranked.first()?;
+        (self.conclusion == Conclusion::Clear).then_some(first.candidate.as_str())
+    }
+
     /// Whether another recommendation from the same evidence differs: in its conclusion, its order,
     /// a cost, or the number of trials not ranked.
     pub fn differs(&self, other: &Self) -> bool {

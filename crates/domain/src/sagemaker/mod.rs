@@ -3,6 +3,7 @@
 pub mod error;
 pub mod limiter;
 pub mod observed;
+pub mod phase;
 pub mod ports;
 pub mod quota;
 pub mod request;

@@ -4,6 +4,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::phase::JobPhase;
 use crate::money::bill;
 
 /// TrainingJobStatus. A value AWS adds later is kept as text and counts as not finished.
@@ -83,8 +84,7 @@ pub struct ObservedJob {
     /// The value of our [`MARKER`], when the job carries one.
     pub marker: Option<String>,
     pub status: JobStatus,
-    /// SecondaryStatus as text: displayed, and branched on only where the documentation guarantees
-    /// the value.
+    /// SecondaryStatus as text, for display; [`JobPhase`] is what it means.
     pub secondary_status: String,
     pub failure_reason: Option<String>,
     pub created_at: Option<DateTime<Utc>>,
@@ -105,7 +105,17 @@ pub struct ObservedJob {
     pub actual: Actual,
 }
 
+impl Transition {
+    pub fn phase(&self) -> JobPhase {
+        JobPhase::of(&self.status)
+    }
+}
+
 impl ObservedJob {
+    pub fn phase(&self) -> JobPhase {
+        JobPhase::of(&self.secondary_status)
+    }
+
     /// A job whose billing began at `start`, for tests.
     #[cfg(test)]
     pub(crate) fn sample(

@@ -2,12 +2,10 @@
 //! silently drops some settings (for example, a keep-alive without a pool quota); each difference
 //! is reported once.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
 use super::observed::Actual;
 use crate::ids::AttemptId;
 use crate::sagemaker::request::TrainingJobRequest;
+use std::collections::BTreeMap;
 
 /// A setting that differs from the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,16 +14,6 @@ pub struct Difference {
     pub field: &'static str,
     pub requested: String,
     pub actual: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SageMaker uses {} {}, but {} was requested",
-            self.field, self.actual, self.requested
-        )
-    }
 }
 
 /// Lists the differences, in the order of the request.

@@ -27,8 +27,7 @@ pub(super) struct Takeover {
 
 pub(super) fn takeover(event: &Value) -> Option<Takeover> {
     // host/pid/unique
-    let message = text(&event["message"]);
-    let (owner, _) = message.rsplit_once(" did not")?;
+    let owner = event["data"]["owner"].as_str()?;
     Some(Takeover {
         at: text(&event["recorded_at"]).parse().ok()?,
         pid: owner.rsplit('/').nth(1)?.parse().ok()?,

@@ -1,0 +1,489 @@
+//! An event: what happened to an experiment or a trial, with its data. Sentences are rendered here
+//! and nowhere else; who writes events, and in which order they are read, is the store's matter.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::PriceId;
+use crate::lifecycle::state::{ExperimentState, TrialState};
+use crate::money::Usd;
+use crate::sagemaker::phase::JobPhase;
+use crate::sagemaker::requested::Difference;
+
+named! {
+    /// How much attention an event needs
+    EventSeverity {
+        /// The ordinary course of things.
+        Info = "info",
+        /// Something was lost or changed; nobody has to act.
+        Warning = "warning",
+        /// A person should look.
+        Alarm = "alarm",
+    }
+}
+
+/// The bill of an attempt's job, as far as it is known when the attempt ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptBill {
+    /// Of the attempt, from 1.
+    pub number: u32,
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// True when SageMaker did not report the seconds.
+    pub is_estimated: bool,
+    /// Training and storage; metrics are settled later.
+    pub usd: Usd,
+}
+
+/// How a trial, or one of its attempts, came to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub reason: String,
+    /// None when no attempt had been made.
+    pub attempt: Option<AttemptBill>,
+}
+
+named! {
+    /// What a charge was for
+    Charge {
+        Job = "job",
+        WarmPool = "warm_pool",
+        Metrics = "metrics",
+    }
+}
+
+impl fmt::Display for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Job => "the job",
+            Self::WarmPool => "the warm pool",
+            Self::Metrics => "reading the metrics",
+        })
+    }
+}
+
+/// A charge above its reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverReservation {
+    pub charge: Charge,
+    pub job_name: String,
+    pub usd: Usd,
+    pub reserved_usd: Usd,
+}
+
+impl fmt::Display for OverReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            charge,
+            job_name,
+            usd,
+            reserved_usd,
+        } = self;
+        match charge {
+            Charge::Job => f.write_str(job_name)?,
+            Charge::WarmPool | Charge::Metrics => write!(f, "{charge} of {job_name}")?,
+        }
+        write!(
+            f,
+            " cost {usd}, more than the {reserved_usd} reserved for it"
+        )
+    }
+}
+
+/// What happened, with its data. The name of a variant's kind is part of the API and of stored
+/// rows: rename neither.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Event {
+    #[serde(rename = "experiment.created")]
+    ExperimentCreated {
+        name: String,
+        trials: u32,
+        refused: u32,
+    },
+    #[serde(rename = "experiment.cancelling")]
+    ExperimentCancelling,
+    #[serde(rename = "experiment.paused")]
+    ExperimentPaused,
+    #[serde(rename = "experiment.resumed")]
+    ExperimentResumed {
+        /// Parked trials that were queued again.
+        requeued: u64,
+    },
+    #[serde(rename = "experiment.repriced")]
+    ExperimentRepriced {
+        /// What is billed more (or less, if negative) since the new prices apply.
+        usd: Usd,
+        attempts: u32,
+        price_ids: Vec<PriceId>,
+        /// Whether the recommendation has changed.
+        is_decided_anew: bool,
+        reason: String,
+    },
+    #[serde(rename = "experiment.concluded")]
+    ExperimentConcluded {
+        state: ExperimentState,
+        /// The recommendation in one sentence.
+        headline: String,
+        /// The recommended candidate; none without enough evidence.
+        winner: Option<String>,
+    },
+    /// An attempt is committed, with its reservation; its job is created next.
+    #[serde(rename = "trial.planned")]
+    TrialPlanned {
+        attempt: u32,
+        job_name: String,
+        reserved_usd: Usd,
+    },
+    /// The job exists.
+    #[serde(rename = "trial.submitted")]
+    TrialSubmitted { attempt: u32, job_name: String },
+    #[serde(rename = "trial.status")]
+    TrialStatus {
+        attempt: u32,
+        /// TrainingJobStatus.
+        status: String,
+        /// SecondaryStatus; empty when SageMaker reported none.
+        secondary_status: String,
+    },
+    /// Nothing came of an attempt yet; it is tried again.
+    #[serde(rename = "trial.waiting")]
+    TrialWaiting {
+        reason: String,
+        /// It has been waiting for so long that somebody should look.
+        is_long: bool,
+    },
+    #[serde(rename = "trial.taken_over")]
+    TrialTakenOver {
+        /// The scheduler that held the trial: host, process id and a unique part.
+        owner: String,
+        /// Real time since its last renewal.
+        seconds: f64,
+    },
+    #[serde(rename = "trial.setting_ignored")]
+    TrialSettingIgnored {
+        /// SageMaker's name for the setting.
+        field: String,
+        requested: String,
+        actual: String,
+    },
+    #[serde(rename = "trial.completed")]
+    TrialCompleted(Ended),
+    #[serde(rename = "trial.failed")]
+    TrialFailed(Ended),
+    #[serde(rename = "trial.stopped")]
+    TrialStopped(Ended),
+    #[serde(rename = "trial.refused")]
+    TrialRefused(Ended),
+    /// An attempt has failed, and the trial waits for the next one.
+    #[serde(rename = "trial.retrying")]
+    TrialRetrying {
+        again_at: DateTime<Utc>,
+        #[serde(flatten)]
+        ended: Ended,
+    },
+    /// The trial waits for a person.
+    #[serde(rename = "trial.parked")]
+    TrialParked(Ended),
+    #[serde(rename = "trial.over_reservation")]
+    TrialOverReservation(OverReservation),
+    #[serde(rename = "trial.billing_corrected")]
+    TrialBillingCorrected {
+        job_name: String,
+        billed_seconds: u64,
+        /// The correction.
+        usd: Usd,
+        reason: String,
+    },
+    /// A job ran after its attempt had ended.
+    #[serde(rename = "trial.orphaned_job")]
+    TrialOrphanedJob { job_name: String },
+    /// A job that names the trial is not in this database.
+    #[serde(rename = "trial.unknown_job")]
+    TrialUnknownJob { job_name: String },
+    #[serde(rename = "trial.orphaned_pool")]
+    TrialOrphanedPool { job_name: String },
+    #[serde(rename = "trial.pool_settled")]
+    TrialPoolSettled {
+        job_name: String,
+        instance_type: String,
+        retained_seconds: u64,
+        usd: Usd,
+    },
+    #[serde(rename = "trial.checkpoint_stalled")]
+    TrialCheckpointStalled {
+        /// Since the newest checkpoint, or the start of training.
+        since_seconds: u64,
+        interval_seconds: u64,
+        /// What an interruption now would lose.
+        at_risk_usd: Usd,
+        local_path: String,
+    },
+    /// What is stored of the trial cannot be read in full.
+    #[serde(rename = "trial.unreadable")]
+    TrialUnreadable,
+}
+
+impl From<&Difference> for Event {
+    fn from(difference: &Difference) -> Self {
+        Self::TrialSettingIgnored {
+            field: difference.field.to_owned(),
+            requested: difference.requested.clone(),
+            actual: difference.actual.clone(),
+        }
+    }
+}
+
+/// How a sentence names a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialName<'a> {
+    pub candidate: &'a str,
+    pub purchase_option: &'a str,
+}
+
+impl Event {
+    /// The end of a trial, or its wait for a person. `None` for a state in which it goes on.
+    pub fn trial_ended(state: TrialState, ended: Ended) -> Option<Self> {
+        Some(match state {
+            TrialState::Completed => Self::TrialCompleted(ended),
+            TrialState::Failed => Self::TrialFailed(ended),
+            TrialState::Stopped => Self::TrialStopped(ended),
+            TrialState::Refused => Self::TrialRefused(ended),
+            TrialState::Parked => Self::TrialParked(ended),
+            TrialState::Queued
+            | TrialState::Submitting
+            | TrialState::Running
+            | TrialState::Stopping => return None,
+        })
+    }
+
+    /// Dotted name, such as `trial.completed`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::ExperimentCreated { .. } => "experiment.created",
+            Self::ExperimentCancelling => "experiment.cancelling",
+            Self::ExperimentPaused => "experiment.paused",
+            Self::ExperimentResumed { .. } => "experiment.resumed",
+            Self::ExperimentRepriced { .. } => "experiment.repriced",
+            Self::ExperimentConcluded { .. } => "experiment.concluded",
+            Self::TrialPlanned { .. } => "trial.planned",
+            Self::TrialSubmitted { .. } => "trial.submitted",
+            Self::TrialStatus { .. } => "trial.status",
+            Self::TrialWaiting { .. } => "trial.waiting",
+            Self::TrialTakenOver { .. } => "trial.taken_over",
+            Self::TrialSettingIgnored { .. } => "trial.setting_ignored",
+            Self::TrialCompleted(_) => "trial.completed",
+            Self::TrialFailed(_) => "trial.failed",
+            Self::TrialStopped(_) => "trial.stopped",
+            Self::TrialRefused(_) => "trial.refused",
+            Self::TrialRetrying { .. } => "trial.retrying",
+            Self::TrialParked(_) => "trial.parked",
+            Self::TrialOverReservation(_) => "trial.over_reservation",
+            Self::TrialBillingCorrected { .. } => "trial.billing_corrected",
+            Self::TrialOrphanedJob { .. } => "trial.orphaned_job",
+            Self::TrialUnknownJob { .. } => "trial.unknown_job",
+            Self::TrialOrphanedPool { .. } => "trial.orphaned_pool",
+            Self::TrialPoolSettled { .. } => "trial.pool_settled",
+            Self::TrialCheckpointStalled { .. } => "trial.checkpoint_stalled",
+            Self::TrialUnreadable => "trial.unreadable",
+        }
+    }
+
+    pub fn severity(&self) -> EventSeverity {
+        match self {
+            Self::TrialParked(_)
+            | Self::TrialOverReservation(_)
+            | Self::TrialOrphanedJob { .. }
+            | Self::TrialUnknownJob { .. }
+            | Self::TrialOrphanedPool { .. }
+            | Self::TrialCheckpointStalled { .. }
+            | Self::TrialUnreadable
+            | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
+            Self::TrialFailed(_)
+            | Self::TrialRetrying { .. }
+            | Self::TrialSettingIgnored { .. }
+            | Self::TrialBillingCorrected { .. } => EventSeverity::Warning,
+            Self::TrialStatus {
+                secondary_status, ..
+            } if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
+            Self::ExperimentRepriced { usd, .. } if *usd > Usd::ZERO => EventSeverity::Warning,
+            Self::ExperimentRepriced { .. }
+            | Self::ExperimentCreated { .. }
+            | Self::ExperimentCancelling
+            | Self::ExperimentPaused
+            | Self::ExperimentResumed { .. }
+            | Self::ExperimentConcluded { .. }
+            | Self::TrialPlanned { .. }
+            | Self::TrialSubmitted { .. }
+            | Self::TrialStatus { .. }
+            | Self::TrialWaiting { .. }
+            | Self::TrialTakenOver { .. }
+            | Self::TrialCompleted(_)
+            | Self::TrialStopped(_)
+            | Self::TrialRefused(_)
+            | Self::TrialPoolSettled { .. } => EventSeverity::Info,
+        }
+    }
+
+    /// What a person can do about an alarm; `None` for everything else.
+    pub fn way_out(&self) -> Option<String> {
+        Some(match self {
+            Self::TrialParked(_) => {
+                "Remove the cause, then resume the experiment: its parked trials are queued again."
+                    .to_owned()
+            }
+            Self::TrialWaiting { is_long: true, .. } => {
+                "It is still being tried. Remove the cause that the message names, or cancel the \
+                 experiment."
+                    .to_owned()
+            }
+            Self::TrialOverReservation(_) => {
+                "The experiment is paused. Compare its ledger with the bill of AWS, then resume \
+                 or cancel it."
+                    .to_owned()
+            }
+            Self::TrialOrphanedJob { .. } => {
+                "Nothing to do, unless it recurs: then see whether jobs are started by hand under \
+                 our names."
+                    .to_owned()
+            }
+            Self::TrialUnknownJob { .. } => {
+                "Start Bakeoff with `--fence`: it can then tell whether another database of the \
+                 same installation created the job. `--stop-unknown-jobs` stops it in any case."
+                    .to_owned()
+            }
+            Self::TrialOrphanedPool { .. } => "Nothing to do: the pool is being ended.".to_owned(),
+            Self::TrialCheckpointStalled { local_path, .. } => {
+                format!("Check that the script saves to {local_path}.")
+            }
+            Self::TrialUnreadable => {
+                "A newer Bakeoff may have written it: go back to that version.".to_owned()
+            }
+            _ => return None,
+        })
+    }
+
+    /// The event in one sentence; a trial's begins with its name.
+    pub fn message(&self, trial: Option<TrialName<'_>>) -> String {
+        match trial {
+            Some(TrialName {
+                candidate,
+                purchase_option,
+            }) => format!("{candidate} {purchase_option}: {self}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// The first text that is not empty.
+fn first_named(texts: [&str; 2]) -> &str {
+    texts
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .unwrap_or("no status")
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ExperimentCreated {
+                name,
+                trials,
+                refused,
+            } => write!(f, "{name}: {trials} trials, {refused} refused"),
+            Self::ExperimentCancelling => f.write_str("cancel requested"),
+            Self::ExperimentPaused => f.write_str("paused by hand"),
+            Self::ExperimentResumed { requeued } => {
+                write!(f, "resumed; {requeued} parked trials requeued")
+            }
+            Self::ExperimentConcluded { headline, .. } => f.write_str(headline),
+            Self::TrialPlanned {
+                attempt,
+                job_name,
+                reserved_usd,
+            } => write!(
+                f,
+                "attempt {attempt} planned as {job_name}, {reserved_usd} reserved"
+            ),
+            Self::TrialSubmitted { job_name, .. } => write!(f, "{job_name} submitted"),
+            Self::TrialStatus {
+                status,
+                secondary_status,
+                ..
+            } => f.write_str(first_named([secondary_status, status])),
+            Self::ExperimentRepriced { reason, .. } | Self::TrialWaiting { reason, .. } => {
+                f.write_str(reason)
+            }
+            Self::TrialTakenOver { owner, seconds } => write!(
+                f,
+                "its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) \
+                 after its last renewal"
+            ),
+            Self::TrialSettingIgnored {
+                field,
+                requested,
+                actual,
+            } => write!(
+                f,
+                "SageMaker uses {field} {actual}, but {requested} was requested"
+            ),
+            Self::TrialCompleted(ended)
+            | Self::TrialFailed(ended)
+            | Self::TrialStopped(ended)
+            | Self::TrialRefused(ended)
+            | Self::TrialParked(ended)
+            | Self::TrialRetrying { ended, .. } => f.write_str(&ended.reason),
+            Self::TrialOverReservation(over) => over.fmt(f),
+            Self::TrialBillingCorrected {
+                job_name,
+                billed_seconds,
+                usd,
+                reason,
+            } => write!(
+                f,
+                "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
+            ),
+            Self::TrialOrphanedJob { job_name } => write!(
+                f,
+                "{job_name} ran after its attempt had ended; it is stopped, and billed to the \
+                 experiment"
+            ),
+            Self::TrialUnknownJob { job_name } => write!(
+                f,
+                "{job_name} is running for this trial but is not in this database. It is left \
+                 alone: another database of the same installation may have created it"
+            ),
+            Self::TrialOrphanedPool { job_name } => write!(
+                f,
+                "{job_name} left a warm pool untracked; it is ended, and billed to the experiment"
+            ),
+            Self::TrialPoolSettled {
+                instance_type,
+                retained_seconds,
+                usd,
+                ..
+            } => write!(
+                f,
+                "warm pool of {instance_type} kept for {retained_seconds} s: {usd}"
+            ),
+            Self::TrialCheckpointStalled {
+                since_seconds,
+                interval_seconds,
+                at_risk_usd,
+                ..
+            } => write!(
+                f,
+                "no checkpoint for {} minutes, although one every {} was announced: an \
+                 interruption now would lose {at_risk_usd} of work",
+                since_seconds / 60,
+                interval_seconds / 60
+            ),
+            Self::TrialUnreadable => f.write_str(
+                "its stored plan or job data cannot be read. A running job is watched, stopped \
+                 and billed; nothing new is started",
+            ),
+        }
+    }
+}

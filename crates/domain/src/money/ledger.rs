@@ -1,0 +1,60 @@
+//! The words of the ledger: what an entry is, what it pays for, and in which unit it is counted.
+
+named! {
+    /// What an entry does.
+    EntryKind {
+        /// Holds a worst case against the budget.
+        Reserved = "reserved",
+        /// Gives a reservation back.
+        Released = "released",
+        /// A cost.
+        Settled = "settled",
+        /// A later correction of a cost; negative if it fell.
+        Adjusted = "adjusted",
+    }
+}
+
+named! {
+    /// What an entry pays for.
+    EntryComponent {
+        /// The instances of an attempt's job.
+        Training = "training",
+        /// Instances kept after a job.
+        WarmPool = "warm_pool",
+        /// The volumes of jobs and warm pools.
+        Storage = "storage",
+        /// Reading metrics.
+        Cloudwatch = "cloudwatch",
+        /// The instances of a job that ran after its attempt had ended.
+        OrphanedJob = "orphaned_job",
+    }
+}
+
+named! {
+    /// What an entry's quantity counts.
+    EntryUnit {
+        InstanceSeconds = "instance_seconds",
+        GbSeconds = "gb_seconds",
+        MetricsRequested = "metrics_requested",
+        /// Nothing: the amount is an upper bound.
+        WorstCase = "worst_case",
+    }
+}
+
+impl EntryKind {
+    /// Whether the entry is spending; a reservation is not, nor its release.
+    pub fn is_cost(self) -> bool {
+        matches!(self, Self::Settled | Self::Adjusted)
+    }
+}
+
+impl EntryComponent {
+    /// The unit of its costs.
+    pub fn unit(self) -> EntryUnit {
+        match self {
+            Self::Training | Self::WarmPool | Self::OrphanedJob => EntryUnit::InstanceSeconds,
+            Self::Storage => EntryUnit::GbSeconds,
+            Self::Cloudwatch => EntryUnit::MetricsRequested,
+        }
+    }
+}

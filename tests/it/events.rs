@@ -1,0 +1,212 @@
+//! The feed: what events say, that a reader misses none whoever writes at the same time, and how a
+//! stream begins and ends.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bakeoff::api::events::{EventData, EventView};
+use bakeoff::store::events::FeedPart;
+use bakeoff::store::lifecycle::ExperimentCommand;
+use bakeoff_domain::event::{Event, EventSeverity, TrialName};
+use bakeoff_domain::ids::ExperimentId;
+use futures::StreamExt;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use sqlx::PgPool;
+
+use crate::fleet::repeats;
+use crate::style::root;
+use crate::support::{TestApp, spec};
+
+/// One event of each kind, as it is stored.
+fn samples() -> Vec<Event> {
+    let text = fs::read_to_string(root().join("tests/stored/events.v1.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn every_event_says_what_happened_and_every_alarm_what_to_do() {
+    let trial = TrialName {
+        candidate: "p5",
+        purchase_option: "spot",
+    };
+    let mut lines = Vec::new();
+    for event in samples() {
+        let trial = event.kind().starts_with("trial.").then_some(trial);
+        let severity = event.severity();
+        let is_alarm = severity == EventSeverity::Alarm;
+        assert_eq!(is_alarm, event.way_out().is_some(), "{event:?}");
+        lines.push(format!(
+            "{} {}: {}",
+            severity.as_str(),
+            event.kind(),
+            event.message(trial)
+        ));
+        lines.extend(event.way_out().map(|way_out| format!("    {way_out}")));
+    }
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+/// Whoever generates a client from the document gets a type for each kind, and no more.
+#[test]
+fn the_api_documents_every_kind() {
+    let text = fs::read_to_string(root().join("openapi/bakeoff.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let mut documented = BTreeSet::new();
+    kinds(
+        &document["components"]["schemas"]["EventData"],
+        &mut documented,
+    );
+    let known: BTreeSet<String> = samples().iter().map(|e| e.kind().to_owned()).collect();
+    assert_eq!(documented, known);
+}
+
+/// The values that `kind` has anywhere below a schema.
+fn kinds(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(values) = members.get("kind").and_then(|kind| kind["enum"].as_array()) {
+                found.extend(values.iter().filter_map(Value::as_str).map(str::to_owned));
+            }
+            members.values().for_each(|member| kinds(member, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| kinds(item, found)),
+        _ => {}
+    }
+}
+
+/// Events of each writer: `BAKEOFF_FEED_EVENTS=10000` for a long run.
+fn events_of_each() -> usize {
+    let wanted = std::env::var("BAKEOFF_FEED_EVENTS");
+    wanted.map_or(60, |text| text.parse().expect("a number"))
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_reader_misses_none_and_sees_none_twice_while_eight_write(pool: PgPool) {
+    const WRITERS: usize = 8;
+    let test = TestApp::new(pool.clone()).await;
+    let mut experiments: Vec<ExperimentId> = Vec::new();
+    // Two writers share an experiment.
+    for _ in 0..WRITERS - 1 {
+        experiments.push(test.start(&repeats(1)).await.parse().unwrap());
+    }
+    experiments.push(experiments[0]);
+    let now = test.app.clock.now();
+    let is_over = AtomicBool::new(false);
+    let write = async |experiment: ExperimentId| {
+        for number in 0..events_of_each() {
+            let command = if number % 2 == 0 {
+                ExperimentCommand::Pause
+            } else {
+                ExperimentCommand::Resume
+            };
+            let store = &test.app.store;
+            let is_done = store.command(test.project, experiment, command, now).await;
+            assert!(is_done.unwrap());
+        }
+    };
+    let of = FeedPart {
+        project_id: test.project,
+        experiment_id: None,
+        trial_id: None,
+        alarms_only: false,
+    };
+    let read = async || {
+        let mut seen: Vec<i64> = Vec::new();
+        loop {
+            // Read before the page: what was written until then is in it.
+            let is_last = is_over.load(Ordering::SeqCst);
+            let after = seen.last().copied().unwrap_or(0);
+            let page = test.app.store.events_after(of, after, 200).await.unwrap();
+            if page.is_empty() && is_last {
+                return seen;
+            }
+            seen.extend(page.iter().map(|entry| entry.id));
+        }
+    };
+    let writing = async {
+        futures::future::join_all(experiments.iter().map(|id| write(*id))).await;
+        is_over.store(true, Ordering::SeqCst);
+    };
+    let (first, second, ()) = futures::join!(read(), read(), writing);
+    let all: Vec<i64> = sqlx::query_scalar("SELECT id FROM events ORDER BY id")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    assert!(all.len() >= WRITERS * events_of_each());
+    assert_eq!(first.len(), all.len(), "missed or read twice");
+    assert!(first == all && second == all);
+}
+
+async fn stream(test: &TestApp, path: &str, after: i64) -> reqwest::Response {
+    let request = test.request(Method::GET, path, &test.admin);
+    request
+        .header("accept", "text/event-stream")
+        .header("last-event-id", after.to_string())
+        .send()
+        .await
+        .unwrap()
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_stream_needs_no_names_and_ends_with_its_experiment(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let path = format!("/v1/experiments/{id}/events");
+    // It ends by itself: the whole body can be read.
+    let body = stream(&test, &path, 0).await.text().await.unwrap();
+    assert!(body.starts_with("retry: "), "{body}");
+    assert!(
+        !body.contains("\nevent:"),
+        "browsers hand named events to nobody: {body}"
+    );
+    let sent: Vec<EventView> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let all = test.events(&id).await;
+    assert_eq!(sent.len(), all.len());
+    let last = all.last().unwrap();
+    assert!(
+        matches!(last.data, Some(EventData::ExperimentConcluded { .. })),
+        "{last:?}"
+    );
+    let again = stream(&test, &path, last.id).await;
+    assert_eq!(
+        again.status(),
+        StatusCode::NO_CONTENT,
+        "a browser would reconnect for ever"
+    );
+
+    // Everything else in the project is in its feed, which has no end.
+    let other = test.start(&repeats(1)).await;
+    let feed: Vec<EventView> = test.page("/v1/events?page_size=500").await;
+    let about = |id: &str| {
+        let id: ExperimentId = id.parse().unwrap();
+        feed.iter().filter(|e| e.experiment_id == id).count()
+    };
+    assert_eq!((about(&id), about(&other)), (all.len(), 1));
+    let alarms: Vec<EventView> = test.page("/v1/events?alarms_only=true").await;
+    assert!(
+        alarms
+            .iter()
+            .all(|event| event.severity == EventSeverity::Alarm)
+    );
+    let mut live = stream(&test, "/v1/events", feed.last().unwrap().id)
+        .await
+        .bytes_stream();
+    let (status, _) = test
+        .post(
+            &format!("/v1/experiments/{other}/pause"),
+            &serde_json::json!({}),
+        )
+        .await;
+    assert!(status.is_success());
+    let mut text = String::new();
+    while !text.contains("\"experiment.paused\"") {
+        text.push_str(std::str::from_utf8(&live.next().await.unwrap().unwrap()).unwrap());
+    }
+}
