@@ -1,6 +1,6 @@
 //! What the verdict counts besides jobs and money: cancels, trespasses, points, metrics, pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use super::{
 use crate::storm::client::Client;
 use crate::storm::course::Ground;
 use crate::storm::http::{found, get};
-use crate::storm::stage::{KEEP_ALIVE_SECONDS, Stage};
+use crate::storm::stage::{Freeze, KEEP_ALIVE_SECONDS, Stage};
 
 /// Minimum time from when a create was to be sent until its attempt may be given up. A create is
 /// sent within half a lease; after the other half another replica may take over, and it waits for a
@@ -350,7 +350,8 @@ type Span = (DateTime<Utc>, DateTime<Utc>);
 
 /// The spans in which no replica may have been able to end a pool: Postgres was down, connections
 /// were silent, the credentials belonged to another account, no replica could run, or the one that
-/// had the pool stood still. Another must take over from that one in time.
+/// had the pool stood still. Another must take over from that one in time, unless it stands still
+/// too.
 fn unattended(stage: &Stage, ground: &Ground) -> Vec<Span> {
     let outages = ground
         .outages
@@ -371,10 +372,32 @@ fn unattended(stage: &Stage, ground: &Ground) -> Vec<Span> {
         .hindrances()
         .chain(outages)
         .chain(freezes)
+        .chain(all_frozen(&stage.freezes, stage.replicas.len()))
         .map(|(from, to)| (from.into(), to.into()))
         .collect();
     spans.sort_unstable();
     spans
+}
+
+/// The spans in which all replicas were frozen at once.
+fn all_frozen(freezes: &[Freeze], replicas: usize) -> Vec<(SystemTime, SystemTime)> {
+    let ends = freezes.iter().flat_map(|freeze| [freeze.from, freeze.to]);
+    let moments: Vec<SystemTime> = ends.collect::<BTreeSet<_>>().into_iter().collect();
+    let pairs = moments.windows(2).filter_map(|pair| match pair {
+        [from, to] => Some((*from, *to)),
+        _ => None,
+    });
+    let is_everyone = |(from, to): &(SystemTime, SystemTime)| {
+        let frozen = freezes
+            .iter()
+            .filter(|freeze| freeze.from <= *from && *to <= freeze.to);
+        frozen
+            .map(|freeze| freeze.pid)
+            .collect::<BTreeSet<_>>()
+            .len()
+            >= replicas
+    };
+    pairs.filter(is_everyone).collect()
 }
 
 /// How much of the time from `from` to `until` the spans cover. They are sorted, and may overlap.
@@ -395,6 +418,20 @@ fn covered(spans: &[Span], from: DateTime<Utc>, until: DateTime<Utc>) -> TimeDel
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_counts_whole_while_everyone_is_frozen() {
+        let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        let frozen = |pid, from, to| Freeze {
+            pid,
+            from: at(from),
+            to: at(to),
+        };
+        let freezes = [frozen(1, 0, 40), frozen(2, 1, 30), frozen(2, 35, 50)];
+        assert_eq!(all_frozen(&freezes, 2), [(at(1), at(30)), (at(35), at(40))]);
+        assert_eq!(all_frozen(&freezes, 3), []);
+        assert_eq!(all_frozen(&[], 2), []);
+    }
 
     #[test]
     fn overlapping_spans_count_once() {
