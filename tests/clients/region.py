@@ -235,7 +235,10 @@ unkind()
 sagemaker.create_training_job(**request("of-two"))
 call_as("999988887777")
 unknown = refused(sagemaker.describe_training_job, TrainingJobName="of-two")
-other = sagemaker.create_training_job(**request("of-two"))["TrainingJobArn"]
+passed = refused(sagemaker.create_training_job, **request("of-two"))
+check("a role is passed only in its own account", passed[1] == "RoleArn: Cross-account pass role is not allowed.")
+theirs = request("of-two", RoleArn="arn:aws:iam::999988887777:role/train")
+other = sagemaker.create_training_job(**theirs)["TrainingJobArn"]
 call_as("111122223333")
 own = sagemaker.describe_training_job(TrainingJobName="of-two")["TrainingJobArn"]
 check("another account's job of the same name is another job",

@@ -37,7 +37,7 @@ fn boto3_meets_the_real_services_rules() {
     let Some(text) = python("region.py", &[&region.url, &region.s3_url]) else {
         return;
     };
-    assert!(text.contains("boto3: 19 checks held"), "{text}");
+    assert!(text.contains("boto3: 20 checks held"), "{text}");
 }
 
 #[sqlx::test(migrations = false)]
