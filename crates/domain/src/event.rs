@@ -127,7 +127,7 @@ pub enum Event {
         state: ExperimentState,
         /// The recommendation in one sentence.
         headline: String,
-        /// The recommended candidate; none without enough evidence.
+        /// The recommended candidate, if the conclusion is clear.
         winner: Option<String>,
     },
     /// An attempt is committed, with its reservation; its job is created next.

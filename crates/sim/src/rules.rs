@@ -36,8 +36,9 @@ pub(crate) fn check_create(
     inputs(region, body)
 }
 
-/// A role can only be passed by credentials of its own account. Whoever uses the region as it starts
-/// brings roles of any account.
+/// A role can only be passed by credentials of its own account. The text is that of other services;
+/// SageMaker's code for it is assumed. Whoever uses the region as it starts brings roles of any
+/// account.
 fn role(world: &World, body: &Value) -> Result<(), Refusal> {
     let role = body["RoleArn"].as_str().unwrap_or_default();
     let is_own = role.split(':').nth(4) == Some(world.account.as_str());

@@ -41,13 +41,6 @@ named! {
     }
 }
 
-impl EntryKind {
-    /// Whether the entry is spending; a reservation is not, nor its release.
-    pub fn is_cost(self) -> bool {
-        matches!(self, Self::Settled | Self::Adjusted)
-    }
-}
-
 impl EntryComponent {
     /// The unit of its costs.
     pub fn unit(self) -> EntryUnit {
