@@ -7,6 +7,7 @@ mod lint;
 mod plan;
 mod report;
 mod run;
+mod schema;
 mod secret;
 mod serve;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::lifecycle::policy::Policy;
 use bakeoff_domain::money::price;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::database::{self, Embedded};
-use super::secret;
+use super::{schema, secret};
 use crate::app::{App, Settings};
 use crate::aws::sns::Sns;
 use crate::aws::{Aws, Ports};
@@ -34,6 +34,9 @@ use crate::pulse::Pulse;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
 
+/// What a start may take besides its calls to AWS. A process that exits is started again; one that
+/// waits for a connection that died silently is not.
+const START_PATIENCE: Duration = Duration::from_secs(15);
 /// How long open connections and running ticks may take to finish.
 const DRAIN: Duration = Duration::from_secs(8);
 /// Starting rate for learning AWS's request quotas.
@@ -219,11 +222,16 @@ async fn serve(
     under_way: &CancellationToken,
 ) -> anyhow::Result<()> {
     // A separate connection: a migration may take longer than any statement of the service.
-    prepare_schema(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
+    schema::prepare(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
     let lease = lease(options);
     let (tasks_share, http_share) = connections(options.database_connections);
     let store = Store::connect_lazy(url, http_share, Some(lease))?;
-    let app = compose(options, clock, store).await?;
+    let patience = START_PATIENCE + 4 * aws_timeout(options);
+    let starting = Box::pin(compose(options, clock, store));
+    let app = Pulse::default()
+        .patiently(patience, starting)
+        .await
+        .ok_or_else(schema::unanswered)??;
     under_way.cancel();
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     // Separate pools: long reads or a flood of points that exhaust one leave the other alone.
@@ -231,7 +239,7 @@ async fn serve(
         store: app.store.apart(tasks_share, lease),
         ..app.clone()
     };
-    let migrated = upgraded(app.store.clone(), lease);
+    let migrated = schema::upgraded(app.store.clone(), lease);
     tasks::spawn(&beside, &tracker, &stop);
     let listener = listen(options).await?;
     let limits = http::Limits::of_process();
@@ -311,30 +319,6 @@ async fn listen(options: &ServeOptions) -> anyhow::Result<TcpListener> {
         "listening; API documentation is at /docs"
     );
     Ok(listener)
-}
-
-/// Timeout for reading the schema version from the database.
-const SCHEMA_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Completes when the schema is newer than this program: the database was migrated while it ran,
-/// and its further writes might mean something else there.
-async fn upgraded(store: Store, look_every: Duration) -> anyhow::Error {
-    loop {
-        real_sleep(look_every).await;
-        // An unreachable or unresponsive database says nothing about its schema.
-        let versions = Pulse::default()
-            .patiently(SCHEMA_PATIENCE, store.schema_versions())
-            .await;
-        let Some(Ok((applied, known))) = versions else {
-            continue;
-        };
-        if applied > known {
-            return anyhow!(
-                "the schema is now at version {applied}, newer than this program's {known}: the database was migrated \
-                 while it ran, so it stops. Start the program that migrated it"
-            );
-        }
-    }
 }
 
 fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
@@ -466,22 +450,6 @@ fn lease(options: &ServeOptions) -> Duration {
 
 fn aws_timeout(options: &ServeOptions) -> Duration {
     Duration::from_secs_f64(options.aws_timeout_seconds.clamp(0.1, 300.0))
-}
-
-async fn prepare_schema(store: &Store, embedded: bool) -> anyhow::Result<()> {
-    if embedded {
-        return Ok(store.migrate().await?);
-    }
-    let (applied, known) = store.schema_versions().await?;
-    ensure!(
-        applied >= known,
-        "the schema is at version {applied}, but this program needs {known}: run `bakeoff migrate`"
-    );
-    ensure!(
-        applied <= known,
-        "the schema is at version {applied}, newer than this program's {known}: upgrade the program"
-    );
-    Ok(())
 }
 
 /// Histogram buckets for request and tick durations, in seconds; fixed buckets can be summed over

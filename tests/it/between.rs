@@ -190,7 +190,7 @@ fn replaced(body: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 /// and nothing more is carried.
 pub(crate) struct Line {
     lost: Arc<Mutex<Option<&'static str>>>,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Line {

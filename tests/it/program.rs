@@ -11,6 +11,7 @@ use reqwest::{Method, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{ConnectOptions, PgPool};
 
+use crate::between::Line;
 use crate::support::{Region, TestApp, number, scratch, usual};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -171,6 +172,33 @@ async fn a_replica_whose_database_was_migrated_under_it_stops(pool: PgPool) {
     .await
     .unwrap();
     assert_eq!(service.ended().await.code(), Some(1));
+}
+
+/// A failover while it starts: a statement was sent, and its answer will never come.
+#[sqlx::test(migrations = false)]
+async fn a_start_whose_database_never_answers_ends(pool: PgPool) {
+    let region = Region::start(&[], usual());
+    bakeoff::store::Store::new(pool.clone())
+        .migrate()
+        .await
+        .unwrap();
+    // The schema is read on a connection of its own; whose jobs there are, on one of the pool.
+    for statement in ["_sqlx_migrations", "AND region <> $1"] {
+        let line = Line::start(&pool).await;
+        line.lose(statement);
+        let mut command = command(&region);
+        command
+            .env("DATABASE_URL", &line.url)
+            .args(["--aws-timeout-seconds", "0.1"]);
+        let mut service = Service::spawn(command);
+        let ended = tokio::time::timeout(2 * PATIENCE, service.ended()).await;
+        assert_eq!(
+            ended.map(|status| status.code()),
+            Ok(Some(1)),
+            "{statement}"
+        );
+        assert!(line.has_lost(), "{statement}");
+    }
 }
 
 /// Requests that wait for the database may take every connection of the API: tasks have their own.
