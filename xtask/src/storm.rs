@@ -15,6 +15,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -43,6 +44,8 @@ const BUSY_MAX: Duration = Duration::from_mins(2);
 const SEEDS_THAT_MUST_SAY_ALL: usize = 20;
 /// From this many seeds on, every fault must happen.
 const SEEDS_THAT_SEE_ALL: usize = 200;
+/// Lines of each log of a failed seed to print.
+const LAST_WORDS: usize = 25;
 /// Times are asserted only when at most this many seeds are played at a time.
 const JOBS_THAT_ARE_TIMED: u64 = 2;
 
@@ -136,6 +139,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let kept = scratch_dir()?.join("storm-failed");
     drop(std::fs::remove_dir_all(&kept));
     drop(std::fs::rename(scratch.0.join("seeds"), &kept));
+    show_last_words(&kept);
     Err(format!(
         "seeds {failed:?} failed; their logs are in {}; again: cargo xtask storm --seed {}",
         kept.display(),
@@ -365,6 +369,27 @@ fn runnable() -> Option<usize> {
     Some(sum / LOOKS)
 }
 
+/// Prints the ends of the failed seeds' logs: where the run was played, their folder may be gone.
+fn show_last_words(kept: &Path) {
+    let folders = std::fs::read_dir(kept).into_iter().flatten().flatten();
+    let logs = folders.flat_map(|seed| std::fs::read_dir(seed.path()).into_iter().flatten());
+    for log in logs.flatten() {
+        let is_service = log.file_name().to_string_lossy().starts_with("service-");
+        if let Some(text) = std::fs::read_to_string(log.path())
+            .ok()
+            .filter(|_| is_service)
+        {
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines.get(lines.len().saturating_sub(LAST_WORDS)..);
+            eprintln!(
+                "\n{}:\n{}",
+                log.path().display(),
+                last.unwrap_or_default().join("\n")
+            );
+        }
+    }
+}
+
 /// Plays a seed. A stage that could not be set up counts as late: nothing was seen to go wrong on
 /// it.
 fn play(ground: &Ground, seed: u64, played: u32) -> Verdict {
@@ -472,7 +497,7 @@ fn total(stormed: &Stormed) -> Value {
 type Figure = (&'static str, fn(&Verdict) -> u32);
 
 /// Figures that must be zero.
-const WRONGS: [Figure; 10] = [
+const WRONGS: [Figure; 11] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -481,6 +506,7 @@ const WRONGS: [Figure; 10] = [
     ("unstopped", |one| one.unstopped),
     ("metrics_wrong", |one| one.metrics_wrong),
     ("trespasses", |one| one.trespasses),
+    ("unnoticed_upgrades", |one| one.unnoticed),
     ("panics", |one| one.panics),
     ("statuses_backwards", |one| one.backwards),
 ];

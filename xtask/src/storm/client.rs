@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -12,6 +12,9 @@ use super::http::{agent, get, pages, post, send};
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 
+/// No further request is made in a turn that has taken this long: between turns, frozen replicas are
+/// continued, and nothing may keep them waiting.
+pub(super) const TURN_MAX: Duration = Duration::from_secs(2);
 /// Pause between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
 /// The project's budget as a share of the experiments' budgets together, so that it binds as well.
@@ -117,8 +120,8 @@ impl Client {
         self.pending.is_empty()
     }
 
-    /// Repeats the cancels that were requested and not accepted.
-    fn cancel_again(&mut self, stage: &Stage) {
+    /// Requests the cancels that are not accepted yet.
+    fn cancel_asked(&mut self, stage: &Stage, begun: Instant) {
         let is_accepted = |id: &String| self.cancels.iter().any(|cancel| cancel.experiment == *id);
         let open: Vec<String> = self
             .asked
@@ -127,14 +130,17 @@ impl Client {
             .cloned()
             .collect();
         for id in open {
-            self.cancel_one(stage, id);
+            if begun.elapsed() < TURN_MAX {
+                self.cancel_one(stage, id);
+            }
         }
     }
 
     /// Tries everything that is not done yet; an idempotency key makes a repeated submission count
     /// once.
     pub(super) fn work(&mut self, stage: &Stage) {
-        self.cancel_again(stage);
+        let begun = Instant::now();
+        self.cancel_asked(stage, begun);
         let Some(url) = stage.urls().into_iter().next() else {
             return;
         };
@@ -142,6 +148,9 @@ impl Client {
             return;
         }
         self.pending.retain(|Pending { name, spec, .. }| {
+            if begun.elapsed() > TURN_MAX {
+                return true;
+            }
             let Ok(answer) = send(
                 agent().post(format!("{url}/v1/experiments")),
                 &stage.api_key,
@@ -161,7 +170,9 @@ impl Client {
             });
             false
         });
-        self.look_at_budgets(&url, &stage.api_key);
+        if begun.elapsed() < TURN_MAX {
+            self.look_at_budgets(&url, &stage.api_key);
+        }
     }
 
     /// Derives the budgets from the plans, so that they bind whatever an hour costs today.
@@ -220,9 +231,12 @@ impl Client {
 
     /// Cancels every accepted experiment, whichever of them a replica is working on.
     pub(super) fn cancel_all(&mut self, stage: &Stage) {
-        for nth in 0..self.accepted.len() {
-            self.cancel(stage, nth);
+        for one in &self.accepted {
+            self.asked
+                .entry(one.id.clone())
+                .or_insert_with(SystemTime::now);
         }
+        self.cancel_asked(stage, Instant::now());
     }
 
     /// Cancels the experiment that would run for hours, once its job runs: it shows whether a stop

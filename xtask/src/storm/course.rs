@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rand::Rng;
 use serde_json::{Value, json};
 
-use super::client::{self, Client};
+use super::client::{self, Client, TURN_MAX};
 use super::http::{get, pages, post};
 use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
 use super::stage::{Database, LEASE_SECONDS, Stage};
@@ -25,6 +25,8 @@ const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// Limit for everything: beyond it, the seed is going in circles.
 const STORY_MAX: Duration = Duration::from_mins(20);
 const TICK: Duration = Duration::from_millis(50);
+/// After the storm, a replica that freezes at a named point is continued after this time.
+const SHORT_FREEZE: Duration = Duration::from_millis(100);
 
 /// Where the seeds' folders and databases are.
 pub(super) struct Ground {
@@ -125,7 +127,7 @@ fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
     };
     let (begun, before) = (Instant::now(), listings(stage)?);
     while begun.elapsed() < DEAF_MAX {
-        stage.tend(Duration::from_millis(100))?;
+        stage.tend(SHORT_FREEZE)?;
         // A different process says nothing about that one.
         if stage.set_back_pid() != Some(pid)
             || listings(stage)? >= before + LISTINGS_AFTER_A_STEP_BACK
@@ -141,7 +143,7 @@ fn goes_on_after_a_step_back(stage: &mut Stage) -> Result<bool, String> {
 fn lose_somebody(stage: &mut Stage) -> Result<(), String> {
     let begun = Instant::now();
     while begun.elapsed() < SILENCE_MAX {
-        stage.tend(Duration::from_millis(100))?;
+        stage.tend(SHORT_FREEZE)?;
         if (0..stage.replicas.len()).any(|index| stage.lose_replica(index)) {
             return Ok(());
         }
@@ -266,9 +268,10 @@ fn settle(
 ) -> Result<End, String> {
     let mut progress = Progress::new();
     while progress.goes_on() {
-        stage.tend(Duration::from_millis(100))?;
+        stage.tend(SHORT_FREEZE)?;
         std::thread::sleep(Duration::from_millis(500));
         do_what_is_left(stage, client, twin.as_deref_mut())?;
+        stage.tend(SHORT_FREEZE)?;
         let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
         let Some(url) = stage.urls().into_iter().next() else {
             continue;
@@ -285,6 +288,7 @@ fn settle(
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
             return Ok(End::Over);
         }
+        stage.tend(SHORT_FREEZE)?;
         resume_parked(stage, &url, &items);
     }
     Ok(if progress.is_stuck() {
@@ -302,7 +306,9 @@ fn do_what_is_left(
     twin: Option<&mut Twin>,
 ) -> Result<(), String> {
     client.work(stage);
+    stage.tend(SHORT_FREEZE)?;
     client.follow_prices(stage);
+    stage.tend(SHORT_FREEZE)?;
     if let Some(twin) = twin.filter(|twin| !twin.is_played) {
         if client.is_done() {
             twin.follow(stage)?;
@@ -388,7 +394,11 @@ impl Progress {
 
 /// A person would read the reason and act; here the trials are only resumed.
 fn resume_parked(stage: &Stage, url: &str, experiments: &[Value]) {
+    let begun = Instant::now();
     for experiment in experiments.iter().filter(|one| one["ended_at"].is_null()) {
+        if begun.elapsed() > TURN_MAX {
+            return;
+        }
         let base = format!(
             "{url}/v1/experiments/{}",
             experiment["id"].as_str().unwrap_or_default()

@@ -146,8 +146,10 @@ pub(super) struct Stage {
     /// From when the schema was newer than the program until all replicas were back.
     pub(super) upgrades: Vec<(SystemTime, SystemTime)>,
     loses_what_freezes: bool,
-    /// Replicas that kept running under a newer schema.
+    /// Replicas that had not noticed a newer schema in time.
     pub(super) unnoticed: u32,
+    /// Times replicas came up under a newer schema.
+    pub(super) came_up: u32,
     /// Faults injected into the processes, by kind.
     pub(super) blows: BTreeMap<&'static str, u64>,
 }
@@ -262,6 +264,7 @@ impl Stage {
             upgrades: Vec::new(),
             loses_what_freezes: plan.loses_what_freezes,
             unnoticed: 0,
+            came_up: 0,
             blows: BTreeMap::new(),
             folder,
         })
@@ -491,10 +494,14 @@ impl Stage {
             .collect()
     }
 
-    /// The addresses of the replicas that are up.
+    /// The addresses of the replicas that are up. One that froze by itself is not, whether that has
+    /// been noticed or not.
     pub(super) fn urls(&self) -> Vec<String> {
         let up = |replica: &&Replica| {
-            replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost
+            let runs = |child: &Child| !is_stopped(child.id());
+            replica.child.as_ref().is_some_and(runs)
+                && replica.continue_at.is_none()
+                && !replica.is_lost
         };
         let up = self.replicas.iter().filter(up);
         up.map(|replica| format!("http://127.0.0.1:{}", replica.port))

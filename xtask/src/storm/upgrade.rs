@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::http::get;
 use super::stage::{Replica, Stage};
 
-/// Time within which a replica must notice that its database was migrated.
+/// Time within which a replica that is not frozen must notice that its database was migrated.
 const NOTICE_MAX: Duration = Duration::from_mins(1);
 /// How long stopped replicas are started again and again; none of them may come up.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
@@ -85,6 +85,11 @@ impl Stage {
             .iter()
             .filter(|replica| upgraded.runs(replica))
             .count();
+        // A frozen one notices nothing, and its time begins when it goes on.
+        let is_frozen = |one: &Replica| upgraded.runs(one) && one.continue_at.is_some();
+        if self.replicas.iter().any(is_frozen) {
+            upgraded.since = Instant::now();
+        }
         if left == 0 && upgraded.gone_at.is_none() {
             upgraded.gone_at = Some(Instant::now());
         }
@@ -100,10 +105,11 @@ impl Stage {
         if !is_played && !is_late {
             return;
         }
-        let wrong = left + usize::from(upgraded.came_up);
+        let came_up = u32::from(upgraded.came_up);
         let span = (upgraded.begun_at, SystemTime::now() + BACK);
         if self.direct.execute(DOWNGRADE).is_ok() {
-            self.unnoticed += u32::try_from(wrong).unwrap_or(u32::MAX);
+            self.unnoticed += u32::try_from(left).unwrap_or(u32::MAX);
+            self.came_up += came_up;
             self.upgrades.push(span);
             self.upgraded = None;
             *self.blows.entry("upgrade").or_default() += 1;

@@ -70,9 +70,11 @@ pub(super) struct Verdict {
     /// Trials whose points differ from CloudWatch's, and jobs whose metrics are booked differently
     /// from what was read.
     pub(super) metrics_wrong: u32,
-    /// Other people's jobs that were stopped, our jobs in another account, and replicas that ran
+    /// Other people's jobs that were stopped, our jobs in another account, and replicas that came up
     /// under a schema newer than theirs.
     pub(super) trespasses: u32,
+    /// Replicas that had not noticed a newer schema in time.
+    pub(super) unnoticed: u32,
     /// Panics of the service.
     pub(super) panics: u32,
     /// Trials whose statuses went backwards.
@@ -101,8 +103,8 @@ pub(super) struct Verdict {
 impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
-            && self.lost + self.orphans + self.pools_leaked + self.unstopped + self.metrics_wrong
-                == 0
+            && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
+            && self.metrics_wrong + self.unnoticed == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
@@ -257,10 +259,16 @@ fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String,
 /// Counts what was observed during the storm.
 fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
     verdict.over_budget = client.overdrawn;
-    verdict.trespasses = stage.unnoticed;
+    (verdict.trespasses, verdict.unnoticed) = (stage.came_up, stage.unnoticed);
+    if stage.came_up > 0 {
+        verdict
+            .notes
+            .push("a replica came up under a newer schema".to_owned());
+    }
     if stage.unnoticed > 0 {
+        verdict.is_late = true;
         verdict.notes.push(format!(
-            "{} replicas went on under a newer schema",
+            "{} replicas did not notice a newer schema in time",
             stage.unnoticed
         ));
     }
