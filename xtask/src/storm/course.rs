@@ -18,6 +18,9 @@ use super::verdict::{self, Verdict};
 /// After the storm, something must change within this many listings. Listings follow the service's
 /// own pace: on a slow machine they are as slow as what results from them.
 const LISTINGS_WITHOUT_CHANGE_MAX: i64 = 60;
+/// And within this time: longer than a spot job may wait for instances at the quiet pace (20 hours),
+/// and than the service needs to give up work that never returns.
+const STILL_MAX: Duration = Duration::from_secs(50);
 /// The seed is at rest once this many listings have shown nothing new.
 const LISTINGS_AT_REST: i64 = 2;
 /// When the region receives no calls at all for this long, no replica is alive any more.
@@ -326,6 +329,7 @@ struct Progress {
     /// Statuses and sums, of the service and of the region.
     state: Value,
     listings_at_change: i64,
+    changed_at: Instant,
     /// Calls that the region has served.
     calls: Value,
     called_at: Instant,
@@ -339,6 +343,7 @@ impl Progress {
             begun: now,
             state: Value::Null,
             listings_at_change: 0,
+            changed_at: now,
             calls: Value::Null,
             called_at: now,
             listings: 0,
@@ -371,6 +376,7 @@ impl Progress {
         self.listings = record["calls"]["ListTrainingJobs"].as_i64().unwrap_or(0);
         if state != self.state {
             (self.state, self.listings_at_change) = (state, self.listings);
+            self.changed_at = Instant::now();
         }
         if record["calls"] != self.calls {
             (self.calls, self.called_at) = (record["calls"].clone(), Instant::now());
@@ -383,6 +389,7 @@ impl Progress {
 
     fn is_stuck(&self) -> bool {
         self.listings - self.listings_at_change > LISTINGS_WITHOUT_CHANGE_MAX
+            && self.changed_at.elapsed() > STILL_MAX
     }
 
     fn goes_on(&self) -> bool {
