@@ -46,12 +46,17 @@ impl Upgraded {
         !replica.is_lost && pid.is_some_and(|pid| self.pids.contains(&pid))
     }
 
-    /// Whether a replica started after the migration answers.
-    fn has_come_up(&self, replica: &Replica) -> bool {
+    /// Whether a replica started after the migration answers. Asked with the seed's own key: while no
+    /// replica holds the port, another seed's process may take it.
+    fn has_come_up(&self, replica: &Replica, key: &str) -> bool {
         let is_there = replica.child.is_some() && replica.continue_at.is_none() && !replica.is_lost;
         is_there
             && !self.runs(replica)
-            && get(&format!("http://127.0.0.1:{}/livez", replica.port), "").is_ok()
+            && get(
+                &format!("http://127.0.0.1:{}/v1/projects/current", replica.port),
+                key,
+            )
+            .is_ok()
     }
 }
 
@@ -96,7 +101,7 @@ impl Stage {
         upgraded.came_up |= self
             .replicas
             .iter()
-            .any(|replica| upgraded.has_come_up(replica));
+            .any(|replica| upgraded.has_come_up(replica, &self.api_key));
         let is_late = upgraded.since.elapsed() > NOTICE_MAX;
         let is_played = upgraded.was_refused
             && upgraded
