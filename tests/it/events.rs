@@ -3,10 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bakeoff::api::events::{EventData, EventView};
-use bakeoff::store::events::FeedPart;
+use bakeoff::clock::real_sleep;
 use bakeoff::store::lifecycle::ExperimentCommand;
 use bakeoff_domain::event::{Event, EventSeverity, TrialName};
 use bakeoff_domain::ids::ExperimentId;
@@ -17,7 +20,7 @@ use sqlx::PgPool;
 
 use crate::fleet::repeats;
 use crate::style::root;
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, number, scratch, spec};
 
 /// One event of each kind, as it is stored.
 fn samples() -> Vec<Event> {
@@ -82,8 +85,96 @@ fn events_of_each() -> usize {
     wanted.map_or(60, |text| text.parse().expect("a number"))
 }
 
+/// A program that follows the feed and keeps what it saw; it is killed and started again.
+struct Follower {
+    how: &'static str,
+    url: String,
+    key: String,
+    file: PathBuf,
+    child: Child,
+}
+
+impl Follower {
+    fn start(how: &'static str, test: &TestApp, folder: &Path) -> Self {
+        let file = folder.join(how);
+        let (url, key) = (test.url.clone(), test.admin.clone());
+        let child = Self::spawn(how, &url, &key, &file);
+        Self {
+            how,
+            url,
+            key,
+            file,
+            child,
+        }
+    }
+
+    fn spawn(how: &str, url: &str, key: &str, file: &Path) -> Child {
+        Command::new("python3")
+            .arg(root().join("tests/clients/feed.py"))
+            .args([how, url, key])
+            .arg(file)
+            .spawn()
+            .expect("python3")
+    }
+
+    /// `kill -9`, at whatever it was doing.
+    fn kill_and_go_on(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = Self::spawn(self.how, &self.url, &self.key, &self.file);
+    }
+
+    /// The ids that it saw, in its order.
+    fn seen(&self) -> Vec<i64> {
+        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| line.parse().unwrap()).collect()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// How often each follower is killed, and how often at least while events are being written.
+const KILLS: usize = 12;
+const KILLS_LEAST: usize = 4;
+/// A follower that sees nothing new for so many looks, of 100 ms, has missed something.
+const LOOKS_ALIKE_MAX: u32 = 300;
+
+/// Kills the followers again and again, each time after they have seen more, until they have seen
+/// this many, or see nothing more. Counts how often the less unlucky was killed.
+async fn follow_and_kill(followers: &mut [Follower; 2], wanted: &AtomicUsize, kills: &AtomicUsize) {
+    let mut before = [0; 2];
+    let mut killed = [0; 2];
+    let (mut last, mut looks_alike) = ([0; 2], 0);
+    while looks_alike < LOOKS_ALIKE_MAX {
+        let wanted = wanted.load(Ordering::SeqCst);
+        let mut are_done = true;
+        for ((follower, before), killed) in followers.iter_mut().zip(&mut before).zip(&mut killed) {
+            let seen = follower.seen().len();
+            are_done &= seen >= wanted;
+            if seen > *before && *killed < KILLS {
+                follower.kill_and_go_on();
+                (*before, *killed) = (seen, *killed + 1);
+            }
+        }
+        kills.store(killed[0].min(killed[1]), Ordering::SeqCst);
+        if are_done {
+            return;
+        }
+        let now = [&followers[0], &followers[1]].map(|follower| follower.seen().len());
+        looks_alike = if now == last { looks_alike + 1 } else { 0 };
+        last = now;
+        real_sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[sqlx::test(migrations = false)]
-async fn a_reader_misses_none_and_sees_none_twice_while_eight_write(pool: PgPool) {
+async fn readers_that_are_killed_miss_none_and_see_none_twice_while_eight_write(pool: PgPool) {
     const WRITERS: usize = 8;
     let test = TestApp::new(pool.clone()).await;
     let mut experiments: Vec<ExperimentId> = Vec::new();
@@ -93,9 +184,14 @@ async fn a_reader_misses_none_and_sees_none_twice_while_eight_write(pool: PgPool
     }
     experiments.push(experiments[0]);
     let now = test.app.clock.now();
-    let is_over = AtomicBool::new(false);
+    let (wanted, kills) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
     let write = async |experiment: ExperimentId| {
-        for number in 0..events_of_each() {
+        // Until each follower was killed while events were being written.
+        for number in 0.. {
+            let is_enough = kills.load(Ordering::SeqCst) >= KILLS_LEAST;
+            if number >= events_of_each() && is_enough {
+                return;
+            }
             let command = if number % 2 == 0 {
                 ExperimentCommand::Pause
             } else {
@@ -106,37 +202,31 @@ async fn a_reader_misses_none_and_sees_none_twice_while_eight_write(pool: PgPool
             assert!(is_done.unwrap());
         }
     };
-    let of = FeedPart {
-        project_id: test.project,
-        experiment_id: None,
-        trial_id: None,
-        alarms_only: false,
-    };
-    let read = async || {
-        let mut seen: Vec<i64> = Vec::new();
-        loop {
-            // Read before the page: what was written until then is in it.
-            let is_last = is_over.load(Ordering::SeqCst);
-            let after = seen.last().copied().unwrap_or(0);
-            let page = test.app.store.events_after(of, after, 200).await.unwrap();
-            if page.is_empty() && is_last {
-                return seen;
-            }
-            seen.extend(page.iter().map(|entry| entry.id));
-        }
-    };
+    let folder = scratch("feed");
+    let mut followers = ["pages", "stream"].map(|how| Follower::start(how, &test, &folder));
     let writing = async {
         futures::future::join_all(experiments.iter().map(|id| write(*id))).await;
-        is_over.store(true, Ordering::SeqCst);
+        let count = number(&pool, "SELECT count(*) FROM events").await;
+        wanted.store(usize::try_from(count).unwrap(), Ordering::SeqCst);
     };
-    let (first, second, ()) = futures::join!(read(), read(), writing);
+    let following = follow_and_kill(&mut followers, &wanted, &kills);
+    futures::join!(writing, following);
     let all: Vec<i64> = sqlx::query_scalar("SELECT id FROM events ORDER BY id")
         .fetch_all(&pool)
         .await
         .unwrap();
     assert!(all.len() >= WRITERS * events_of_each());
-    assert_eq!(first.len(), all.len(), "missed or read twice");
-    assert!(first == all && second == all);
+    for follower in &followers {
+        let seen = follower.seen();
+        assert_eq!(
+            seen.len(),
+            all.len(),
+            "{}: missed or seen twice",
+            follower.how
+        );
+        assert!(seen == all, "{}: out of order", follower.how);
+    }
+    drop(fs::remove_dir_all(folder));
 }
 
 async fn stream(test: &TestApp, path: &str, after: i64) -> reqwest::Response {
