@@ -1,8 +1,8 @@
 //! API views of money: the ledger, spending, corrections.
 
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, TrialId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use chrono::{DateTime, NaiveDate, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,9 +13,11 @@ use crate::store::money::ledger::Written;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LedgerEntryView {
     pub id: i64,
-    pub trial_id: TrialId,
-    pub attempt_id: AttemptId,
+    /// The trial whose job it was, if it was a trial's.
+    pub trial_id: Option<TrialId>,
+    pub job_id: JobId,
     pub kind: EntryKind,
+    pub resource: EntryResource,
     pub component: EntryComponent,
     pub usd: Usd,
     pub quantity: i64,
@@ -62,7 +64,7 @@ pub struct Spending {
 /// The result of a correction.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CorrectionView {
-    pub attempt_id: AttemptId,
+    pub job_id: JobId,
     /// By how much the attempt's cost rose over the booked amount; negative if it fell.
     pub adjusted_usd: Usd,
 }
@@ -72,8 +74,9 @@ impl From<Written> for LedgerEntryView {
         let Written {
             id,
             trial_id,
-            attempt_id,
+            job_id,
             kind,
+            resource,
             component,
             usd,
             quantity,
@@ -87,8 +90,9 @@ impl From<Written> for LedgerEntryView {
         Self {
             id,
             trial_id,
-            attempt_id,
+            job_id,
             kind,
+            resource,
             component,
             usd,
             quantity,

@@ -1,6 +1,6 @@
 //! API views of trials and their attempts.
 
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::spot::Interruption;
 use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
@@ -71,7 +71,7 @@ pub struct TrialView {
 /// An attempt: one SageMaker job of a trial.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AttemptView {
-    pub id: AttemptId,
+    pub id: JobId,
     pub number: u32,
     pub job_name: String,
     pub state: AttemptState,

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bakeoff_domain::lifecycle::watch::{Change, Known, deserves_a_look};
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus};
-use bakeoff_domain::sagemaker::request::MARKER;
+use bakeoff_domain::sagemaker::request::{self, MARKER};
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use subtle::ConstantTimeEq;
@@ -165,7 +165,7 @@ async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
     // Ignore jobs that somebody else created under our name. (A truncated event may lack the
     // environment.)
     let marker = detail.environment.get(MARKER);
-    if marker.is_some_and(|marker| *marker != known.attempt.to_string()) {
+    if marker.is_some_and(|found| request::marker(found) != known.attempt.to_string()) {
         return Ok(());
     }
     let status = JobStatus::parse(&detail.training_job_status);

@@ -3,7 +3,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -52,18 +52,18 @@ fn errors(new: &NewCorrection) -> Vec<FieldError> {
     errors
 }
 
-/// Correct an attempt's bill
+/// Correct a job's bill
 ///
-/// Replaces the billable seconds booked for a settled attempt with those on AWS's bill, for example
+/// Replaces the billable seconds booked for an attempt's settled job with those on AWS's bill, for example
 /// if they were estimated because the job had vanished. The difference becomes a ledger entry, and
 /// an event records the reason.
-#[utoipa::path(post, path = "/v1/attempts/{attempt_id}/corrections", operation_id = "correctAttempt", tag = "trials",
-    params(("attempt_id" = AttemptId, Path)), request_body = NewCorrection,
+#[utoipa::path(post, path = "/v1/jobs/{job_id}/corrections", operation_id = "correctJob", tag = "trials",
+    params(("job_id" = JobId, Path)), request_body = NewCorrection,
     responses((status = 200, description = "The adjustment", body = CorrectionView), Problems))]
 pub(super) async fn correct(
     State(app): State<App>,
     Admin(caller): Admin,
-    Id(attempt): Id<AttemptId>,
+    Id(attempt): Id<JobId>,
     Strict(new): Strict<NewCorrection>,
 ) -> Result<Json<CorrectionView>, Problem> {
     let errors = errors(&new);
@@ -78,7 +78,7 @@ pub(super) async fn correct(
     };
     match app.store.correct_billing(said, app.clock.now()).await? {
         Corrected::By(adjusted_usd) => Ok(Json(CorrectionView {
-            attempt_id: attempt,
+            job_id: attempt,
             adjusted_usd,
         })),
         Corrected::Unknown => Err(Problem::not_found(format!(

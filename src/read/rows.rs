@@ -3,7 +3,7 @@
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::lifecycle::state::{AttemptEnd, AttemptPhase, RunState, TrialState};
 use bakeoff_domain::measure::eta::{self, NoEta};
@@ -493,7 +493,7 @@ fn so_far(
     evidence: &Evidence,
     trial: &Trial,
     attempts: &[Attempt],
-    settled: &[AttemptId],
+    settled: &[JobId],
     now: DateTime<Utc>,
 ) -> Usd {
     let running = attempts

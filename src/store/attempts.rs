@@ -1,15 +1,15 @@
 //! Applies decisions to a claimed trial and its attempt, up to the attempt's end
-//! ([`crate::store::money::settling`]). Each function is one transaction, fenced by the lease
-//! token: [`Applied::Stale`] means that another scheduler now holds the trial and nothing was
-//! changed.
+//! ([`crate::store::money::settling`]). Each function is one transaction that checks the
+//! lease's token: [`Applied::Stale`] means that another scheduler now holds the trial and nothing
+//! was changed.
 
 mod looks;
 
 use bakeoff_domain::event::{Ended, Event};
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
@@ -87,7 +87,7 @@ impl<'a> Due<'a> {
 
 /// Moves the trial to its next state, if the lease is still ours. If a cancel arrived during the
 /// claim, the trial stays due at once.
-pub(super) async fn fenced(
+pub(super) async fn advance(
     tx: &mut PgConnection,
     trial: &Claimed,
     state: TrialState,
@@ -136,7 +136,7 @@ pub(super) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
         trial_id: trial.id,
-        attempt_id: attempt.id,
+        job_id: attempt.id,
         price_id: attempt.price_id,
     }
 }
@@ -192,7 +192,7 @@ impl Store {
             )
             .fetch_all(&mut *tx)
             .await?;
-            if !fenced(&mut tx, trial, TrialState::Queued, due, Lease::Release, now).await? {
+            if !advance(&mut tx, trial, TrialState::Queued, due, Lease::Release, now).await? {
                 return Ok(Applied::Stale);
             }
             sqlx::query!(
@@ -217,7 +217,7 @@ impl Store {
     pub async fn plan_attempt(
         &self,
         trial: &Claimed,
-        id: AttemptId,
+        id: JobId,
         job_name: &str,
         plan: &TrialPlan,
         price: &Price,
@@ -229,7 +229,7 @@ impl Store {
     async fn plan_attempt_once(
         &self,
         trial: &Claimed,
-        id: AttemptId,
+        id: JobId,
         job_name: &str,
         plan: &TrialPlan,
         price: &Price,
@@ -251,7 +251,7 @@ impl Store {
             return Ok(Applied::OverBudget);
         }
         let due = Due::at(now);
-        if !fenced(
+        if !advance(
             &mut tx,
             trial,
             TrialState::Submitting,
@@ -287,9 +287,10 @@ impl Store {
         .fetch_one(&mut *tx)
         .await?;
         sqlx::query!(
-            r#"INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id,
-                                     usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
-               VALUES ($1, $2, $3, $4, $5, $6, 'planned', $7, $8, $9, $10, $11)"#,
+            r#"INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
+                                 price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
+               SELECT $1, 'training', t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
+               FROM trials t, installation i WHERE t.id = $4"#,
             id.0,
             trial.project_id.0,
             trial.experiment_id.0,
@@ -308,14 +309,15 @@ impl Store {
             project_id: trial.project_id,
             experiment_id: trial.experiment_id,
             trial_id: trial.id,
-            attempt_id: id,
+            job_id: id,
             price_id: price.id,
         };
         for (component, worst) in [
             (EntryComponent::Training, training),
             (EntryComponent::Cloudwatch, metrics),
         ] {
-            let entry = Entry::worst_case(EntryKind::Reserved, component, worst);
+            let entry =
+                Entry::worst_case(EntryKind::Reserved, EntryResource::Job, component, worst);
             ledger::write(&mut tx, &account, &entry, now).await?;
         }
         if pool > Usd::ZERO {
@@ -354,7 +356,7 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let due = Due::because(now, reason);
-        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
+        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         let ended = Ended {
@@ -428,7 +430,7 @@ impl Store {
             .checkpoint_interval_seconds
             .map(|seconds| now + TimeDelta::seconds(seconds.into()));
         sqlx::query!(
-            r#"UPDATE attempts SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
+            r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
@@ -438,7 +440,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if !fenced(&mut tx, trial, state, Due::at(due_at), Lease::Release, now).await? {
+        if !advance(&mut tx, trial, state, Due::at(due_at), Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         accepted(&mut tx, trial).await?;
@@ -483,19 +485,20 @@ pub(super) async fn record_job(
     job: &ObservedJob,
 ) -> Result<Recorded, StoreError> {
     let is_news = sqlx::query_scalar!(
-        r#"UPDATE attempts a
-           SET job_status = CASE WHEN is_newer THEN $2 ELSE a.job_status END,
-               secondary_status = CASE WHEN is_newer THEN $3 ELSE a.secondary_status END,
-               failure_reason = CASE WHEN is_newer THEN $4 ELSE a.failure_reason END,
-               transitions = CASE WHEN is_newer THEN $5 ELSE a.transitions END,
-               modified_at = greatest(a.modified_at, $8),
+        r#"UPDATE jobs j
+           SET job_status = CASE WHEN is_newer THEN $2 ELSE j.job_status END,
+               secondary_status = CASE WHEN is_newer THEN $3 ELSE j.secondary_status END,
+               failure_reason = CASE WHEN is_newer THEN $4 ELSE j.failure_reason END,
+               transitions = CASE WHEN is_newer THEN $5 ELSE j.transitions END,
+               modified_at = greatest(j.modified_at, $8),
                started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
-               job_arn = coalesce(nullif($9, ''), job_arn)
+               job_arn = coalesce(nullif($9, ''), job_arn),
+               account = coalesce(account, substring($9 FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):'))
            FROM (SELECT secondary_status AS known,
                         -- Events have milliseconds, and who knows what is rounded.
                         $10 OR coalesce($8::timestamptz + interval '1 second' >= modified_at, true) AS is_newer
-                 FROM attempts WHERE id = $1 FOR NO KEY UPDATE) before
-           WHERE a.id = $1
+                 FROM jobs WHERE id = $1 FOR NO KEY UPDATE) before
+           WHERE j.id = $1
            RETURNING before.is_newer AND before.known IS DISTINCT FROM $3 AS "is_news!""#,
         attempt.id.0,
         job.status.as_str(),

@@ -69,7 +69,7 @@ impl Store {
         Ok(sqlx::query_scalar!(
             r#"SELECT coalesce(sum(extract(epoch FROM coalesce(ended_at, $2) - greatest(running_at, $1))) / 3600, 0)
                    ::double precision AS "hours!"
-               FROM attempts
+               FROM jobs
                WHERE running_at IS NOT NULL AND (settled_at IS NULL OR settled_at >= $1)
                  AND coalesce(ended_at, $2) > greatest(running_at, $1)"#,
             since,

@@ -1,7 +1,7 @@
 //! Checkpoints of running attempts: which are due for a check in S3, and what was found.
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::CheckpointSpec;
@@ -13,7 +13,7 @@ use crate::store::{Store, StoreError};
 /// An attempt whose checkpoints are due for a check.
 #[derive(Debug, Clone)]
 pub struct CheckpointDue {
-    pub attempt_id: AttemptId,
+    pub job_id: JobId,
     pub trial_id: TrialId,
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
@@ -38,14 +38,15 @@ impl Store {
     ) -> Result<Vec<CheckpointDue>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
-                   SELECT id FROM attempts WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
+                   SELECT id FROM jobs WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
                    FOR NO KEY UPDATE SKIP LOCKED)
-               UPDATE attempts a SET checkpoint_due_at = $2
+               UPDATE jobs j SET checkpoint_due_at = $2
                FROM trials t
-               WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
-               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, t.instance_count, a.usd_per_hour,
-                         greatest(a.started_at, a.modified_at) AS training_since, a.secondary_status,
-                         a.checkpoint_alarmed, t.checkpoint_s3_uri, t.checkpoint_local_path,
+               WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = j.trial_id
+               RETURNING j.id, j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!",
+                         t.instance_count, j.usd_per_hour,
+                         greatest(j.started_at, j.modified_at) AS training_since, j.secondary_status,
+                         j.checkpoint_alarmed, t.checkpoint_s3_uri, t.checkpoint_local_path,
                          t.checkpoint_interval_seconds"#,
             now,
             now + hold,
@@ -70,7 +71,7 @@ impl Store {
                     None
                 }
                 Ok(spec) => Some(CheckpointDue {
-                    attempt_id: AttemptId(row.id),
+                    job_id: JobId(row.id),
                     trial_id: TrialId(row.trial_id),
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
@@ -98,10 +99,10 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let changed = sqlx::query!(
-            r#"UPDATE attempts SET checkpoint_at = greatest(checkpoint_at, $2), checkpoint_due_at = $3,
+            r#"UPDATE jobs SET checkpoint_at = greatest(checkpoint_at, $2), checkpoint_due_at = $3,
                       checkpoint_alarmed = $4
                WHERE id = $1 AND state = 'running'"#,
-            due.attempt_id.0,
+            due.job_id.0,
             newest,
             next_at,
             alarm.is_some(),

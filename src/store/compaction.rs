@@ -24,7 +24,7 @@ impl Store {
                    SELECT s.id FROM series s LEFT JOIN trials t ON t.id = s.trial_id LEFT JOIN runs r ON r.id = s.run_id
                    WHERE s.compacted_at IS NULL AND s.is_settled AND coalesce(t.ended_at, r.ended_at) < $1
                      AND coalesce(s.written_at, '-infinity') < $1
-                     AND NOT EXISTS (SELECT FROM attempts a WHERE a.trial_id = s.trial_id AND a.metrics_due_at IS NOT NULL)
+                     AND NOT EXISTS (SELECT FROM jobs j WHERE j.trial_id = s.trial_id AND j.metrics_due_at IS NOT NULL)
                    ORDER BY s.id LIMIT $2 FOR NO KEY UPDATE OF s SKIP LOCKED))
                RETURNING id"#,
             ended_before,

@@ -38,8 +38,8 @@ impl Store {
                               OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
                          AND lease_expires_at IS NULL) AS scheduler,
                       (SELECT min(due_at) FROM warm_pools WHERE due_at IS NOT NULL AND lease_expires_at IS NULL) AS pools,
-                      (SELECT min(checkpoint_due_at) FROM attempts WHERE checkpoint_due_at IS NOT NULL) AS checkpoints,
-                      (SELECT min(metrics_due_at) FROM attempts WHERE metrics_due_at IS NOT NULL) AS ingester"#
+                      (SELECT min(checkpoint_due_at) FROM jobs WHERE checkpoint_due_at IS NOT NULL) AS checkpoints,
+                      (SELECT min(metrics_due_at) FROM jobs WHERE metrics_due_at IS NOT NULL) AS ingester"#
         )
         .fetch_one(&self.pool)
         .await?)

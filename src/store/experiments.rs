@@ -345,7 +345,7 @@ impl Store {
                WHERE e.state IN ('running', 'cancelling')
                  AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
                                  AND t.state IN ('queued', 'submitting', 'parked', 'running', 'stopping'))
-                 AND NOT EXISTS (SELECT FROM attempts a WHERE a.experiment_id = e.id AND a.metrics_due_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT FROM jobs j WHERE j.experiment_id = e.id AND j.metrics_due_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
                  AND NOT awaits_prices(e, $3)
                  AND ($2::uuid IS NULL OR e.id > $2)

@@ -20,7 +20,7 @@ impl Store {
         // Jobs from before the account was pinned show their account in their ARN.
         Ok(sqlx::query_scalar!(
             r#"UPDATE installation SET account = coalesce(account,
-                   (SELECT substring(job_arn FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):') FROM attempts
+                   (SELECT substring(job_arn FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):') FROM jobs
                     WHERE job_arn LIKE 'arn:%' ORDER BY planned_at DESC LIMIT 1), $1)
                RETURNING account"#,
             seen
@@ -152,7 +152,7 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let reason = "belongs to the installation that this database was copied from";
         sqlx::query!(
-            r#"UPDATE attempts SET state = 'stopped', settled_at = $1, ended_at = coalesce(ended_at, $1),
+            r#"UPDATE jobs SET state = 'stopped', settled_at = $1, ended_at = coalesce(ended_at, $1),
                       quarantine_until = NULL, metrics_due_at = NULL, checkpoint_due_at = NULL,
                       billable_seconds = coalesce(billable_seconds, 0), failure_reason = coalesce(failure_reason, $2)
                WHERE settled_at IS NULL"#,
@@ -161,7 +161,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        sqlx::query!("UPDATE attempts SET metrics_due_at = NULL WHERE metrics_due_at IS NOT NULL")
+        sqlx::query!("UPDATE jobs SET metrics_due_at = NULL WHERE metrics_due_at IS NOT NULL")
             .execute(&mut *tx)
             .await?;
         sqlx::query!(

@@ -152,7 +152,7 @@ impl Store {
 }
 
 /// Locks the lease for the rest of the transaction; false when its term is over.
-pub(super) async fn fence(tx: &mut PgConnection, held: &Term) -> Result<bool, StoreError> {
+pub(super) async fn still_holds(tx: &mut PgConnection, held: &Term) -> Result<bool, StoreError> {
     let row = sqlx::query_scalar!(
         r#"SELECT 1 AS "one!" FROM leases
            WHERE name = $1 AND owner = $2 AND term = $3 AND expires_at >= clock_timestamp() FOR NO KEY UPDATE"#,

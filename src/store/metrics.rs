@@ -2,9 +2,9 @@
 //! cursor in one transaction.
 
 use bakeoff_domain::event::{Charge, OverReservation};
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::measure::metric::{MetricDefinition, Source};
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::FinalMetric;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -50,7 +50,7 @@ pub struct Progress {
 /// Metrics requested for an attempt; a negative count takes some back.
 #[derive(Debug, Clone, Copy)]
 pub struct Requested {
-    pub attempt: AttemptId,
+    pub attempt: JobId,
     pub metrics: i64,
 }
 
@@ -66,15 +66,16 @@ impl Store {
     ) -> Result<Vec<MetricsDue>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
-                   SELECT id FROM attempts WHERE metrics_due_at <= $1 ORDER BY metrics_due_at LIMIT $3
+                   SELECT id FROM jobs WHERE metrics_due_at <= $1 ORDER BY metrics_due_at LIMIT $3
                    FOR NO KEY UPDATE SKIP LOCKED)
-               UPDATE attempts a SET metrics_due_at = $2
+               UPDATE jobs j SET metrics_due_at = $2
                FROM trials t
-               WHERE a.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = a.trial_id
-               RETURNING a.id, a.project_id, a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type,
+               WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND t.id = j.trial_id
+               RETURNING j.id, j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!",
+                         j.price_id, j.job_name, t.instance_type,
                          t.instance_count, t.metrics,
-                         a.reserved_metrics_usd, a.metrics_cursor, a.started_at, a.job_arn, a.final_metrics,
-                         CASE WHEN a.settled_at IS NOT NULL THEN a.ended_at END AS settled_end_at"#,
+                         j.reserved_metrics_usd, j.metrics_cursor, j.started_at, j.job_arn, j.final_metrics,
+                         CASE WHEN j.settled_at IS NOT NULL THEN j.ended_at END AS settled_end_at"#,
             now,
             now + hold,
             limit,
@@ -89,7 +90,7 @@ impl Store {
                         project_id: ProjectId(row.project_id),
                         experiment_id: ExperimentId(row.experiment_id),
                         trial_id: TrialId(row.trial_id),
-                        attempt_id: AttemptId(row.id),
+                        job_id: JobId(row.id),
                         price_id: PriceId(row.price_id),
                     },
                     job_name: row.job_name,
@@ -98,7 +99,7 @@ impl Store {
                     // A row that cannot be read does not delay the others. Only its host metrics
                     // are read, so that its reservation is released.
                     metrics: readable(Some(row.metrics), "trials", row.trial_id, "metrics"),
-                    final_metrics: readable(row.final_metrics, "attempts", row.id, "final_metrics"),
+                    final_metrics: readable(row.final_metrics, "jobs", row.id, "final_metrics"),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
                     cursor: row.metrics_cursor,
                     started_at: row.started_at,
@@ -116,10 +117,10 @@ impl Store {
     pub async fn count_requested(&self, requested: &[Requested]) -> Result<bool, StoreError> {
         retried(|| async move {
             let counted = sqlx::query!(
-                r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
-                   UPDATE attempts a SET metrics_requested = greatest(a.metrics_requested + n.requested, 0)
+                r#"WITH held AS (SELECT id FROM jobs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+                   UPDATE jobs j SET metrics_requested = greatest(j.metrics_requested + n.requested, 0)
                    FROM UNNEST($1::uuid[], $2::bigint[]) AS n(id, requested)
-                   WHERE a.id = n.id AND a.id IN (SELECT id FROM held) AND a.metrics_due_at IS NOT NULL"#,
+                   WHERE j.id = n.id AND j.id IN (SELECT id FROM held) AND j.metrics_due_at IS NOT NULL"#,
                 &requested.iter().map(|one| one.attempt.0).collect::<Vec<_>>(),
                 &requested.iter().map(|one| one.metrics).collect::<Vec<_>>(),
             )
@@ -140,7 +141,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         // In the same lock order as a listing.
         let mut ordered: Vec<&Progress> = progress.iter().collect();
-        ordered.sort_by_key(|step| step.due.account.attempt_id);
+        ordered.sort_by_key(|step| step.due.account.job_id);
         retried(|| self.record_metrics_once(samples, &ordered, now)).await
     }
 
@@ -162,12 +163,12 @@ impl Store {
         let mut alarms = Vec::new();
         for step in progress {
             let written = sqlx::query_scalar!(
-                r#"UPDATE attempts
+                r#"UPDATE jobs
                    SET metrics_cursor = greatest(metrics_cursor, $2), metrics_due_at = $3,
                        final_metrics = CASE WHEN $3::timestamptz IS NOT NULL THEN final_metrics END
                    WHERE id = $1 AND metrics_due_at IS NOT NULL
                    RETURNING metrics_requested"#,
-                step.due.account.attempt_id.0,
+                step.due.account.job_id.0,
                 step.cursor,
                 step.next_at,
             )
@@ -221,7 +222,10 @@ pub(super) async fn settle(
     );
     let settled = Entry {
         kind: EntryKind::Settled,
+        resource: EntryResource::Job,
         component: EntryComponent::Cloudwatch,
+        settlement: 0,
+        line: 0,
         usd: cost,
         quantity: requested,
         unit: EntryUnit::MetricsRequested,
@@ -236,13 +240,9 @@ pub(super) async fn settle(
         cost,
     )
     .await?;
-    ledger::write(
-        tx,
-        account,
-        &Entry::worst_case(EntryKind::Released, EntryComponent::Cloudwatch, reserved),
-        now,
-    )
-    .await?;
+    let (resource, component) = (settled.resource, settled.component);
+    let released = Entry::worst_case(EntryKind::Released, resource, component, reserved);
+    ledger::write(tx, account, &released, now).await?;
     let account = Account {
         price_id: rate.map_or(account.price_id, |rate| PriceId(rate.id)),
         ..*account
@@ -251,7 +251,7 @@ pub(super) async fn settle(
     if cost > reserved {
         let over = OverReservation {
             charge: Charge::Metrics,
-            job_name: account.attempt_id.to_string(),
+            job_name: account.job_id.to_string(),
             usd: cost,
             reserved_usd: reserved,
         };

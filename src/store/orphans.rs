@@ -3,17 +3,18 @@
 //! about them.
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::orphan::OrphanFacts;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
+use bakeoff_domain::money::ledger::EntryResource;
 use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::store::events::{self, EventSubject};
 use crate::store::leases::{self, Term};
-use crate::store::money::bill::{self, Billed, What};
+use crate::store::money::bill::{self, Billed};
 use crate::store::money::budget;
 use crate::store::money::ledger::Account;
 use crate::store::stored;
@@ -48,8 +49,8 @@ impl Store {
         since: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s JOIN attempts a ON a.id = s.attempt_id
-                              WHERE a.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
+            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s JOIN jobs j ON j.id = s.job_id
+                              WHERE j.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
             trial.0,
             since,
         )
@@ -76,13 +77,13 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let is_new = sqlx::query!(
-            r#"INSERT INTO orphaned_jobs (job_name, attempt_id, found_at, last_seen_at, due_at, billed_seconds)
-               SELECT $1, a.id, $2, $2, $2, coalesce(a.billable_seconds, 0)
-               FROM (SELECT) one LEFT JOIN attempts a ON a.job_name = $1
-               WHERE a.id IS NULL OR a.settled_at IS NOT NULL
+            r#"INSERT INTO orphaned_jobs (job_name, job_id, found_at, last_seen_at, due_at, billed_seconds)
+               SELECT $1, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
+               FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
+               WHERE j.id IS NULL OR j.settled_at IS NOT NULL
                ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2,
-                                                    attempt_id = coalesce(orphaned_jobs.attempt_id, excluded.attempt_id)
-               WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.attempt_id IS NULL AND excluded.attempt_id IS NOT NULL)"#,
+                                                    job_id = coalesce(orphaned_jobs.job_id, excluded.job_id)
+               WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.job_id IS NULL AND excluded.job_id IS NOT NULL)"#,
             job_name,
             now,
         )
@@ -93,15 +94,17 @@ impl Store {
         let mut told = None;
         if is_new {
             let owner = sqlx::query!(
-                "SELECT project_id, experiment_id, trial_id FROM attempts WHERE job_name = $1",
+                "SELECT project_id, experiment_id, trial_id FROM jobs WHERE job_name = $1",
                 job_name
             )
             .fetch_optional(&mut *tx)
             .await?;
-            let subject = owner.map(|row| EventSubject {
-                project: ProjectId(row.project_id),
-                experiment: ExperimentId(row.experiment_id),
-                trial: Some(TrialId(row.trial_id)),
+            let subject = owner.and_then(|row| {
+                Some(EventSubject {
+                    project: ProjectId(row.project_id),
+                    experiment: ExperimentId(row.experiment_id?),
+                    trial: row.trial_id.map(TrialId),
+                })
             });
             let job_name = job_name.to_owned();
             told = subject.map(|subject| subject.told(Event::TrialOrphanedJob { job_name }));
@@ -112,9 +115,9 @@ impl Store {
 
     /// Whether the attempt has a row, in any state.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn has_attempt(&self, attempt: AttemptId) -> Result<bool, StoreError> {
+    pub async fn has_attempt(&self, attempt: JobId) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM attempts WHERE id = $1) AS "found!""#,
+            r#"SELECT EXISTS (SELECT FROM jobs WHERE id = $1) AS "found!""#,
             attempt.0
         )
         .fetch_one(&self.pool)
@@ -157,7 +160,7 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn recover_attempt(
         &self,
-        attempt: AttemptId,
+        attempt: JobId,
         job_name: &str,
         trial: TrialId,
         now: DateTime<Utc>,
@@ -167,11 +170,13 @@ impl Store {
             r#"WITH counted AS (
                    UPDATE trials t SET attempts_made = t.attempts_made + 1
                    WHERE t.id = $3 AND t.price_id IS NOT NULL AND t.worst_case_training_usd IS NOT NULL
-                     AND NOT EXISTS (SELECT FROM attempts a WHERE a.id = $1 OR a.job_name = $2)
+                     AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = $1 OR j.job_name = $2)
                    RETURNING t.*)
-               INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
-                                     reserved_training_usd, reserved_metrics_usd, planned_at, settled_at, is_recovered)
-               SELECT $1, c.project_id, c.experiment_id, c.id, c.attempts_made, $2, 'never_created', c.price_id,
+               INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
+                                 price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at, settled_at,
+                                 is_recovered)
+               SELECT $1, 'training', c.region, (SELECT account FROM installation), c.project_id, c.experiment_id, c.id,
+                      c.attempts_made, $2, 'never_created', c.price_id,
                       p.usd, c.worst_case_training_usd, 0, $4, $4, true
                FROM counted c JOIN prices p ON p.id = c.price_id"#,
             attempt.0,
@@ -194,12 +199,12 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Orphan>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT s.job_name, s.found_at, s.last_seen_at, a.started_at AS "started_at?", a.id AS "attempt_id?",
-                      a.project_id AS "project_id?", a.experiment_id AS "experiment_id?", a.trial_id AS "trial_id?",
-                      a.price_id AS "price_id?", a.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
+            r#"SELECT s.job_name, s.found_at, s.last_seen_at, j.started_at AS "started_at?", j.id AS "job_id?",
+                      j.project_id AS "project_id?", j.experiment_id AS "experiment_id?", j.trial_id AS "trial_id?",
+                      j.price_id AS "price_id?", j.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
                       t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
                       t.billed_seconds_max AS "billed_seconds_max?"
-               FROM orphaned_jobs s LEFT JOIN attempts a ON a.id = s.attempt_id LEFT JOIN trials t ON t.id = a.trial_id
+               FROM orphaned_jobs s LEFT JOIN jobs j ON j.id = s.job_id LEFT JOIN trials t ON t.id = j.trial_id
                WHERE s.settled_at IS NULL AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"#,
             now,
             limit,
@@ -211,7 +216,7 @@ impl Store {
                 let owner = || {
                     Some(OrphanOwner {
                         account: Account {
-                            attempt_id: AttemptId(row.attempt_id?),
+                            job_id: JobId(row.job_id?),
                             project_id: ProjectId(row.project_id?),
                             experiment_id: ExperimentId(row.experiment_id?),
                             trial_id: TrialId(row.trial_id?),
@@ -226,9 +231,9 @@ impl Store {
                 };
                 // An orphan of an unknown attempt has no owner. For any other, all columns must be
                 // known, or the job would be billed as zero.
-                let owner = match (row.attempt_id, owner()) {
+                let owner = match (row.job_id, owner()) {
                     (Some(id), None) => {
-                        return Err(StoreError::corrupt("attempts", id, "trial_id"));
+                        return Err(StoreError::corrupt("jobs", id, "trial_id"));
                     }
                     (_, owner) => owner,
                 };
@@ -288,7 +293,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !leases::fence(&mut tx, term).await? {
+        if !leases::still_holds(&mut tx, term).await? {
             return Ok(());
         }
         // Read the booked seconds under the lock that guards their change.
@@ -296,10 +301,10 @@ impl Store {
             r#"WITH held AS (SELECT job_name, billed_seconds FROM orphaned_jobs WHERE job_name = $1 AND settled_at IS NULL
                              FOR NO KEY UPDATE)
                UPDATE orphaned_jobs s SET settled_at = $2, due_at = NULL,
-                      billed_seconds = CASE WHEN s.attempt_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
+                      billed_seconds = CASE WHEN s.job_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
                       settlements = s.settlements + 1
                FROM held WHERE s.job_name = held.job_name
-               RETURNING s.settlements - 1 AS "part!", held.billed_seconds"#,
+               RETURNING s.settlements - 1 AS "before!", held.billed_seconds"#,
             orphan.job_name,
             now,
             i64::try_from(billing.seconds).unwrap_or(i64::MAX),
@@ -312,7 +317,7 @@ impl Store {
                 seconds: billing.seconds.saturating_sub(booked),
                 ..billing
             };
-            book(&mut tx, owner, settled.part, beyond, now).await?;
+            book(&mut tx, owner, settled.before, beyond, now).await?;
             budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &orphan.job_name)
                 .await?;
         }
@@ -324,7 +329,7 @@ impl Store {
 async fn book(
     tx: &mut PgConnection,
     owner: &OrphanOwner,
-    part: i32,
+    settlement: i32,
     billing: Billing,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
@@ -348,7 +353,8 @@ async fn book(
         estimated: false,
     };
     let billed = Billed {
-        what: What::Orphan(part),
+        resource: EntryResource::OrphanedJob,
+        settlement,
         usage: &usage,
         agreed,
         held: None,

@@ -106,7 +106,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !leases::fence(&mut tx, term).await? {
+        if !leases::still_holds(&mut tx, term).await? {
             return Ok(false);
         }
         sqlx::query!(

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::Transition;
@@ -149,7 +149,7 @@ impl From<&Claimed> for EventSubject {
 /// A stored attempt.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    pub id: AttemptId,
+    pub id: JobId,
     pub trial_id: TrialId,
     pub number: u32,
     pub job_name: String,
@@ -244,17 +244,17 @@ impl AttemptRow {
     }
 
     fn transitions(&self) -> Result<Vec<Transition>, StoreError> {
-        stored::read_text(&self.transitions, "attempts", self.id, "transitions")
+        stored::read_text(&self.transitions, "jobs", self.id, "transitions")
     }
 }
 
 impl Attempt {
     fn with_transitions(row: AttemptRow, transitions: Vec<Transition>) -> Result<Self, StoreError> {
-        let corrupt = |column| StoreError::corrupt("attempts", row.id, column);
-        let count = |value: i32, column| error::count(value, "attempts", row.id, column);
+        let corrupt = |column| StoreError::corrupt("jobs", row.id, column);
+        let count = |value: i32, column| error::count(value, "jobs", row.id, column);
         let state = AttemptState::parse(&row.state).ok_or_else(|| corrupt("state"))?;
         Ok(Self {
-            id: AttemptId(row.id),
+            id: JobId(row.id),
             trial_id: TrialId(row.trial_id),
             number: count(row.number, "number")?,
             job_name: row.job_name,
@@ -469,13 +469,13 @@ impl Store {
     async fn latest_attempts(&self, trials: &[Uuid]) -> Result<Vec<Latest>, StoreError> {
         let rows = sqlx::query_as!(
             AttemptRow,
-            r#"SELECT DISTINCT ON (trial_id) id, trial_id, number, job_name, state, price_id, usd_per_hour,
+            r#"SELECT DISTINCT ON (trial_id) id, trial_id AS "trial_id!", number AS "number!", job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds,
                       billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since, modified_at,
                       NULL::timestamptz AS listed_at
-               FROM attempts WHERE trial_id = ANY($1) AND NOT is_recovered ORDER BY trial_id, number DESC"#,
+               FROM jobs WHERE trial_id = ANY($1) AND NOT is_recovered ORDER BY trial_id, number DESC"#,
             trials,
         )
         .fetch_all(&self.pool)
@@ -574,13 +574,13 @@ impl Store {
     pub async fn attempts_of(&self, experiments: &[Uuid]) -> Result<Vec<Attempt>, StoreError> {
         sqlx::query_as!(
             AttemptRow,
-            r#"SELECT id, trial_id, number, job_name, state, price_id, usd_per_hour, reserved_training_usd,
+            r#"SELECT id, trial_id AS "trial_id!", number AS "number!", job_name, state, price_id, usd_per_hour, reserved_training_usd,
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
                       metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since, modified_at,
                       CASE WHEN settled_at IS NULL THEN (SELECT max(listed_at) FROM leases) END AS listed_at
-               FROM attempts WHERE experiment_id = ANY($1) ORDER BY trial_id, number"#,
+               FROM jobs WHERE experiment_id = ANY($1) AND trial_id IS NOT NULL ORDER BY trial_id, number"#,
             experiments,
         )
         .fetch_all(&self.pool)

@@ -3,11 +3,11 @@
 //! [`bakeoff_domain::lifecycle::pool`] decides.
 
 use bakeoff_domain::event::{Charge, Event, OverReservation};
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::price::Component;
 use bakeoff_domain::sagemaker::observed::{Billing, ObservedJob};
 use bakeoff_planner::plan::TrialPlan;
@@ -18,7 +18,7 @@ use sqlx::PgConnection;
 use crate::store::attempts::Applied;
 use crate::store::events::{self, EventSubject};
 use crate::store::leases::{self, Holder, Term};
-use crate::store::money::bill::{self, Billed, What};
+use crate::store::money::bill::{self, Billed};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::repricing::{self, Correction};
 use crate::store::money::settled::Part;
@@ -93,10 +93,10 @@ pub(super) async fn reserve(
         return Err(StoreError::corrupt("trials", account.trial_id, "plan"));
     };
     sqlx::query!(
-        r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
+        r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
                                    pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'with_job')"#,
-        account.attempt_id.0,
+        account.job_id.0,
         account.project_id.0,
         account.experiment_id.0,
         account.trial_id.0,
@@ -111,13 +111,9 @@ pub(super) async fn reserve(
     )
     .execute(&mut *tx)
     .await?;
-    ledger::write(
-        tx,
-        account,
-        &Entry::worst_case(EntryKind::Reserved, EntryComponent::WarmPool, reserved),
-        now,
-    )
-    .await
+    let (resource, component) = (EntryResource::WarmPool, EntryComponent::WarmPool);
+    let entry = Entry::worst_case(EntryKind::Reserved, resource, component, reserved);
+    ledger::write(tx, account, &entry, now).await
 }
 
 /// Records that an attempt's job is over, and from when a pool may exist; `None` if the job never
@@ -131,8 +127,8 @@ pub(super) async fn job_ended(
     if let Some(ended_at) = ended_at {
         sqlx::query!(
             r#"UPDATE warm_pools SET state = 'retained', job_ended_at = $2, due_at = $3
-               WHERE attempt_id = $1 AND state = 'with_job'"#,
-            account.attempt_id.0,
+               WHERE job_id = $1 AND state = 'with_job'"#,
+            account.job_id.0,
             ended_at,
             now,
         )
@@ -141,9 +137,9 @@ pub(super) async fn job_ended(
         return Ok(());
     }
     let reserved: Option<Decimal> = sqlx::query_scalar!(
-        r#"UPDATE warm_pools SET state = 'settled', retained_seconds = 0 WHERE attempt_id = $1 AND state = 'with_job'
+        r#"UPDATE warm_pools SET state = 'settled', retained_seconds = 0 WHERE job_id = $1 AND state = 'with_job'
            RETURNING reserved_usd"#,
-        account.attempt_id.0,
+        account.job_id.0,
     )
     .fetch_optional(&mut *tx)
     .await?;
@@ -158,13 +154,9 @@ pub(super) async fn job_ended(
         Usd::ZERO,
     )
     .await?;
-    ledger::write(
-        tx,
-        account,
-        &Entry::worst_case(EntryKind::Released, EntryComponent::WarmPool, reserved),
-        now,
-    )
-    .await
+    let (resource, component) = (EntryResource::WarmPool, EntryComponent::WarmPool);
+    let entry = Entry::worst_case(EntryKind::Released, resource, component, reserved);
+    ledger::write(tx, account, &entry, now).await
 }
 
 impl Store {
@@ -176,7 +168,7 @@ impl Store {
     pub async fn take_over_pool(
         &self,
         term: &Term,
-        attempt: AttemptId,
+        attempt: JobId,
         job: &ObservedJob,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
@@ -186,25 +178,25 @@ impl Store {
     async fn take_over_pool_once(
         &self,
         term: &Term,
-        attempt: AttemptId,
+        attempt: JobId,
         job: &ObservedJob,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let told = job.warm_pool.as_ref();
         let mut tx = self.pool.begin().await?;
-        if !leases::fence(&mut tx, term).await? {
+        if !leases::still_holds(&mut tx, term).await? {
             return Ok(false);
         }
         let taken = sqlx::query!(
-            r#"INSERT INTO warm_pools (attempt_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
+            r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
                                        pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
                                        due_at)
-               SELECT a.id, a.project_id, a.experiment_id, a.trial_id, a.job_name, t.instance_type, t.instance_count,
-                      coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), a.price_id, a.usd_per_hour, 0, 'found',
+               SELECT j.id, j.project_id, j.experiment_id, j.trial_id, j.job_name, t.instance_type, t.instance_count,
+                      coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), j.price_id, j.usd_per_hour, 0, 'found',
                       coalesce($2::timestamptz, $3), $3
-               FROM attempts a JOIN trials t ON t.id = a.trial_id
-               WHERE a.id = $1 AND a.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
-               ON CONFLICT (attempt_id) DO UPDATE
+               FROM jobs j JOIN trials t ON t.id = j.trial_id
+               WHERE j.id = $1 AND j.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
+               ON CONFLICT (job_id) DO UPDATE
                SET state = 'found', reserved_usd = 0, job_ended_at = coalesce($2, warm_pools.job_ended_at, $3), due_at = $3,
                    absent = 0
                WHERE warm_pools.state = 'settled' AND $5 > coalesce(warm_pools.retained_seconds, 0)
@@ -242,19 +234,19 @@ impl Store {
     ) -> Result<Vec<ClaimedPool>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
-                   SELECT attempt_id FROM warm_pools
+                   SELECT job_id FROM warm_pools
                    WHERE due_at <= $1
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE warm_pools p
                SET lease_owner = $2, lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
-               WHERE p.attempt_id = ANY (ARRAY(SELECT attempt_id FROM due))
-               RETURNING p.attempt_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
+               WHERE p.job_id = ANY (ARRAY(SELECT job_id FROM due))
+               RETURNING p.job_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
                          p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
                          (SELECT region FROM trials t WHERE t.id = p.trial_id) AS "region!",
                          (SELECT volume_gb FROM trials t WHERE t.id = p.trial_id) AS "volume_gb!",
                          p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent, p.retained_seconds,
-                         EXISTS (SELECT FROM attempts a WHERE a.id = p.attempt_id AND a.settled_at IS NOT NULL)
+                         EXISTS (SELECT FROM jobs j WHERE j.id = p.job_id AND j.settled_at IS NOT NULL)
                              AS "is_job_settled!",
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
@@ -269,7 +261,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let pools = rows.into_iter().map(|row| {
-            let id = row.attempt_id;
+            let id = row.job_id;
             let count = |value: i32, column| error::count(value, TABLE, id, column);
             let booked = row
                 .retained_seconds
@@ -279,7 +271,7 @@ impl Store {
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
                     trial_id: TrialId(row.trial_id),
-                    attempt_id: AttemptId(id),
+                    job_id: JobId(id),
                     price_id: PriceId(row.price_id),
                 },
                 job_name: row.job_name,
@@ -311,8 +303,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query!(
             r#"UPDATE warm_pools SET due_at = $3, absent = CASE WHEN $4 THEN absent + 1 ELSE 0 END, lease_owner = NULL, lease_expires_at = NULL
-               WHERE attempt_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
-            pool.account.attempt_id.0,
+               WHERE job_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
+            pool.account.job_id.0,
             pool.lease_token,
             at,
             is_absent,
@@ -349,8 +341,8 @@ impl Store {
         let changed = sqlx::query!(
             r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
                       lease_expires_at = NULL
-               WHERE attempt_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
-            pool.account.attempt_id.0,
+               WHERE job_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
+            pool.account.job_id.0,
             pool.lease_token,
             seconds,
         )
@@ -363,7 +355,8 @@ impl Store {
         let usd = match pool.booked_seconds {
             None => {
                 let billed = Billed {
-                    what: What::Pool,
+                    resource: EntryResource::WarmPool,
+                    settlement: 0,
                     usage: &pool.kept(kept.seconds),
                     agreed: pool.agreed(),
                     held: Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
@@ -427,6 +420,7 @@ async fn book_more(
             own.cloned().collect()
         };
         let part = Part {
+            resource: EntryResource::WarmPool,
             component: name,
             lines: of(&owed),
             booked: of(&booked).iter().map(|line| line.usd).sum(),

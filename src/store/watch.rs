@@ -2,7 +2,7 @@
 //! Orphaned jobs are in [`crate::store::orphans`].
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::watch::{Change, Known, PoolNotice, Unaccounted};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -15,7 +15,7 @@ use crate::store::{Store, StoreError, retried};
 /// When an attempt's billing began.
 #[derive(Debug, Clone, Copy)]
 pub struct Started {
-    pub attempt: AttemptId,
+    pub attempt: JobId,
     pub at: DateTime<Utc>,
 }
 
@@ -27,12 +27,12 @@ impl Store {
         job_names: Option<&[String]>,
     ) -> Result<Vec<Known>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT a.id, a.trial_id, a.job_name, a.secondary_status, a.modified_at,
-                      a.started_at IS NOT NULL AS "has_started!", t.purchase_option = 'spot' AS "is_spot!",
-                      a.running_at AS "running_at!", a.is_compared
-               FROM attempts a JOIN trials t ON t.id = a.trial_id
-               WHERE a.state = 'running' AND a.running_at IS NOT NULL
-                 AND ($1::text[] IS NULL OR a.job_name = ANY($1))"#,
+            r#"SELECT j.id, j.trial_id AS "trial_id!", j.job_name, j.secondary_status, j.modified_at,
+                      j.started_at IS NOT NULL AS "has_started!", t.purchase_option = 'spot' AS "is_spot!",
+                      j.running_at AS "running_at!", j.is_compared
+               FROM jobs j JOIN trials t ON t.id = j.trial_id
+               WHERE j.state = 'running' AND j.running_at IS NOT NULL
+                 AND ($1::text[] IS NULL OR j.job_name = ANY($1))"#,
             job_names,
         )
         .fetch_all(&self.pool)
@@ -40,7 +40,7 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| Known {
-                attempt: AttemptId(row.id),
+                attempt: JobId(row.id),
                 trial: TrialId(row.trial_id),
                 job_name: row.job_name,
                 secondary_status: row.secondary_status,
@@ -62,12 +62,12 @@ impl Store {
         pools_in_doubt_since: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT least((SELECT min(planned_at) FROM attempts WHERE state = 'running'),
-                            (SELECT min(a.planned_at) FROM warm_pools p JOIN attempts a ON a.id = p.attempt_id
+            r#"SELECT least((SELECT min(planned_at) FROM jobs WHERE state = 'running'),
+                            (SELECT min(j.planned_at) FROM warm_pools p JOIN jobs j ON j.id = p.job_id
                              WHERE p.due_at IS NOT NULL),
-                            (SELECT min(a.planned_at) FROM warm_pools p JOIN attempts a ON a.id = p.attempt_id
+                            (SELECT min(j.planned_at) FROM warm_pools p JOIN jobs j ON j.id = p.job_id
                              WHERE p.state = 'settled' AND p.retained_seconds = 0 AND p.job_ended_at >= $2),
-                            (SELECT min(planned_at) FROM attempts
+                            (SELECT min(planned_at) FROM jobs
                              WHERE (state = 'never_created' OR billing_estimated) AND settled_at >= $1))"#,
             in_doubt_since,
             pools_in_doubt_since,
@@ -87,7 +87,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         retried(|| async move {
             let mut tx = self.pool.begin().await?;
-            if !leases::fence(&mut tx, term).await? {
+            if !leases::still_holds(&mut tx, term).await? {
                 return Ok(false);
             }
             let events = write_notices(&mut tx, changed, look, now).await?;
@@ -111,7 +111,7 @@ impl Store {
             let mut tx = self.pool.begin().await?;
             if let Some(Started { attempt, at }) = started {
                 sqlx::query!(
-                    "UPDATE attempts SET started_at = $2 WHERE id = $1 AND state = 'running' AND started_at IS NULL",
+                    "UPDATE jobs SET started_at = $2 WHERE id = $1 AND state = 'running' AND started_at IS NULL",
                     attempt.0,
                     at,
                 )
@@ -175,13 +175,13 @@ impl Store {
         .execute(&self.pool)
         .await?;
         sqlx::query!(
-            r#"WITH waiting AS (SELECT id FROM attempts WHERE metrics_due_at > $1 OR checkpoint_due_at > $1 OR quarantine_until > $2
+            r#"WITH waiting AS (SELECT id FROM jobs WHERE metrics_due_at > $1 OR checkpoint_due_at > $1 OR quarantine_until > $2
                                 ORDER BY id FOR NO KEY UPDATE)
-               UPDATE attempts a
+               UPDATE jobs j
                SET metrics_due_at = CASE WHEN metrics_due_at > $1 THEN $1 ELSE metrics_due_at END,
                    checkpoint_due_at = CASE WHEN checkpoint_due_at > $1 THEN $1 ELSE checkpoint_due_at END,
                    quarantine_until = CASE WHEN quarantine_until > $2 THEN $2 ELSE quarantine_until END
-               FROM waiting WHERE a.id = waiting.id"#,
+               FROM waiting WHERE j.id = waiting.id"#,
             now,
             now + quarantine,
         )
@@ -202,11 +202,11 @@ impl Store {
         let over: Vec<bool> = jobs.iter().map(|job| job.is_over).collect();
         let rows = sqlx::query_scalar!(
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[]) AS t(name, is_over)
-               LEFT JOIN attempts a ON a.job_name = t.name
-               WHERE (a.id IS NULL OR a.settled_at IS NOT NULL)
-                 AND (NOT t.is_over OR a.id IS NULL OR a.state = 'never_created' OR a.billing_estimated)
+               LEFT JOIN jobs j ON j.job_name = t.name
+               WHERE (j.id IS NULL OR j.settled_at IS NOT NULL)
+                 AND (NOT t.is_over OR j.id IS NULL OR j.state = 'never_created' OR j.billing_estimated)
                  AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_name = t.name
-                                 AND (s.attempt_id IS NOT NULL OR s.settlements > 3)
+                                 AND (s.job_id IS NOT NULL OR s.settlements > 3)
                                  AND (s.settled_at IS NULL OR t.is_over))"#,
             &names,
             &over,
@@ -240,9 +240,9 @@ impl Store {
         .await?;
         Ok(sqlx::query_scalar!(
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[], $3::bigint[]) AS t(name, is_idle, retained)
-               LEFT JOIN attempts a ON a.job_name = t.name LEFT JOIN warm_pools p ON p.attempt_id = a.id
-               WHERE (a.id IS NULL OR a.settled_at IS NOT NULL) AND (p.state IS NULL OR p.state = 'settled')
-                 AND (t.is_idle OR (a.id IS NOT NULL AND t.retained > coalesce(p.retained_seconds, 0)))"#,
+               LEFT JOIN jobs j ON j.job_name = t.name LEFT JOIN warm_pools p ON p.job_id = j.id
+               WHERE (j.id IS NULL OR j.settled_at IS NOT NULL) AND (p.state IS NULL OR p.state = 'settled')
+                 AND (t.is_idle OR (j.id IS NOT NULL AND t.retained > coalesce(p.retained_seconds, 0)))"#,
             &names,
             &idle,
             &retained,
@@ -262,16 +262,16 @@ async fn write_notices(
     // Only forwards: a page or an event may be older than a status observed meanwhile. Locked in
     // the same order as by the metrics reader.
     let written = sqlx::query!(
-        r#"WITH held AS (SELECT id FROM attempts WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
-           UPDATE attempts a
-           SET job_status = n.status, secondary_status = n.secondary, modified_at = coalesce(n.modified_at, a.modified_at)
-           FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::timestamptz[]) AS n(attempt_id, status, secondary, modified_at),
+        r#"WITH held AS (SELECT id FROM jobs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+           UPDATE jobs j
+           SET job_status = n.status, secondary_status = n.secondary, modified_at = coalesce(n.modified_at, j.modified_at)
+           FROM UNNEST($1::uuid[], $2::text[], $3::text[], $4::timestamptz[]) AS n(job_id, status, secondary, modified_at),
                 trials t
-           WHERE a.id = n.attempt_id AND t.id = a.trial_id AND a.id IN (SELECT id FROM held) AND a.state = 'running'
-             AND (a.modified_at IS NULL OR n.modified_at IS NULL OR n.modified_at >= a.modified_at)
-             AND a.secondary_status IS DISTINCT FROM n.secondary
-           RETURNING a.project_id, a.experiment_id, a.trial_id, a.number, a.job_status AS "job_status!",
-                     a.secondary_status AS "secondary_status!""#,
+           WHERE j.id = n.job_id AND t.id = j.trial_id AND j.id IN (SELECT id FROM held) AND j.state = 'running'
+             AND (j.modified_at IS NULL OR n.modified_at IS NULL OR n.modified_at >= j.modified_at)
+             AND j.secondary_status IS DISTINCT FROM n.secondary
+           RETURNING j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", j.number AS "number!",
+                     j.job_status AS "job_status!", j.secondary_status AS "secondary_status!""#,
         &changed.iter().map(|change| change.attempt.0).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.status.as_str().to_owned()).collect::<Vec<_>>(),
         &changed.iter().map(|change| change.secondary_status.clone()).collect::<Vec<_>>(),

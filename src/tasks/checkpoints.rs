@@ -25,7 +25,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
         app.pulse.beat();
         // A failed write for one attempt must not hold up the others.
         if let Err(error) = look(app, &attempt).await {
-            tracing::warn!(%error, attempt = %attempt.attempt_id, "checking for checkpoints failed");
+            tracing::warn!(%error, attempt = %attempt.job_id, "checking for checkpoints failed");
         }
     }
     Ok(count)

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::measure::metric::{
     HOST_METRICS, MetricDefinition, Source, Subject, normalised,
 };
@@ -182,7 +182,7 @@ async fn read(
         .into_iter()
         .map(|(attempt, _)| advance(app, attempt, now, now))
         .collect();
-    let mut samples: BTreeMap<AttemptId, Samples> = BTreeMap::new();
+    let mut samples: BTreeMap<JobId, Samples> = BTreeMap::new();
     let start = ready
         .iter()
         .filter_map(|(_, window)| window.map(|w| w.0))
@@ -198,10 +198,7 @@ async fn read(
                 for (attempt, own) in ready.into_iter().zip(series) {
                     let asked = queries(&attempt);
                     let is_complete = own.iter().all(Series::is_whole);
-                    samples.insert(
-                        attempt.account.attempt_id,
-                        normalise(&attempt, &asked, &own),
-                    );
+                    samples.insert(attempt.account.job_id, normalise(&attempt, &asked, &own));
                     if is_complete || is_hopeless(&attempt, now) {
                         progress.push(advance(app, attempt, end, now));
                     } else {
@@ -243,7 +240,7 @@ async fn ask(
     let booked = |times: i64| -> Vec<Requested> {
         let all = attempts.iter().zip(&counts);
         all.map(|(attempt, count)| Requested {
-            attempt: attempt.account.attempt_id,
+            attempt: attempt.account.job_id,
             metrics: i64::try_from(*count)
                 .unwrap_or(i64::MAX)
                 .saturating_mul(times),
@@ -304,7 +301,7 @@ async fn ask(
 async fn write(
     app: &App,
     progress: Vec<Progress>,
-    mut samples: BTreeMap<AttemptId, Samples>,
+    mut samples: BTreeMap<JobId, Samples>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let (last, running): (Vec<_>, Vec<_>) = progress
@@ -316,9 +313,7 @@ async fn write(
         if let Err(error) = keep_final(app, &step.due, now).await {
             tracing::warn!(%error, job = step.due.job_name, "writing the final metric values of a job failed");
         }
-        let own = samples
-            .remove(&step.due.account.attempt_id)
-            .unwrap_or_default();
+        let own = samples.remove(&step.due.account.job_id).unwrap_or_default();
         app.store.record_metrics(&own, &[step], now).await?;
         app.pulse.beat();
     }

@@ -11,6 +11,8 @@ use crate::app::App;
 use crate::clock::real_sleep;
 use crate::event_board::Topic;
 
+/// What `/readyz` and `/metrics` call it.
+const NAME: &str = "listener";
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(app: App, stop: CancellationToken) {
@@ -20,6 +22,7 @@ pub(super) async fn run(app: App, stop: CancellationToken) {
             ended = listen(&app) => ended,
         };
         if let Err(error) = ended {
+            app.tasks.failed(NAME);
             tracing::debug!(%error, "listener connection lost");
         }
         // A poll finds anything missed meanwhile.
@@ -34,6 +37,7 @@ async fn listen(app: &App) -> Result<(), sqlx::Error> {
     listener
         .listen_all(["bakeoff_wake", "bakeoff_events"])
         .await?;
+    app.tasks.succeeded(NAME);
     while let Some(notification) = listener.try_recv().await? {
         match notification.channel() {
             "bakeoff_wake" => app.wake.notify_one(),

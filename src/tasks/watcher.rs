@@ -10,7 +10,7 @@
 //! bills and quotas check its term; the sighting of an orphaned job may be written late,
 //! and is true all the same.
 
-use bakeoff_domain::ids::{AttemptId, TrialId};
+use bakeoff_domain::ids::{JobId, TrialId};
 use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
 use bakeoff_domain::lifecycle::watch::{self, Listing};
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -451,8 +451,8 @@ async fn adopt_orphan(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool,
 
 /// The attempt named by a job's marker, if it belongs to this installation and matches the job's
 /// name.
-fn own_attempt(app: &App, job: &ObservedJob) -> Option<AttemptId> {
-    let attempt: AttemptId = job.marker.as_ref()?.parse().ok()?;
+fn own_attempt(app: &App, job: &ObservedJob) -> Option<JobId> {
+    let attempt: JobId = job.marker.as_ref()?.parse().ok()?;
     (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
 }
 
@@ -478,7 +478,7 @@ async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsEr
 async fn recover(
     app: &App,
     job: &ObservedJob,
-    attempt: AttemptId,
+    attempt: JobId,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let is_recovered = match trial_of(app, job).await {
@@ -532,7 +532,7 @@ async fn follow_orphan(
         // nothing would look for it before the next sweep.
         if let (Ok(job), Some(owner)) = (&looked, &orphan.owner) {
             app.store
-                .take_over_pool(term, owner.account.attempt_id, job, now)
+                .take_over_pool(term, owner.account.job_id, job, now)
                 .await?;
         }
         return app.store.settle_orphan(term, orphan, billing, now).await;

@@ -133,8 +133,8 @@ async fn a_thousand_random_trials_cost_what_the_region_bills(pool: PgPool) {
     );
 
     let booked: Vec<(String, Decimal)> = sqlx::query_as(
-        "SELECT a.job_name, sum(l.usd) FROM ledger l JOIN attempts a ON a.id = l.attempt_id
-         WHERE l.kind = 'settled' AND l.component <> 'cloudwatch' GROUP BY a.job_name",
+        "SELECT j.job_name, sum(l.usd) FROM ledger l JOIN jobs j ON j.id = l.job_id
+         WHERE l.kind = 'settled' AND l.component <> 'cloudwatch' GROUP BY j.job_name",
     )
     .fetch_all(&pool)
     .await

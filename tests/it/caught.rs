@@ -363,7 +363,7 @@ async fn a_quarantine_outlasts_the_lease_and_two_calls(pool: PgPool) {
             bakeoff::clock::real_sleep(Duration::from_millis(20)).await;
         }
     };
-    becomes("SELECT count(*) FROM attempts WHERE state = 'planned'").await;
+    becomes("SELECT count(*) FROM jobs WHERE state = 'planned'").await;
     let cancel = test
         .client
         .post(format!("{}/v1/experiments/{id}/cancel", service.url))
@@ -372,9 +372,9 @@ async fn a_quarantine_outlasts_the_lease_and_two_calls(pool: PgPool) {
         cancel.json(&json!({})).send().await.unwrap().status(),
         StatusCode::ACCEPTED
     );
-    becomes("SELECT count(*) FROM attempts WHERE state = 'quarantined'").await;
-    let held = "SELECT min(extract(epoch FROM a.quarantine_until - t.stop_requested_at))::bigint
-                FROM attempts a JOIN trials t ON t.id = a.trial_id";
+    becomes("SELECT count(*) FROM jobs WHERE state = 'quarantined'").await;
+    let held = "SELECT min(extract(epoch FROM j.quarantine_until - t.stop_requested_at))::bigint
+                FROM jobs j JOIN trials t ON t.id = j.trial_id";
     let held = number(&pool, held).await;
     assert!(
         held >= (120 + 2 * 60) * 1000,
@@ -394,7 +394,8 @@ async fn an_event_older_than_what_is_known_changes_nothing(pool: PgPool) {
     test.tick().await;
     let job = test.jobs().await.remove(0);
     let status = async || -> (String, i64) {
-        let query = "SELECT secondary_status, (extract(epoch FROM modified_at) * 1000)::bigint FROM attempts";
+        let query =
+            "SELECT secondary_status, (extract(epoch FROM modified_at) * 1000)::bigint FROM jobs";
         sqlx::query_as(query).fetch_one(&pool).await.unwrap()
     };
     let (known, modified_ms) = status().await;

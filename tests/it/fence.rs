@@ -244,7 +244,7 @@ async fn a_copy_reads_no_metrics_beside_its_original(pool: PgPool) {
         .unwrap();
     let mut copy = Replica::on(&test, Store::new(copied.0.clone()), "copy");
     minutes(&test, &mut [&mut original, &mut copy], 5).await;
-    let due: i64 = sqlx::query_scalar("SELECT count(*) FROM attempts WHERE metrics_due_at < $1")
+    let due: i64 = sqlx::query_scalar("SELECT count(*) FROM jobs WHERE metrics_due_at < $1")
         .bind(test.app.clock.now())
         .fetch_one(&copied.0)
         .await
@@ -337,7 +337,7 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     let attempt = test.trials(&id).await.remove(0).attempts.remove(0);
     let rate = attempt.usd_per_hour.as_f64();
     let seconds = attempt.billable_seconds.unwrap();
-    let path = format!("/v1/attempts/{}/corrections", attempt.id);
+    let path = format!("/v1/jobs/{}/corrections", attempt.id);
     let body = json!({"billable_seconds": seconds - 600, "reason": "the bill of November"});
     let editor = test
         .key(test.project, bakeoff::auth::keys::Role::Editor)
@@ -375,7 +375,7 @@ async fn an_estimate_is_corrected_by_hand_with_a_reason(pool: PgPool) {
     assert_eq!(ledger, total, "the ledger adds up");
     let (status, _) = test
         .post(
-            "/v1/attempts/att_00000000000000000000000000000000/corrections",
+            "/v1/jobs/job_00000000000000000000000000000000/corrections",
             &body,
         )
         .await;

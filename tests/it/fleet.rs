@@ -143,7 +143,7 @@ async fn a_listing_of_an_old_term_has_no_effect(pool: PgPool) {
 }
 
 pub(super) async fn watched(pool: &PgPool) -> Vec<(String, Option<String>)> {
-    let query = "SELECT job_name, secondary_status FROM attempts ORDER BY job_name";
+    let query = "SELECT job_name, secondary_status FROM jobs ORDER BY job_name";
     sqlx::query_as(query).fetch_all(pool).await.unwrap()
 }
 
@@ -318,7 +318,7 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
     let entries = test.ledger(&id).await;
     for job in &jobs {
         let own = |entry: &&LedgerEntryView| {
-            Some(entry.attempt_id.to_string()) == job.attempt
+            Some(entry.job_id.to_string()) == job.attempt
                 && entry.component == EntryComponent::WarmPool
                 && entry.kind == EntryKind::Settled
         };

@@ -309,7 +309,7 @@ async fn a_listing_goes_on_over_all_pages(pool: PgPool) {
     watcher::tick(&test.app, &mut memory).await.unwrap();
     assert_eq!(test.calls("ListTrainingJobs").await, 2);
     let unseen: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM attempts WHERE secondary_status IS NULL")
+        sqlx::query_scalar("SELECT count(*) FROM jobs WHERE secondary_status IS NULL")
             .fetch_one(&pool)
             .await
             .unwrap();

@@ -224,7 +224,7 @@ fn look(document: &Value, fuzzed: &mut Fuzzed) {
         fuzzed.passed.push(body(&for_attempt(
             request,
             &name,
-            "att_00000000000000000000000000000000",
+            "job_00000000000000000000000000000000",
             "tri_0",
         )));
     }

@@ -12,7 +12,7 @@ use bakeoff::store::Store;
 use bakeoff::tasks::{scheduler, watcher};
 use bakeoff::{ids, tasks};
 use bakeoff_domain::clock::Timescale;
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_planner::render::request;
@@ -127,7 +127,7 @@ async fn a_replica_frozen_on_an_experiments_row_keeps_nobody_from_cancelling_and
         scheduler::tick(&test.app).await.ok();
         number(
             &pool,
-            "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+            "SELECT count(*) FROM jobs WHERE settled_at IS NOT NULL",
         )
         .await
             > 0
@@ -173,7 +173,7 @@ async fn a_replica_frozen_while_it_writes_points_keeps_no_trial_from_settling(po
         scheduler::tick(&test.app).await.ok();
         number(
             &pool,
-            "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+            "SELECT count(*) FROM jobs WHERE settled_at IS NOT NULL",
         )
         .await
             > 0
@@ -211,12 +211,7 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     tasks::spawn(&app, &tracker, &stop);
     let id = test.start(&long()).await;
     let runs = comes_true(async || {
-        number(
-            &pool,
-            "SELECT count(*) FROM attempts WHERE state = 'running'",
-        )
-        .await
-            > 0
+        number(&pool, "SELECT count(*) FROM jobs WHERE state = 'running'").await > 0
     });
     assert!(runs.await, "it runs");
     // New connections prepare their statements anew.
@@ -251,7 +246,7 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
 async fn planned(test: &TestApp) -> TrainingJobRequest {
     let claimed = test.admit("frozen", Duration::ZERO).await;
     let trial = claimed.first().unwrap();
-    let attempt = AttemptId(ids::fresh());
+    let attempt = JobId(ids::fresh());
     let name = request::job_name(&test.app.settings.installation, attempt.0);
     let plan = trial.plan.as_ref().unwrap();
     let (price, now) = (plan.price.clone().unwrap(), test.app.clock.now());

@@ -77,10 +77,9 @@ async fn until(pool: &PgPool, query: &'static str, what: &str) {
     panic!("{what} has not come true within a minute");
 }
 
-const TRIED: &str = "SELECT count(*) FROM attempts WHERE state <> 'planned' OR postponed > 0";
-const REFUSED: &str =
-    "SELECT count(*) FROM attempts WHERE state IN ('never_created', 'quarantined')";
-const RUNNING: &str = "SELECT count(*) FROM attempts WHERE state = 'running'";
+const TRIED: &str = "SELECT count(*) FROM jobs WHERE state <> 'planned' OR postponed > 0";
+const REFUSED: &str = "SELECT count(*) FROM jobs WHERE state IN ('never_created', 'quarantined')";
+const RUNNING: &str = "SELECT count(*) FROM jobs WHERE state = 'running'";
 
 #[sqlx::test(migrations = false)]
 async fn a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back(pool: PgPool) {
@@ -157,7 +156,7 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
     for statement in [
-        "UPDATE attempts SET state = 'never_created', settled_at = planned_at",
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at",
         "UPDATE trials SET state = 'stopped', ended_at = created_at, lease_token = lease_token + 1, lease_owner = NULL,
                            lease_expires_at = NULL",
     ] {
@@ -221,7 +220,7 @@ async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
     assert_eq!(taken, 0, "claims of a trial that somebody works on");
     word.notify_one();
     assert_eq!(slow.await.unwrap().unwrap(), 1);
-    let settled = "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL";
+    let settled = "SELECT count(*) FROM jobs WHERE settled_at IS NOT NULL";
     assert_eq!(
         number(&pool, settled).await,
         1,
@@ -238,7 +237,7 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     test.tick().await;
     let now = test.app.clock.now();
     for statement in [
-        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
         "UPDATE trials SET state = 'queued', due_at = created_at",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
@@ -439,7 +438,7 @@ async fn an_answer_that_is_said_to_be_partial_moves_no_cursor(pool: PgPool) {
         test.advance(TimeDelta::minutes(5)).await;
         test.tick().await;
     }
-    let cursor = "SELECT extract(epoch FROM metrics_cursor)::bigint FROM attempts";
+    let cursor = "SELECT extract(epoch FROM metrics_cursor)::bigint FROM jobs";
     let before = number(&pool, cursor).await;
     test.advance(TimeDelta::minutes(5)).await;
     // In CBOR a text begins with its length.

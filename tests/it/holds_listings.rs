@@ -23,7 +23,7 @@ use crate::support::{Region, TestApp, number, on_p5, spec, usual};
 async fn without_attempts(test: &TestApp, pool: &PgPool) {
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     for statement in [
-        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
         "UPDATE trials SET state = 'stopped', ended_at = created_at",
     ] {
         sqlx::query(statement).execute(pool).await.unwrap();
@@ -233,7 +233,7 @@ async fn credentials_of_another_account_make_no_job_vanish(pool: PgPool) {
     }
     let vanished = number(
         &pool,
-        "SELECT count(*) FROM attempts WHERE settled_at IS NOT NULL",
+        "SELECT count(*) FROM jobs WHERE settled_at IS NOT NULL",
     )
     .await;
     let held = test.experiment(&id).await.reserved_usd;

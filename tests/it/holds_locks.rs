@@ -13,7 +13,7 @@ use bakeoff::store::lifecycle::ExperimentCommand;
 use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
 use bakeoff::tasks::{ingester, scheduler, watcher};
-use bakeoff_domain::ids::{AttemptId, ExperimentId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, TrialId};
 use bakeoff_domain::lifecycle::watch::Change;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::observed::JobStatus;
@@ -81,7 +81,7 @@ async fn running(pool: &PgPool, count: u32) -> (TestApp, ExperimentId, Vec<(Uuid
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(20)).await;
     let rows =
-        sqlx::query_as("SELECT trial_id, id FROM attempts WHERE state = 'running' ORDER BY ctid");
+        sqlx::query_as("SELECT trial_id, id FROM jobs WHERE state = 'running' ORDER BY ctid");
     let rows = rows.fetch_all(pool).await.unwrap();
     assert_eq!(rows.len(), usize::try_from(count).unwrap());
     (test, ExperimentId(uuid_of(&id)), rows)
@@ -89,7 +89,7 @@ async fn running(pool: &PgPool, count: u32) -> (TestApp, ExperimentId, Vec<(Uuid
 
 fn change((trial, attempt): (Uuid, Uuid)) -> Change {
     Change {
-        attempt: AttemptId(attempt),
+        attempt: JobId(attempt),
         trial: TrialId(trial),
         status: JobStatus::InProgress,
         secondary_status: "Training".to_owned(),
@@ -125,7 +125,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
         .await
         .unwrap()
         .unwrap();
-    sqlx::query("UPDATE attempts SET metrics_due_at = $1")
+    sqlx::query("UPDATE jobs SET metrics_due_at = $1")
         .bind(now)
         .execute(&pool)
         .await
@@ -134,14 +134,14 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
         .claim_due_metrics(now, TimeDelta::minutes(10), 100)
         .await
         .unwrap();
-    let rows: Vec<(Uuid, Uuid)> = sqlx::query_as("SELECT trial_id, id FROM attempts ORDER BY ctid")
+    let rows: Vec<(Uuid, Uuid)> = sqlx::query_as("SELECT trial_id, id FROM jobs ORDER BY ctid")
         .fetch_all(&pool)
         .await
         .unwrap();
     let step = |(_, attempt): &(Uuid, Uuid)| {
         let due = due
             .iter()
-            .find(|due| due.account.attempt_id.0 == *attempt)
+            .find(|due| due.account.job_id.0 == *attempt)
             .unwrap()
             .clone();
         Progress {
@@ -157,10 +157,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
     );
     let failed = meet(
         &pool,
-        format!(
-            "SELECT 1 FROM attempts WHERE id = '{}' FOR UPDATE",
-            rows[1].1
-        ),
+        format!("SELECT 1 FROM jobs WHERE id = '{}' FOR UPDATE", rows[1].1),
         store.notice(&term, &changed, &[], now),
         store.record_metrics(&none, &backwards, now),
     );
@@ -320,7 +317,7 @@ async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
         .execute(test.app.store.pool())
         .await
         .unwrap();
-    sqlx::query("UPDATE attempts SET metrics_due_at = $1 WHERE state = 'running'")
+    sqlx::query("UPDATE jobs SET metrics_due_at = $1 WHERE state = 'running'")
         .bind(now)
         .execute(test.app.store.pool())
         .await

@@ -4,7 +4,7 @@
 use bakeoff::tasks::watcher::Memory;
 use bakeoff::tasks::{scheduler, warm_pools};
 use bakeoff_domain::event::EventSeverity;
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -52,10 +52,10 @@ async fn a_job_that_vanished_is_never_booked_beyond_what_was_reserved_for_it(poo
     let billed = job.usd();
     let reserved = number(
         &pool,
-        "SELECT (reserved_training_usd * 100)::bigint FROM attempts",
+        "SELECT (reserved_training_usd * 100)::bigint FROM jobs",
     )
     .await;
-    let seconds = number(&pool, "SELECT billable_seconds FROM attempts").await;
+    let seconds = number(&pool, "SELECT billable_seconds FROM jobs").await;
     let most = f64::from(i32::try_from(reserved).unwrap()) / 100.0;
     println!(
         "vanished: ${billed:.2} billed by the region, ${most:.2} reserved, ${booked:.2} booked for {seconds} s"
@@ -83,9 +83,9 @@ async fn an_estimate_of_spot_leaves_out_what_it_waited(pool: PgPool) {
     let (mut waited, mut over) = (0, Vec::new());
     for job in test.jobs().await {
         let ran = i64::try_from(job.training_seconds).unwrap();
-        let attempt: AttemptId = job.attempt.unwrap().parse().unwrap();
+        let attempt: JobId = job.attempt.unwrap().parse().unwrap();
         let (booked, whole): (i64, i64) = sqlx::query_as(
-            "SELECT billable_seconds, extract(epoch FROM ended_at - started_at)::bigint FROM attempts WHERE id = $1",
+            "SELECT billable_seconds, extract(epoch FROM ended_at - started_at)::bigint FROM jobs WHERE id = $1",
         )
         .bind(attempt.0)
         .fetch_one(&pool)
@@ -362,7 +362,7 @@ async fn a_pool_of_an_orphaned_job_is_ended_and_billed_although_it_shows_late(po
     let mut test = TestApp::new(pool.clone()).await;
     let id = with_a_pool(&test, 14_400).await;
     run(&pool, "DELETE FROM warm_pools").await;
-    run(&pool, "UPDATE attempts SET billing_estimated = true").await;
+    run(&pool, "UPDATE jobs SET billing_estimated = true").await;
     let (api, s3_url) = (test.region.url.clone(), test.region.s3_url.clone());
     let between = Between::start(&api, |_, _| {
         Act::Replace(b"WarmPoolStatus", b"WarmPoolSilence")

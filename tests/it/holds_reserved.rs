@@ -7,7 +7,7 @@ use bakeoff::api::series::MetricSeries;
 use bakeoff::ids;
 use bakeoff::store::metrics::Requested;
 use bakeoff::tasks::{ingester, repricer, scheduler};
-use bakeoff_domain::ids::{AttemptId, PriceId};
+use bakeoff_domain::ids::{JobId, PriceId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::{self, Tariff};
@@ -183,7 +183,7 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
     let id = test.start(&on_p5(1)).await;
     let claimed = test.admit("restored", Duration::ZERO).await;
     let trial = claimed.first().unwrap();
-    let attempt = AttemptId(ids::fresh());
+    let attempt = JobId(ids::fresh());
     let name = request::job_name(&test.app.settings.installation, attempt.0);
     let template = trial
         .plan
@@ -296,24 +296,24 @@ async fn nothing_is_counted_on_what_is_settled(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
-    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM attempts")
+    let attempt: uuid::Uuid = sqlx::query_scalar("SELECT id FROM jobs")
         .fetch_one(&pool)
         .await
         .unwrap();
-    let before = number(&pool, "SELECT metrics_requested FROM attempts").await;
+    let before = number(&pool, "SELECT metrics_requested FROM jobs").await;
     assert!(
         !test
             .app
             .store
             .count_requested(&[Requested {
-                attempt: AttemptId(attempt),
+                attempt: JobId(attempt),
                 metrics: 6,
             }])
             .await
             .unwrap()
     );
     assert_eq!(
-        number(&pool, "SELECT metrics_requested FROM attempts").await,
+        number(&pool, "SELECT metrics_requested FROM jobs").await,
         before
     );
 }

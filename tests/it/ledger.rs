@@ -22,7 +22,7 @@ async fn settled(test: &TestApp, experiment: &str) -> BTreeMap<String, f64> {
     entries
         .iter()
         .filter(is_job)
-        .map(|entry| (entry.attempt_id.to_string(), entry.usd.as_f64()))
+        .map(|entry| (entry.job_id.to_string(), entry.usd.as_f64()))
         .collect()
 }
 

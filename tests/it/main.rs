@@ -52,3 +52,4 @@ mod states;
 mod style;
 mod support;
 mod unreadable;
+mod upgrade;

@@ -10,7 +10,7 @@ use crate::support::{TestApp, spec};
 /// few.
 const GROWING: [&str; 7] = [
     "trials",
-    "attempts",
+    "jobs",
     "ledger",
     "samples",
     "rollups",
@@ -39,21 +39,18 @@ const TICK: [(&str, &str); 11] = [
         "watcher: what runs",
     ),
     (
-        "SELECT least((SELECT min(planned_at) FROM attempts",
+        "SELECT least((SELECT min(planned_at) FROM jobs",
         "watcher: how far back to list",
     ),
     (
-        "SELECT id FROM attempts WHERE metrics_due_at <= $1",
+        "SELECT id FROM jobs WHERE metrics_due_at <= $1",
         "ingester: claim what is due",
     ),
     (
-        "SELECT id FROM attempts WHERE checkpoint_due_at <= $1",
+        "SELECT id FROM jobs WHERE checkpoint_due_at <= $1",
         "checkpoints: claim what is due",
     ),
-    (
-        "SELECT attempt_id FROM warm_pools",
-        "pools: claim what is due",
-    ),
+    ("SELECT job_id FROM warm_pools", "pools: claim what is due"),
     (
         "SELECT e.project_id, e.id FROM experiments e",
         "finalizer: what is over",
@@ -74,12 +71,12 @@ const TABLES: [(&str, &str); 18] = [
     ),
     ("(plan - 'request')::text", "tables: trials"),
     (
-        "FROM attempts WHERE experiment_id = ANY($1)",
+        "FROM jobs WHERE experiment_id = ANY($1)",
         "tables: attempts",
     ),
     ("FROM ledger WHERE experiment_id = ANY($1)", "tables: costs"),
     (
-        "FROM trials t JOIN attempts a ON a.trial_id = t.id",
+        "FROM trials t JOIN jobs j ON j.trial_id = t.id",
         "GET trial",
     ),
     (
@@ -97,7 +94,7 @@ const TABLES: [(&str, &str); 18] = [
         "spending",
     ),
     (
-        "date_trunc('day', a.ended_at, 'UTC') END AS day",
+        "date_trunc('day', j.ended_at, 'UTC') END AS day",
         "spending: saved by spot",
     ),
     (
@@ -129,15 +126,15 @@ const HISTORY: [&str; 9] = [
      SELECT gen_random_uuid(), e.project_id, e.id, n, 'c', 'ml.p5.48xlarge', 1, 'on_demand', '{}', 1, 1,
             (SELECT id FROM prices LIMIT 1), 'completed', now(), now(), now(), e.region, 0
      FROM experiments e, generate_series(1, 200) n WHERE e.name = 'old'",
-    "INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
-                           reserved_training_usd, reserved_metrics_usd, planned_at, settled_at)
-     SELECT gen_random_uuid(), t.project_id, t.experiment_id, t.id, 1, 'old-' || t.id, 'completed', t.price_id, 1, 1, 1,
+    "INSERT INTO jobs (id, kind, region, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
+                       reserved_training_usd, reserved_metrics_usd, planned_at, settled_at)
+     SELECT gen_random_uuid(), 'training', t.region, t.project_id, t.experiment_id, t.id, 1, 'old-' || t.id, 'completed', t.price_id, 1, 1, 1,
             now(), now()
      FROM trials t WHERE t.state = 'completed'",
-    "INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id,
-                         estimated, recorded_at, used_from, used_until)
-     SELECT project_id, experiment_id, trial_id, id, 'settled', 'training', 1, 1, 'instance_seconds', price_id, false, now(),
-            now() - random() * interval '900 days', now() FROM attempts WHERE state = 'completed'",
+    "INSERT INTO ledger (project_id, experiment_id, trial_id, job_id, kind, resource, component, settlement, line, usd,
+                         quantity, unit, price_id, estimated, recorded_at, used_from, used_until)
+     SELECT project_id, experiment_id, trial_id, id, 'settled', 'job', 'training', 0, 0, 1, 1, 'instance_seconds', price_id, false, now(),
+            now() - random() * interval '900 days', now() FROM jobs WHERE state = 'completed'",
     "INSERT INTO series (trial_id, source, name, metric, points, first_at, last_at, is_settled)
      SELECT t.id, 'pushed', 'm' || n, 'm' || n, 100, '2026-11-01', '2026-11-02', true
      FROM (SELECT id FROM trials WHERE state = 'completed' LIMIT 1000) t, generate_series(1, 10) n",
@@ -160,6 +157,14 @@ async fn no_query_reads_more_when_history_has_grown(pool: PgPool) {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }
     sqlx::raw_sql("ANALYZE").execute(&pool).await.unwrap();
+    for table in GROWING {
+        let is_there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+            .bind(table)
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert!(is_there, "{table} is no table");
+    }
     let mut connection = pool.acquire().await.unwrap();
     sqlx::raw_sql("SET plan_cache_mode = force_generic_plan")
         .execute(&mut *connection)

@@ -255,18 +255,18 @@ async fn nothing_is_corrected_of_an_attempt_that_cannot_be_read(pool: PgPool) {
     let settled = async || test.experiment(&id).await.settled_usd;
     let before = settled().await;
     let attempt = test.trials(&id).await[0].attempts[0].id;
-    let path = format!("/v1/attempts/{attempt}/corrections");
+    let path = format!("/v1/jobs/{attempt}/corrections");
     let bill = json!({"billable_seconds": 60, "reason": "the bill of November"});
     let run = async |sql: &'static str| sqlx::query(sql).execute(&pool).await.unwrap();
-    run("CREATE TABLE kept AS SELECT id, transitions FROM attempts").await;
-    run("UPDATE attempts SET transitions = '[{\"status\": 3}]'").await;
+    run("CREATE TABLE kept AS SELECT id, transitions FROM jobs").await;
+    run("UPDATE jobs SET transitions = '[{\"status\": 3}]'").await;
     let (status, answer) = test.post(&path, &bill).await;
     assert_eq!(
         (status.as_u16(), settled().await),
         (500, before),
         "{answer}"
     );
-    run("UPDATE attempts a SET transitions = k.transitions FROM kept k WHERE k.id = a.id").await;
+    run("UPDATE jobs j SET transitions = k.transitions FROM kept k WHERE k.id = j.id").await;
     let (status, answer) = test.post(&path, &bill).await;
     assert_eq!(status, 200, "{answer}");
     assert!(

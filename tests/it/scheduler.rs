@@ -214,13 +214,13 @@ async fn looks_before_a_job_arrived_do_not_count_against_it(pool: PgPool) {
     test.start(&on_p5(1)).await;
     test.tick().await;
     for statement in [
-        "UPDATE attempts SET state = 'quarantined', quarantine_until = planned_at, absent = 5",
+        "UPDATE jobs SET state = 'quarantined', quarantine_until = planned_at, absent = 5",
         "UPDATE trials SET state = 'submitting', due_at = created_at",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }
     scheduler::tick(&test.app).await.unwrap();
-    let adopted: (String, i32) = sqlx::query_as("SELECT state, absent FROM attempts")
+    let adopted: (String, i32) = sqlx::query_as("SELECT state, absent FROM jobs")
         .fetch_one(&pool)
         .await
         .unwrap();
@@ -288,7 +288,7 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
         .iter()
         .find(|trial| trial.candidate == "p4de")
         .unwrap();
-    let attempt = bakeoff_domain::ids::AttemptId(bakeoff::ids::fresh());
+    let attempt = bakeoff_domain::ids::JobId(bakeoff::ids::fresh());
     let name =
         bakeoff_planner::render::request::job_name(&test.app.settings.installation, attempt.0);
     let plan = trial.plan.as_ref().unwrap();
@@ -333,7 +333,7 @@ async fn an_orphaned_job_is_stopped_billed_and_reported(pool: PgPool) {
         "living jobs are left alone"
     );
     sqlx::query(
-        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL WHERE number = 1",
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL WHERE number = 1",
     )
     .execute(&pool)
     .await
@@ -367,10 +367,12 @@ async fn an_orphaned_job_that_vanished_is_billed_for_the_time_it_was_seen(pool: 
     test.start(&alone).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
-    sqlx::query("UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL")
-        .execute(&pool)
-        .await
-        .unwrap();
+    sqlx::query(
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
     test.watch().await;
     let name = test.jobs().await.remove(0).name;
     test.advance(TimeDelta::minutes(5)).await;
@@ -417,9 +419,9 @@ async fn an_orphaned_job_that_runs_after_all_is_billed_for_the_rest(pool: PgPool
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     for statement in [
-        "UPDATE attempts SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
-        "INSERT INTO orphaned_jobs (job_name, attempt_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
-         SELECT job_name, id, planned_at, planned_at, planned_at, 60, 1 FROM attempts",
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+        "INSERT INTO orphaned_jobs (job_name, job_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
+         SELECT job_name, id, planned_at, planned_at, planned_at, 60, 1 FROM jobs",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }
@@ -428,7 +430,7 @@ async fn an_orphaned_job_that_runs_after_all_is_billed_for_the_rest(pool: PgPool
     test.watch().await;
     let job = test.jobs().await.remove(0);
     assert_eq!(job.status, "Stopped");
-    let booked = "SELECT quantity FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled' AND part = 100";
+    let booked = "SELECT quantity FROM ledger WHERE component = 'orphaned_job' AND kind = 'settled' AND settlement = 1";
     assert_eq!(
         u64::try_from(number(&pool, booked).await + 60).unwrap(),
         job.billable_seconds
@@ -460,7 +462,7 @@ async fn a_look_that_is_older_than_what_is_known_takes_nothing_back(pool: PgPool
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
     test.tick().await;
-    let told = "UPDATE attempts SET secondary_status = 'Uploading', modified_at = modified_at + interval '1 minute'
+    let told = "UPDATE jobs SET secondary_status = 'Uploading', modified_at = modified_at + interval '1 minute'
                 WHERE state = 'running'";
     sqlx::query(told).execute(&pool).await.unwrap();
     let statuses = async || {
@@ -476,7 +478,7 @@ async fn a_look_that_is_older_than_what_is_known_takes_nothing_back(pool: PgPool
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let uploading = number(
         &pool,
-        "SELECT count(*) FROM attempts WHERE secondary_status = 'Uploading'",
+        "SELECT count(*) FROM jobs WHERE secondary_status = 'Uploading'",
     )
     .await;
     assert_eq!(

@@ -70,18 +70,27 @@ async fn the_database_refuses_illegal_states(pool: PgPool) {
         "UPDATE trials SET ended_at = created_at",
         "UPDATE trials SET lease_owner = 'me', lease_expires_at = NULL",
         "UPDATE trials SET priority = 1000",
-        "UPDATE attempts SET state = 'unheard_of'",
-        "UPDATE attempts SET state = 'completed'",
-        "UPDATE attempts SET quarantine_until = planned_at",
-        "UPDATE attempts SET reserved_training_usd = 0",
-        "INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
-                               reserved_training_usd, reserved_metrics_usd, planned_at)
-         SELECT gen_random_uuid(), project_id, experiment_id, trial_id, 99, 'another', 'planned', price_id, 1, 1, 1, now()
-         FROM attempts LIMIT 1",
+        "UPDATE jobs SET state = 'unheard_of'",
+        "UPDATE jobs SET state = 'completed'",
+        "UPDATE jobs SET quarantine_until = planned_at",
+        "UPDATE jobs SET reserved_training_usd = 0",
+        "INSERT INTO jobs (id, kind, region, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
+                           reserved_training_usd, reserved_metrics_usd, planned_at)
+         SELECT gen_random_uuid(), kind, region, project_id, experiment_id, trial_id, 99, 'another', 'planned', price_id, 1, 1,
+                1, now()
+         FROM jobs LIMIT 1",
+        "UPDATE jobs SET kind = 'batch'",
+        "UPDATE jobs SET region = NULL",
+        "UPDATE jobs SET account = 'ours'",
+        "UPDATE jobs SET trial_id = NULL",
+        "UPDATE jobs SET experiment_id = NULL",
         "UPDATE experiments SET state = 'completed'",
         "UPDATE experiments SET reserved_usd = -1",
         "UPDATE projects SET settled_usd = -0.01",
         "UPDATE ledger SET component = 'tips'",
+        "UPDATE ledger SET resource = 'warm_pool' WHERE component = 'training'",
+        "UPDATE ledger SET experiment_id = NULL",
+        "UPDATE ledger SET settlement = -1",
     ] {
         refused(&pool, statement).await;
     }
@@ -89,7 +98,7 @@ async fn the_database_refuses_illegal_states(pool: PgPool) {
     refused(&pool, "UPDATE trials SET state = 'queued', ended_at = NULL").await;
     refused(
         &pool,
-        "UPDATE attempts SET state = 'running', settled_at = NULL",
+        "UPDATE jobs SET state = 'running', settled_at = NULL",
     )
     .await;
 }

@@ -492,7 +492,7 @@ impl TestApp {
                 .await
                 .expect("money");
         assert!(reserved.is_zero(), "{reserved} is still reserved");
-        let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM attempts")
+        let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM jobs")
             .fetch_all(pool)
             .await
             .expect("rows");

@@ -46,7 +46,7 @@ async fn metrics_are_read_although_another_trials_cannot_be(pool: PgPool) {
     let broken = two_of_which_one_is_unreadable(&test, &pool, &on_p5(1), nonsense).await;
     let read = ingester::tick(&test.app).await;
     let behind: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM attempts WHERE trial_id <> $1 AND metrics_cursor IS NULL",
+        "SELECT count(*) FROM jobs WHERE trial_id <> $1 AND metrics_cursor IS NULL",
     )
     .bind(broken)
     .fetch_one(&pool)
@@ -98,7 +98,7 @@ async fn two_that_are_unreadable(test: &TestApp, pool: &PgPool) -> [String; 2] {
     .await;
     run(
         pool,
-        "UPDATE attempts SET transitions = '\"nonsense\"' WHERE trial_id = (SELECT max(id::text)::uuid FROM trials)",
+        "UPDATE jobs SET transitions = '\"nonsense\"' WHERE trial_id = (SELECT max(id::text)::uuid FROM trials)",
     )
     .await;
     ids
@@ -131,7 +131,7 @@ async fn an_unreadable_trial_is_stopped_and_billed_and_raises_one_alarm(pool: Pg
         test.tick().await;
     }
     let settled: Vec<rust_decimal::Decimal> = sqlx::query_scalar(
-        "SELECT sum(usd) FROM ledger WHERE kind = 'settled' AND component = 'training' GROUP BY attempt_id",
+        "SELECT sum(usd) FROM ledger WHERE kind = 'settled' AND component = 'training' GROUP BY job_id",
     )
     .fetch_all(&pool)
     .await
@@ -230,7 +230,7 @@ async fn after_a_create_without_an_answer(pool: &PgPool, fault: &str) -> (String
     test.region_post("/_sim/faults", &json!({ fault: 1.0 }))
         .await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
-    let planned = "SELECT count(*) FROM attempts WHERE state = 'planned'";
+    let planned = "SELECT count(*) FROM jobs WHERE state = 'planned'";
     assert_eq!(
         number(pool, planned).await,
         1,

@@ -25,7 +25,7 @@ impl Ledger {
     /// Adds an entry, if it settles an attempt's job.
     fn settle(&mut self, entry: &Value) {
         if entry["kind"] == "settled" && entry["component"] == "training" {
-            let attempt = entry["attempt_id"].as_str().unwrap_or("").to_owned();
+            let attempt = entry["job_id"].as_str().unwrap_or("").to_owned();
             *self.settled.entry(attempt).or_default() +=
                 micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
         }

@@ -17,7 +17,7 @@ use bakeoff_domain::sagemaker::observed::{
     FinalMetric, JobStatus, JobSummary, ObservedJob, Transition,
 };
 use bakeoff_domain::sagemaker::observed::{WarmPool, WarmPoolStatus};
-use bakeoff_domain::sagemaker::request::{MARKER, TrainingJobRequest};
+use bakeoff_domain::sagemaker::request::{self, MARKER, TrainingJobRequest};
 use chrono::{DateTime, SubsecRound, Utc};
 
 /// An AWS timestamp, rounded to the millisecond, which is AWS's own precision: the SDK parses it
@@ -185,7 +185,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         arn: output.training_job_arn().unwrap_or("").to_owned(),
         marker: output
             .environment()
-            .and_then(|environment| environment.get(MARKER).cloned()),
+            .and_then(|environment| Some(request::marker(environment.get(MARKER)?))),
         status: output
             .training_job_status()
             .map_or(JobStatus::Unknown(String::new()), |s| {

@@ -82,8 +82,8 @@ typed_id!(/// A run outside of SageMaker.
     RunId, "run");
 typed_id!(/// A trial.
     TrialId, "trl");
-typed_id!(/// An attempt: one SageMaker job of a trial.
-    AttemptId, "att");
+typed_id!(/// A job: one thing that AWS runs for us. An attempt of a trial has the id of its job.
+    JobId, "job");
 typed_id!(/// An API key (not its secret).
     ApiKeyId, "key");
 typed_id!(/// A stored experiment template that CI may start.

@@ -1,7 +1,7 @@
 //! Records job observations that lead to no decision; the job is polled again later.
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::AttemptPhase;
 use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
 use bakeoff_domain::sagemaker::requested;
@@ -10,7 +10,7 @@ use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
 use crate::store::attempts::{
-    Applied, Due, Lease, POSTPONED_ALARM, account, fenced, living_state, record_job,
+    Applied, Due, Lease, POSTPONED_ALARM, account, advance, living_state, record_job,
 };
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject, NewEvent};
@@ -24,15 +24,15 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn compare_settings(
         &self,
-        attempt: AttemptId,
+        attempt: JobId,
         actual: &Actual,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
-            r#"UPDATE attempts a SET is_compared = true FROM trials t
-               WHERE a.id = $1 AND t.id = a.trial_id AND NOT a.is_compared
-               RETURNING a.job_name, a.project_id, a.experiment_id, a.trial_id, t.plan"#,
+            r#"UPDATE jobs j SET is_compared = true FROM trials t
+               WHERE j.id = $1 AND t.id = j.trial_id AND NOT j.is_compared
+               RETURNING j.job_name, j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", t.plan"#,
             attempt.0,
         )
         .fetch_optional(&mut *tx)
@@ -84,14 +84,14 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
-            "UPDATE attempts SET postponed = postponed + 1 WHERE id = $1",
+            "UPDATE jobs SET postponed = postponed + 1 WHERE id = $1",
             attempt.id.0
         )
         .execute(&mut *tx)
         .await?;
-        found_one(&done, "attempts", attempt.id)?;
+        found_one(&done, "jobs", attempt.id)?;
         let state = living_state(trial, attempt);
-        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
+        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         // Report the first wait, and raise an alarm when it lasts.
@@ -127,14 +127,14 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         sqlx::query!(
-            "UPDATE attempts SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
+            "UPDATE jobs SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
             attempt.id.0,
             due.at,
         )
         .execute(&mut *tx)
         .await?;
         let state = living_state(trial, attempt);
-        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
+        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         tx.commit().await?;
@@ -167,13 +167,13 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
-            "UPDATE attempts SET absent = $2 WHERE id = $1",
+            "UPDATE jobs SET absent = $2 WHERE id = $1",
             attempt.id.0,
             i32::try_from(absent).unwrap_or(i32::MAX)
         )
         .execute(&mut *tx)
         .await?;
-        found_one(&done, "attempts", attempt.id)?;
+        found_one(&done, "jobs", attempt.id)?;
         // The warm pool is tracked from now on, even while the job's bill is still pending.
         let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
         if let Some(ended_at) = over.and_then(|job| job.ended_at) {
@@ -187,7 +187,7 @@ impl Store {
         } else {
             Due::at(at)
         };
-        if !fenced(&mut tx, trial, state, due, Lease::Release, now).await? {
+        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         let mut events = Vec::new();

@@ -6,7 +6,7 @@ pub(in crate::store) use bakeoff_domain::money::bill::waits;
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{self, Agreed, Usage};
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::price::Component;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -17,41 +17,6 @@ use crate::store::money::{budget, prices};
 
 /// Time spans without instances.
 pub(in crate::store) type Waits = Vec<(DateTime<Utc>, DateTime<Utc>)>;
-
-/// What a settlement is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum What {
-    Job,
-    Pool,
-    /// Number of the settlement: an orphaned job may be settled again if it turns out to have run
-    /// on.
-    Orphan(i32),
-}
-
-impl What {
-    pub(in crate::store) fn component(self) -> EntryComponent {
-        match self {
-            Self::Job => EntryComponent::Training,
-            Self::Pool => EntryComponent::WarmPool,
-            Self::Orphan(_) => EntryComponent::OrphanedJob,
-        }
-    }
-
-    /// All volumes of an attempt share one ledger component, so jobs, pools and orphans each get
-    /// their own range of part numbers.
-    fn first_part(self, component: Component) -> i32 {
-        match (self, component) {
-            (Self::Orphan(number), Component::Training) => number * PARTS,
-            (Self::Orphan(number), _) => (2 + number) * PARTS,
-            (Self::Pool, Component::Storage) => PARTS,
-            _ => 0,
-        }
-    }
-}
-
-/// Maximum number of lines of one settlement: changes of price or of month within the 28 days that
-/// a job can run.
-const PARTS: i32 = 100;
 
 /// Locks the experiment's row, so that a price change is applied either before or after what the
 /// caller books. The lock is as strong as an UPDATE's and no stronger, because referring rows have
@@ -72,7 +37,9 @@ pub(in crate::store) async fn lock(
 /// Input of a settlement.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct Billed<'a> {
-    pub(in crate::store) what: What,
+    pub(in crate::store) resource: EntryResource,
+    /// How often the resource was settled before.
+    pub(in crate::store) settlement: i32,
     pub(in crate::store) usage: &'a Usage,
     pub(in crate::store) agreed: Agreed,
     /// The reservation to release; none if nothing was reserved.
@@ -89,7 +56,8 @@ pub(in crate::store) async fn settle(
     now: DateTime<Utc>,
 ) -> Result<Usd, StoreError> {
     let Billed {
-        what,
+        resource,
+        settlement,
         usage,
         agreed,
         held,
@@ -106,25 +74,21 @@ pub(in crate::store) async fn settle(
     let (experiment, project) = (account.experiment_id, account.project_id);
     budget::settle(tx, experiment, project, given_back, total).await?;
     if let Some(held) = held {
-        let entry = Entry::worst_case(EntryKind::Released, what.component(), held);
+        let component = resource.instances();
+        let entry = Entry::worst_case(EntryKind::Released, resource, component, held);
         ledger::write(tx, account, &entry, now).await?;
     }
-    let mut parts = [Component::Training, Component::Storage]
-        .map(|component| (component, what.first_part(component)));
-    for line in &lines {
+    for (number, line) in (0..).zip(&lines) {
         let component = match line.component {
             Component::Storage => EntryComponent::Storage,
-            Component::Training | Component::Cloudwatch => what.component(),
-        };
-        let Some((_, part)) = parts
-            .iter_mut()
-            .find(|(priced, _)| *priced == line.component)
-        else {
-            continue;
+            Component::Training | Component::Cloudwatch => resource.instances(),
         };
         let entry = Entry {
             kind: EntryKind::Settled,
+            resource,
             component,
+            settlement,
+            line: number,
             usd: line.usd,
             quantity: i64::try_from(line.quantity).unwrap_or(i64::MAX),
             unit: component.unit(),
@@ -135,8 +99,7 @@ pub(in crate::store) async fn settle(
             price_id: line.price_id,
             ..*account
         };
-        ledger::write_part(tx, &account, &entry, *part, now).await?;
-        *part += 1;
+        ledger::write(tx, &account, &entry, now).await?;
     }
     Ok(total)
 }

@@ -2,7 +2,7 @@
 //! and an estimate was booked.
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
 
@@ -17,7 +17,7 @@ use crate::store::{Store, StoreError, retried};
 #[derive(Debug, Clone, Copy)]
 pub struct BilledByHand<'a> {
     pub project: ProjectId,
-    pub attempt: AttemptId,
+    pub attempt: JobId,
     /// BillableTimeInSeconds according to AWS's bill.
     pub billable_seconds: u64,
     pub reason: &'a str,
@@ -57,11 +57,11 @@ impl Store {
         let seconds = i64::try_from(said.billable_seconds).unwrap_or(i64::MAX);
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
-            r#"UPDATE attempts a SET billable_seconds = $3, billing_estimated = false
+            r#"UPDATE jobs j SET billable_seconds = $3, billing_estimated = false
                FROM trials t
-               WHERE a.id = $1 AND a.project_id = $2 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
-                 AND t.id = a.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.attempt_id = a.id)
-               RETURNING a.experiment_id, a.trial_id, a.price_id, a.job_name, t.instance_type, t.region"#,
+               WHERE j.id = $1 AND j.project_id = $2 AND j.settled_at IS NOT NULL AND j.started_at IS NOT NULL
+                 AND t.id = j.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_id = j.id)
+               RETURNING j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", j.price_id, j.job_name, t.instance_type, t.region"#,
             said.attempt.0,
             said.project.0,
             seconds,
@@ -84,7 +84,7 @@ impl Store {
             project_id: said.project,
             experiment_id: experiment,
             trial_id: TrialId(row.trial_id),
-            attempt_id: said.attempt,
+            job_id: said.attempt,
             price_id: PriceId(row.price_id),
         };
         let mut corrections = Vec::new();
@@ -110,7 +110,7 @@ impl Store {
     /// Finds out why there is nothing to correct.
     async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
         let found = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s WHERE s.attempt_id = a.id) AS "followed!" FROM attempts a
+            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_id = j.id) AS "followed!" FROM jobs j
                WHERE id = $1 AND project_id = $2"#,
             said.attempt.0,
             said.project.0,
@@ -131,7 +131,10 @@ pub(in crate::store) fn correction(
     now: DateTime<Utc>,
 ) -> Option<Correction> {
     let Part {
-        component, lines, ..
+        resource,
+        component,
+        lines,
+        ..
     } = part;
     let usd = part.owed();
     let span = lines
@@ -143,6 +146,7 @@ pub(in crate::store) fn correction(
             price_id: lines.first().map_or(account.price_id, |line| line.price_id),
             ..account
         },
+        resource: *resource,
         component: *component,
         usd,
         quantity: lines

@@ -1,8 +1,8 @@
 //! The ledger: one row for each change to an attempt's money, each written at most once.
 
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryUnit};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
@@ -16,7 +16,7 @@ pub struct Account {
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
     pub trial_id: TrialId,
-    pub attempt_id: AttemptId,
+    pub job_id: JobId,
     pub price_id: PriceId,
 }
 
@@ -24,7 +24,13 @@ pub struct Account {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
+    pub(crate) resource: EntryResource,
     pub(crate) component: EntryComponent,
+    /// How many settlements, or corrections, of the same came before: an orphaned job may run on,
+    /// and a price may change again.
+    pub(crate) settlement: i32,
+    /// Number of the line in its settlement.
+    pub(crate) line: i32,
     pub(crate) usd: Usd,
     pub(crate) quantity: i64,
     pub(crate) unit: EntryUnit,
@@ -34,10 +40,19 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn worst_case(kind: EntryKind, component: EntryComponent, usd: Usd) -> Self {
+    /// What is held, or given back.
+    pub(crate) fn worst_case(
+        kind: EntryKind,
+        resource: EntryResource,
+        component: EntryComponent,
+        usd: Usd,
+    ) -> Self {
         Self {
             kind,
+            resource,
             component,
+            settlement: 0,
+            line: 0,
             usd,
             quantity: 0,
             unit: EntryUnit::WorstCase,
@@ -47,33 +62,22 @@ impl Entry {
     }
 }
 
-/// Writes a row. A second row of the same kind is an error.
+/// Writes a row. Writing the same one again is an error.
 pub(crate) async fn write(
     tx: &mut PgConnection,
     account: &Account,
     entry: &Entry,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    write_part(tx, account, entry, 0, now).await
-}
-
-/// Like `write`, for one of several parts of a settlement.
-pub(crate) async fn write_part(
-    tx: &mut PgConnection,
-    account: &Account,
-    entry: &Entry,
-    part: i32,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
     let written = sqlx::query!(
-        r#"INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
-                               price_id, estimated, recorded_at, part, used_from, used_until)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+        r#"INSERT INTO ledger (project_id, experiment_id, trial_id, job_id, kind, component, usd, quantity, unit,
+                               price_id, estimated, recorded_at, line, used_from, used_until, resource, settlement)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
            ON CONFLICT ON CONSTRAINT ledger_once DO NOTHING"#,
         account.project_id.0,
         account.experiment_id.0,
         account.trial_id.0,
-        account.attempt_id.0,
+        account.job_id.0,
         entry.kind.as_str(),
         entry.component.as_str(),
         entry.usd.rounded().0,
@@ -82,9 +86,11 @@ pub(crate) async fn write_part(
         account.price_id.0,
         entry.estimated,
         now,
-        part,
+        entry.line,
         entry.used.map(|used| used.0),
         entry.used.map(|used| used.1),
+        entry.resource.as_str(),
+        entry.settlement,
     )
     .execute(tx)
     .await?;
@@ -93,7 +99,7 @@ pub(crate) async fn write_part(
     if written.rows_affected() == 0 {
         return Err(StoreError::Twice {
             table: "ledger",
-            id: account.attempt_id.to_string(),
+            id: account.job_id.to_string(),
         });
     }
     Ok(())
@@ -111,16 +117,18 @@ pub struct TrialCost {
     /// True while part of the cost is an estimate.
     pub estimated: bool,
     /// Attempts whose jobs are included. They are over, whatever was read about them earlier.
-    pub settled: Vec<AttemptId>,
+    pub settled: Vec<JobId>,
 }
 
 /// A stored ledger row.
 #[derive(Debug, Clone)]
 pub struct Written {
     pub id: i64,
-    pub trial_id: TrialId,
-    pub attempt_id: AttemptId,
+    /// The trial whose job it was, if it was a trial's.
+    pub trial_id: Option<TrialId>,
+    pub job_id: JobId,
     pub kind: EntryKind,
+    pub resource: EntryResource,
     pub component: EntryComponent,
     pub usd: Usd,
     pub quantity: i64,
@@ -142,7 +150,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Written>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT id, trial_id, attempt_id, kind, component, usd, quantity, unit, price_id, estimated, recorded_at,
+            r#"SELECT id, trial_id, job_id, kind, resource, component, usd, quantity, unit, price_id, estimated, recorded_at,
                       used_from, used_until
                FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
             experiment.0,
@@ -157,9 +165,11 @@ impl Store {
                     |column| move || StoreError::corrupt("ledger", row.id.to_string(), column);
                 Ok(Written {
                     id: row.id,
-                    trial_id: TrialId(row.trial_id),
-                    attempt_id: AttemptId(row.attempt_id),
+                    trial_id: row.trial_id.map(TrialId),
+                    job_id: JobId(row.job_id),
                     kind: EntryKind::parse(&row.kind).ok_or_else(corrupt("kind"))?,
+                    resource: EntryResource::parse(&row.resource)
+                        .ok_or_else(corrupt("resource"))?,
                     component: EntryComponent::parse(&row.component)
                         .ok_or_else(corrupt("component"))?,
                     usd: Usd(row.usd),
@@ -182,15 +192,16 @@ impl Store {
         experiments: &[Uuid],
     ) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT trial_id,
+            r#"SELECT trial_id AS "trial_id!",
                       coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS "training!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'orphaned_job')), 0) AS "other!: Decimal",
                       bool_or(estimated) AS "estimated!",
-                      coalesce(array_agg(attempt_id) FILTER (WHERE component = 'training' AND kind = 'settled'), '{}')
+                      coalesce(array_agg(job_id) FILTER (WHERE component = 'training' AND kind = 'settled'), '{}')
                           AS "settled!: Vec<Uuid>"
-               FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') GROUP BY trial_id"#,
+               FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') AND trial_id IS NOT NULL
+               GROUP BY trial_id"#,
             experiments,
         )
         .fetch_all(&self.pool)
@@ -204,7 +215,7 @@ impl Store {
                     storage_usd: Usd(row.storage),
                     other_usd: Usd(row.other),
                     estimated: row.estimated,
-                    settled: row.settled.into_iter().map(AttemptId).collect(),
+                    settled: row.settled.into_iter().map(JobId).collect(),
                 };
                 (TrialId(row.trial_id), cost)
             })

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
+use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::ranking::recommend::Recommendation;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -71,6 +71,7 @@ impl Dependent {
 #[derive(Debug, Clone)]
 pub struct Correction {
     pub(in crate::store) account: Account,
+    pub(in crate::store) resource: EntryResource,
     pub(in crate::store) component: EntryComponent,
     pub usd: Usd,
     pub(in crate::store) quantity: i64,
@@ -89,7 +90,7 @@ pub struct Revision<'a> {
 #[derive(Debug, Clone)]
 pub struct Effect {
     pub usd: Usd,
-    pub attempts: BTreeSet<AttemptId>,
+    pub attempts: BTreeSet<JobId>,
     /// The changed prices that something was billed at.
     pub prices: BTreeSet<PriceId>,
     pub is_decided_anew: bool,
@@ -298,7 +299,7 @@ impl Store {
             usd: corrections.iter().map(|correction| correction.usd).sum(),
             attempts: corrections
                 .iter()
-                .map(|correction| correction.account.attempt_id)
+                .map(|correction| correction.account.job_id)
                 .collect(),
             prices: corrections
                 .iter()
@@ -398,11 +399,12 @@ async fn corrections(
                 project_id: dependent.project_id,
                 experiment_id: dependent.experiment_id,
                 trial_id: TrialId(row.trial_id),
-                attempt_id: AttemptId(row.id),
+                job_id: JobId(row.id),
                 price_id: line.price_id,
             };
             corrections.push(Correction {
                 account,
+                resource: part.resource,
                 component: part.component,
                 usd,
                 quantity: i64::try_from(line.quantity).unwrap_or(i64::MAX),
@@ -445,28 +447,32 @@ async fn replace(
     Ok(true)
 }
 
-/// Writes a correction to the ledger. Each correction of an attempt's component is a separate part.
+/// Writes a correction to the ledger, after those of the same component before it. Requires the
+/// experiment's lock, which orders them.
 pub(in crate::store) async fn adjust(
     tx: &mut PgConnection,
     correction: &Correction,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let part = sqlx::query_scalar!(
-        r#"SELECT coalesce(max(part) + 1, 0) AS "part!" FROM ledger
-           WHERE attempt_id = $1 AND kind = 'adjusted' AND component = $2"#,
-        correction.account.attempt_id.0,
+    let before = sqlx::query_scalar!(
+        r#"SELECT coalesce(max(settlement) + 1, 0) AS "before!" FROM ledger
+           WHERE job_id = $1 AND kind = 'adjusted' AND component = $2"#,
+        correction.account.job_id.0,
         correction.component.as_str(),
     )
     .fetch_one(&mut *tx)
     .await?;
     let entry = Entry {
         kind: EntryKind::Adjusted,
+        resource: correction.resource,
         component: correction.component,
+        settlement: before,
+        line: 0,
         usd: correction.usd,
         quantity: correction.quantity,
         unit: correction.component.unit(),
         estimated: correction.estimated,
         used: Some(correction.used),
     };
-    ledger::write_part(tx, &correction.account, &entry, part, now).await
+    ledger::write(tx, &correction.account, &entry, now).await
 }

@@ -1,9 +1,9 @@
 //! Settled attempts of an experiment, and their lines at current prices: the basis for corrections.
 
-use bakeoff_domain::ids::{AttemptId, ExperimentId, PriceId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
-use bakeoff_domain::money::ledger::EntryComponent;
+use bakeoff_domain::money::ledger::{EntryComponent, EntryResource};
 use bakeoff_domain::money::price::Component;
 use bakeoff_domain::sagemaker::observed::Transition;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -41,12 +41,12 @@ impl SettledRow {
     /// Converts a count. An invalid count is an error, not zero: otherwise the booked amount would
     /// be corrected to it.
     fn count<T: TryFrom<i64>>(&self, value: i64, column: &'static str) -> Result<T, StoreError> {
-        error::count(value, "attempts", self.id, column)
+        error::count(value, "jobs", self.id, column)
     }
 
     fn job(&self, region: &str) -> Result<Usage, StoreError> {
         let transitions: Vec<Transition> =
-            stored::read(self.transitions.clone(), "attempts", self.id, "transitions")?;
+            stored::read(self.transitions.clone(), "jobs", self.id, "transitions")?;
         let billed = self.count(self.billable_seconds.unwrap_or(0), "billable_seconds")?;
         let trained: u64 = self.count(self.training_seconds.unwrap_or(0), "training_seconds")?;
         let until = self
@@ -109,7 +109,12 @@ impl SettledRow {
             .map(|kept| lines(&kept))
             .unwrap_or_default();
         storage.extend(kept);
+        // What its volumes and those of its pool owe is corrected together.
         let part = |component, lines, booked| Part {
+            resource: match component {
+                EntryComponent::WarmPool => EntryResource::WarmPool,
+                _ => EntryResource::Job,
+            },
             component,
             lines,
             booked: Usd(booked),
@@ -125,6 +130,7 @@ impl SettledRow {
 /// One component of an attempt's cost.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Part {
+    pub(in crate::store) resource: EntryResource,
     pub(in crate::store) component: EntryComponent,
     /// The lines at current prices.
     pub(in crate::store) lines: Vec<Line>,
@@ -144,28 +150,27 @@ pub(in crate::store) async fn settled_rows(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     types: Option<&[String]>,
-    attempt: Option<AttemptId>,
+    attempt: Option<JobId>,
 ) -> Result<Vec<SettledRow>, StoreError> {
-    // Volumes of orphaned jobs (parts from 200) keep their booked amount, because the time they ran
-    // is not known precisely enough.
+    // Volumes of orphaned jobs keep their booked amount, because the time they ran is not known
+    // precisely enough.
     Ok(sqlx::query_as!(
         SettledRow,
-        r#"SELECT a.id, a.trial_id, a.price_id, a.usd_per_hour, a.started_at AS "started_at!", a.ended_at,
-                  a.billable_seconds, a.training_seconds, a.transitions, t.instance_type, t.instance_count,
+        r#"SELECT j.id, j.trial_id AS "trial_id!", j.price_id, j.usd_per_hour, j.started_at AS "started_at!", j.ended_at,
+                  j.billable_seconds, j.training_seconds, j.transitions, t.instance_type, t.instance_count,
                   t.is_price_estimated AS is_estimated, t.volume_gb,
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
                   l.training AS "training!", l.pool AS "pool!", l.storage AS "storage!"
-           FROM attempts a JOIN trials t ON t.id = a.trial_id
-                LEFT JOIN warm_pools p ON p.attempt_id = a.id AND p.retained_seconds IS NOT NULL
+           FROM jobs j JOIN trials t ON t.id = j.trial_id
+                LEFT JOIN warm_pools p ON p.job_id = j.id AND p.retained_seconds IS NOT NULL
                 CROSS JOIN LATERAL (
                     SELECT coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS training,
                            coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,
-                           coalesce(sum(usd) FILTER (WHERE component = 'storage' AND (kind = 'adjusted' OR part < 200)), 0)
-                               AS storage
-                    FROM ledger WHERE attempt_id = a.id AND kind IN ('settled', 'adjusted')) l
-           WHERE a.experiment_id = $1 AND a.settled_at IS NOT NULL AND a.started_at IS NOT NULL
-             AND ($2::text[] IS NULL OR t.instance_type = ANY($2)) AND ($3::uuid IS NULL OR a.id = $3)
-           ORDER BY a.id"#,
+                           coalesce(sum(usd) FILTER (WHERE component = 'storage' AND resource <> 'orphaned_job'), 0) AS storage
+                    FROM ledger WHERE job_id = j.id AND kind IN ('settled', 'adjusted')) l
+           WHERE j.experiment_id = $1 AND j.settled_at IS NOT NULL AND j.started_at IS NOT NULL
+             AND ($2::text[] IS NULL OR t.instance_type = ANY($2)) AND ($3::uuid IS NULL OR j.id = $3)
+           ORDER BY j.id"#,
         experiment.0,
         types,
         attempt.map(|attempt| attempt.0),

@@ -1,5 +1,5 @@
 //! The end of an attempt: its cost moves from reserved to settled, and its trial ends or is queued
-//! again, in one transaction fenced by the lease token. No metrics are written here, because
+//! again, in one transaction that checks the lease's token. No metrics are written here, because
 //! settling must not wait for them.
 
 use bakeoff_domain::event::{AttemptBill, Charge, Ended, Event, OverReservation};
@@ -7,15 +7,16 @@ use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
+use bakeoff_domain::money::ledger::EntryResource;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::attempts::{Applied, Due, Lease, account, fenced, record_job};
+use crate::store::attempts::{Applied, Due, Lease, account, advance, record_job};
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject, NewEvent};
-use crate::store::money::bill::{self, Billed, Waits, What, waits};
+use crate::store::money::bill::{self, Billed, Waits, waits};
 use crate::store::money::budget;
 use crate::store::stored;
 use crate::store::trials::{Attempt, Claimed};
@@ -84,13 +85,13 @@ impl Store {
         }
         // The usual lock order: the experiment's row before the trial's.
         let due = Due::because(due_at, &ending.reason);
-        if !fenced(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
+        if !advance(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
         if ran.is_none() {
             // Otherwise a trial would end with nothing booked and nothing released.
             return Err(StoreError::Missing {
-                table: "attempts",
+                table: "jobs",
                 id: attempt.id.to_string(),
             });
         }
@@ -158,7 +159,7 @@ async fn end(
         .map(|job| &job.final_metrics)
         .filter(|all| !all.is_empty());
     let row = sqlx::query!(
-        r#"UPDATE attempts
+        r#"UPDATE jobs
                SET state = $2, settled_at = $3, ended_at = $4, billable_seconds = coalesce($5, billable_seconds, 0),
                    billing_estimated = $6, quarantine_until = NULL, failure_reason = coalesce(failure_reason, $7),
                    final_metrics = $9, checkpoint_due_at = NULL,
@@ -250,7 +251,8 @@ async fn book(
         estimated: trial.is_price_estimated,
     };
     let billed = Billed {
-        what: What::Job,
+        resource: EntryResource::Job,
+        settlement: 0,
         usage: &usage,
         agreed,
         held: Some(attempt.reserved_training_usd),

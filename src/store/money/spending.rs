@@ -104,19 +104,19 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn saved_by_spot(&self, span: &Span, by: By) -> Result<Vec<Saved>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT CASE WHEN $5 THEN date_trunc('day', a.ended_at, 'UTC') END AS day,
-                      CASE WHEN $6 THEN a.experiment_id END AS experiment,
-                      CASE WHEN $7 THEN a.trial_id END AS trial,
-                      sum((a.training_seconds - a.billable_seconds)
-                          * coalesce(l.usd / nullif(a.billable_seconds, 0), t.instance_count * a.usd_per_hour / 3600))
+            r#"SELECT CASE WHEN $5 THEN date_trunc('day', j.ended_at, 'UTC') END AS day,
+                      CASE WHEN $6 THEN j.experiment_id END AS experiment,
+                      CASE WHEN $7 THEN j.trial_id END AS trial,
+                      sum((j.training_seconds - j.billable_seconds)
+                          * coalesce(l.usd / nullif(j.billable_seconds, 0), t.instance_count * j.usd_per_hour / 3600))
                           AS "usd!: Decimal"
-               FROM attempts a JOIN trials t ON t.id = a.trial_id
+               FROM jobs j JOIN trials t ON t.id = j.trial_id
                     CROSS JOIN LATERAL (SELECT sum(usd) AS usd FROM ledger
-                                        WHERE attempt_id = a.id AND component = 'training'
+                                        WHERE job_id = j.id AND component = 'training'
                                           AND kind IN ('settled', 'adjusted')) l
-               WHERE a.project_id = $1 AND ($2::uuid IS NULL OR a.experiment_id = $2)
-                 AND a.settled_at IS NOT NULL AND a.ended_at >= $3 AND a.ended_at < $4
-                 AND t.purchase_option = 'spot' AND a.training_seconds >= a.billable_seconds
+               WHERE j.project_id = $1 AND ($2::uuid IS NULL OR j.experiment_id = $2)
+                 AND j.settled_at IS NOT NULL AND j.ended_at >= $3 AND j.ended_at < $4
+                 AND t.purchase_option = 'spot' AND j.training_seconds >= j.billable_seconds
                GROUP BY 1, 2, 3"#,
             span.project.0,
             span.experiment.map(|id| id.0),

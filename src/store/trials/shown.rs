@@ -110,17 +110,17 @@ impl Store {
         let rows = sqlx::query_as!(
             ShownRow,
             r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
-                      CASE WHEN a.number = 1 THEN t.plan::text END AS plan,
+                      CASE WHEN j.number = 1 THEN t.plan::text END AS plan,
                       t.checkpoint_interval_seconds AS checkpoint_seconds,
                       t.created_at, t.ended_at AS trial_ended_at,
-                      a.id, a.trial_id, a.number, a.job_name, a.state, a.price_id, a.usd_per_hour,
-                      a.reserved_training_usd, a.reserved_metrics_usd, a.quarantine_until, a.absent, a.postponed,
-                      a.job_status, a.secondary_status, a.failure_reason, a.transitions::text AS "transitions!",
-                      a.training_seconds, a.billable_seconds, a.billing_estimated, a.metrics_requested, a.planned_at,
-                      a.started_at, a.ended_at, a.is_compared, a.checkpoint_at,
-                      greatest(a.started_at, a.modified_at) AS training_since, a.modified_at
-               FROM trials t JOIN attempts a ON a.trial_id = t.id
-               WHERE t.id = $1 AND t.project_id = $2 ORDER BY a.number"#,
+                      j.id, j.trial_id AS "trial_id!", j.number AS "number!", j.job_name, j.state, j.price_id, j.usd_per_hour,
+                      j.reserved_training_usd, j.reserved_metrics_usd, j.quarantine_until, j.absent, j.postponed,
+                      j.job_status, j.secondary_status, j.failure_reason, j.transitions::text AS "transitions!",
+                      j.training_seconds, j.billable_seconds, j.billing_estimated, j.metrics_requested, j.planned_at,
+                      j.started_at, j.ended_at, j.is_compared, j.checkpoint_at,
+                      greatest(j.started_at, j.modified_at) AS training_since, j.modified_at
+               FROM trials t JOIN jobs j ON j.trial_id = t.id
+               WHERE t.id = $1 AND t.project_id = $2 ORDER BY j.number"#,
             id.0,
             project.0,
         )

@@ -1,6 +1,6 @@
 //! Works on one claimed trial: looks, and carries out the decision.
 
-use bakeoff_domain::ids::AttemptId;
+use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
@@ -35,7 +35,7 @@ pub(super) struct Hand<'a> {
     pub(super) seen: Seen,
     pub(super) held_since: &'a HeldSince,
     /// The attempt planned by this very claim: no other process can have sent its create.
-    pub(super) planned_here: Option<AttemptId>,
+    pub(super) planned_here: Option<JobId>,
 }
 
 impl Hand<'_> {
@@ -196,7 +196,7 @@ impl Hand<'_> {
             worst_case::worst_case(request, transfer, tariffs.as_ref(), &price, spacing, now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
-        let id = AttemptId(ids::fresh());
+        let id = JobId(ids::fresh());
         let job_name = request::job_name(&self.app.settings.installation, id.0);
         if self.has_earlier_job(now).await? {
             let at = now + self.app.settings.policy.poll;
@@ -512,7 +512,7 @@ impl Hand<'_> {
 /// An attempt as it was just committed.
 fn planned(
     trial: &Claimed,
-    id: AttemptId,
+    id: JobId,
     job_name: String,
     worst: &WorstCase,
     price: &Price,

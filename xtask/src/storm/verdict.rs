@@ -320,7 +320,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
     for entry in pages(&format!("{base}/ledger?page_size={PAGE}"), key)? {
         let Some(booked) = believed
             .attempts
-            .get_mut(&text(&entry["attempt_id"]))
+            .get_mut(&text(&entry["job_id"]))
             .filter(|_| is_paid(&entry))
         else {
             continue;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::ids::{AttemptId, TrialId};
+use crate::ids::{JobId, TrialId};
 use crate::sagemaker::observed::{JobStatus, JobSummary};
 use crate::sagemaker::phase::JobPhase;
 
@@ -16,7 +16,7 @@ const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
 /// Stored facts about a running attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    pub attempt: AttemptId,
+    pub attempt: JobId,
     pub trial: TrialId,
     pub job_name: String,
     pub secondary_status: Option<String>,
@@ -34,7 +34,7 @@ pub struct Known {
 /// A new status of an attempt's job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    pub attempt: AttemptId,
+    pub attempt: JobId,
     pub trial: TrialId,
     pub status: JobStatus,
     pub secondary_status: String,
@@ -195,7 +195,7 @@ mod tests {
 
     fn known(number: u128, secondary: &str) -> Known {
         Known {
-            attempt: AttemptId(Uuid::from_u128(number)),
+            attempt: JobId(Uuid::from_u128(number)),
             trial: TrialId(Uuid::from_u128(number)),
             job_name: format!("job-{number}"),
             secondary_status: Some(secondary.into()),

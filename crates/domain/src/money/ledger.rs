@@ -15,6 +15,29 @@ named! {
 }
 
 named! {
+    /// What ran, and has its own bill.
+    EntryResource {
+        /// The job of an attempt.
+        Job = "job",
+        /// The instances kept after it.
+        WarmPool = "warm_pool",
+        /// The same job, when it ran after its attempt had ended.
+        OrphanedJob = "orphaned_job",
+    }
+}
+
+impl EntryResource {
+    /// The component of its instances; its volumes are `storage`.
+    pub fn instances(self) -> EntryComponent {
+        match self {
+            Self::Job => EntryComponent::Training,
+            Self::WarmPool => EntryComponent::WarmPool,
+            Self::OrphanedJob => EntryComponent::OrphanedJob,
+        }
+    }
+}
+
+named! {
     /// What an entry pays for.
     EntryComponent {
         /// The instances of an attempt's job.

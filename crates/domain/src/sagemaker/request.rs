@@ -11,6 +11,14 @@ use crate::spec::{Channel, CheckpointSpec};
 /// Environment variable that marks a job as ours; DescribeTrainingJob returns it.
 pub const MARKER: &str = "BAKEOFF_ATTEMPT_ID";
 
+/// A job's marker as it is written today: the id of the job. Jobs of the first versions carry it with
+/// another prefix.
+pub fn marker(found: &str) -> String {
+    found
+        .strip_prefix("att_")
+        .map_or_else(|| found.to_owned(), |digits| format!("job_{digits}"))
+}
+
 /// One kind of instance of a heterogeneous cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceGroup {

@@ -3,7 +3,7 @@
 //! is reported once.
 
 use super::observed::Actual;
-use crate::ids::AttemptId;
+use crate::ids::JobId;
 use crate::sagemaker::request::TrainingJobRequest;
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ fn sorted_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// Whether an attempt's tags are checked: one job in two hundred. Reading tags costs a call, and
 /// only people and cost reports use them.
-pub fn is_sampled(attempt: AttemptId) -> bool {
+pub fn is_sampled(attempt: JobId) -> bool {
     attempt.0.as_u128().is_multiple_of(200)
 }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn about_one_in_two_hundred_is_sampled() {
         let sampled = (0..10_000u128)
-            .filter(|n| is_sampled(AttemptId(uuid::Uuid::from_u128(n * 7919))))
+            .filter(|n| is_sampled(JobId(uuid::Uuid::from_u128(n * 7919))))
             .count();
         assert_eq!(sampled, 50);
     }

@@ -8,7 +8,7 @@ use crate::render::{body, request};
 
 /// As long as the names that attempts are given.
 const LONGEST_NAME: &str = "bakeoff-00000000-00000000000000000000000000000000";
-const LONGEST_MARKER: &str = "att_00000000000000000000000000000000";
+const LONGEST_MARKER: &str = "job_00000000000000000000000000000000";
 
 /// Reports what SageMaker itself would refuse in the request that is sent, beyond what other rules
 /// have reported.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const MARKER: &str = "att_1";
+const MARKER: &str = "job_1";
 
 pub(super) fn now() -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000, 0).unwrap()
@@ -521,7 +521,7 @@ fn a_quota_is_waited_for_without_holding_money_and_then_parked() {
 fn those_turned_down_together_do_not_come_back_together() {
     let policy = Policy::default();
     let waits: std::collections::BTreeSet<_> = (0..100)
-        .map(|trial| policy.backoff_after(2, &format!("att_{trial}")))
+        .map(|trial| policy.backoff_after(2, &format!("job_{trial}")))
         .collect();
     assert!(waits.len() > 60, "{} different waits of 100", waits.len());
     let (shortest, longest) = (*waits.first().unwrap(), *waits.last().unwrap());
