@@ -1,4 +1,4 @@
-//! The ledger: one row for each change to an attempt's money, each written at most once.
+//! The ledger: one row for each change to a job's money, each written at most once.
 
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::store::{Store, StoreError};
 
-/// The attempt that money belongs to, with its price.
+/// The job of an attempt that money belongs to, with its price.
 #[derive(Debug, Clone, Copy)]
 pub struct Account {
     pub project_id: ProjectId,
