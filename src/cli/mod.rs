@@ -49,9 +49,8 @@ enum Command {
 
 impl Cli {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let is_service = matches!(self.command, Command::Serve(_));
-        init_logging(is_service);
-        if !is_service {
+        init_logging(&self.command);
+        if !matches!(self.command, Command::Serve(_)) {
             end_quietly_with_the_reader();
         }
         match self.command {
@@ -112,9 +111,15 @@ fn end_quietly_with_the_reader() {
 
 /// Sends logs to stderr, as JSON from the service unless stderr is a terminal; `BAKEOFF_LOG` sets
 /// the level.
-fn init_logging(is_service: bool) {
+fn init_logging(command: &Command) {
     use std::io::IsTerminal;
-    let level = if is_service { "info" } else { "warn" };
+    let is_service = matches!(command, Command::Serve(_));
+    let level = match command {
+        Command::Serve(_) => "info",
+        // Each step of a large database takes a while.
+        Command::Migrate(_) => "warn,bakeoff=info",
+        _ => "warn",
+    };
     let filter =
         tracing_subscriber::EnvFilter::try_from_env("BAKEOFF_LOG").unwrap_or_else(|_| level.into());
     let builder = tracing_subscriber::fmt()

@@ -23,6 +23,7 @@ mod points;
 pub mod queue;
 pub mod requests;
 pub mod runs;
+mod schema;
 pub mod series;
 mod session;
 pub mod specs;
@@ -32,17 +33,15 @@ pub mod warm_pools;
 pub mod watch;
 
 pub use error::StoreError;
+pub use schema::MIGRATOR;
 pub(crate) use error::{retried, to_json};
 pub use session::{Unfinished, given_up};
 
 use std::time::Duration;
 
 use sqlx::PgPool;
-use sqlx::migrate::{MigrateDatabase, Migrator};
+use sqlx::migrate::MigrateDatabase;
 use sqlx::postgres::PgConnectOptions;
-
-/// The compiled-in migrations. Applying them is a separate step (`bakeoff migrate`).
-pub static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Default maximum of database connections per process.
 pub const CONNECTIONS_MAX: u32 = 24;
@@ -103,42 +102,11 @@ impl Store {
         &self.pool
     }
 
-    /// Applies pending migrations.
-    ///
-    /// # Errors When one fails, or the schema is newer than this program.
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATOR.run(&self.pool).await.map_err(StoreError::from)
-    }
-
     /// One round trip, for `/readyz`.
     pub async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query_scalar!(r#"SELECT 1 AS "one!""#)
             .fetch_one(&self.pool)
             .await?;
         Ok(())
-    }
-
-    /// Schema versions: the one applied here, and the newest known to this program.
-    pub async fn schema_versions(&self) -> Result<(i64, i64), StoreError> {
-        let known = MIGRATOR
-            .iter()
-            .map(|migration| migration.version)
-            .max()
-            .unwrap_or_default();
-        let exists = sqlx::query_scalar!(
-            r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#
-        )
-        .fetch_one(&self.pool)
-        .await?;
-        if !exists {
-            return Ok((0, known));
-        }
-        // Not `query!`: the table belongs to sqlx and does not exist when queries are checked.
-        let applied: i64 = sqlx::query_scalar(
-            "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success",
-        )
-        .fetch_one(&self.pool)
-        .await?;
-        Ok((applied, known))
     }
 }

@@ -272,17 +272,13 @@ async fn plans_of_every_age_are_carried_along_by_the_migration(pool: PgPool) {
     test.start(&spot).await;
     let columns = "SELECT count(*) FROM trials WHERE checkpoint_interval_seconds = 1800
                    AND checkpoint_local_path = '/opt/ml/checkpoints' AND volume_gb > 0 AND region = 'us-east-1'";
-    let migration = std::fs::read_to_string("migrations/0019_columns_of_plans.sql").unwrap();
-    let update = migration
-        .split(';')
-        .find(|statement| statement.contains("UPDATE trials t"))
-        .expect("the migration fills the columns");
+    let fill = std::fs::read_to_string("migrations/0020_columns_of_plans_filled.sql").unwrap();
     run(
         &pool,
         "UPDATE trials SET plan = plan #- '{request,checkpoint,interval_seconds}' #- '{request,checkpoint,local_path}'",
     )
     .await;
-    sqlx::query(sqlx::AssertSqlSafe(update.to_owned()))
+    sqlx::raw_sql(sqlx::AssertSqlSafe(fill.as_str()))
         .execute(&pool)
         .await
         .unwrap();
@@ -295,7 +291,7 @@ async fn plans_of_every_age_are_carried_along_by_the_migration(pool: PgPool) {
         "UPDATE trials SET plan = jsonb_set(plan, '{request}', 'null')",
     )
     .await;
-    sqlx::query(sqlx::AssertSqlSafe(update.to_owned()))
+    sqlx::raw_sql(sqlx::AssertSqlSafe(fill.as_str()))
         .execute(&pool)
         .await
         .unwrap();

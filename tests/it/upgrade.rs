@@ -2,7 +2,7 @@
 //! earlier version made are still known.
 
 use bakeoff::ids;
-use bakeoff::store::MIGRATOR;
+use bakeoff::store::{MIGRATOR, Store};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -10,26 +10,36 @@ use crate::between::{Act, Between};
 use crate::fleet::repeats;
 use crate::support::TestApp;
 
-/// The last version in which ranges of numbers said what a ledger row was for.
-const BEFORE_RESOURCES: i64 = 21;
+/// The last version in which ranges of numbers said what a ledger row was for, nothing had a region,
+/// and orphaned jobs were strays.
+const BEFORE_COLUMNS: i64 = 13;
 
-/// One trial with one attempt, without what they refer to.
-const ATTEMPT: &str = "
+/// Three experiments in two regions with a trial and an attempt each, without what they refer to.
+/// The first attempt has an ARN.
+const ATTEMPTS: &str = r#"
+    INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, reserved_usd, settled_usd,
+                             created_at)
+    SELECT id, id, 'e', id, jsonb_build_object('region', region), '[]', 'running', 9, 0, 0, now()
+    FROM (VALUES ('00000000-0000-7000-8000-000000000001'::uuid, 'eu-west-1'),
+                 ('00000000-0000-7000-8000-000000000002'::uuid, 'us-east-1'),
+                 ('00000000-0000-7000-8000-000000000003'::uuid, 'us-east-1')) e(id, region);
     INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count, purchase_option, plan,
-                        worst_case_training_usd, worst_case_metrics_usd, price_id, state, due_at, created_at, region, volume_gb)
-    SELECT id, id, id, 0, 'p5', 'ml.p5.48xlarge', 1, 'on_demand', '{}', 1, 1, id, 'running', now(), now(), 'eu-west-1', 0
-    FROM (SELECT '00000000-0000-7000-8000-000000000001'::uuid AS id) one;
+                        worst_case_training_usd, worst_case_metrics_usd, price_id, state, due_at, created_at)
+    SELECT id, id, id, 0, 'p5', 'ml.p5.48xlarge', 1, 'on_demand', '{"request": {"volume_size_gb": 7}}', 1, 1, id, 'running',
+           now(), now()
+    FROM experiments;
     INSERT INTO attempts (id, project_id, experiment_id, trial_id, number, job_name, state, price_id, usd_per_hour,
                           reserved_training_usd, reserved_metrics_usd, planned_at, job_arn)
-    SELECT id, id, id, id, 1, 'bakeoff-1', 'running', id, 1, 1, 1, now(),
+    SELECT id, id, id, id, 1, 'bakeoff-' || id, 'running', id, 1, 1, 1, now(),
            'arn:aws:sagemaker:eu-west-1:123456789012:training-job/bakeoff-1'
-    FROM trials;";
+    FROM trials ORDER BY id;
+    UPDATE attempts SET job_arn = NULL WHERE job_name NOT LIKE '%1';"#;
 
 /// Kind, component, resource, settlement, line and dollars.
 type Row = (String, String, String, i32, i32, i64);
 
 /// Kind, component and number of a row before, and its resource, settlement and line after.
-const ROWS: [(&str, &str, i32, &str, i32, i32); 20] = [
+const ROWS: [(&str, &str, i32, &str, i32, i32); 21] = [
     ("reserved", "training", 0, "job", 0, 0),
     ("reserved", "cloudwatch", 0, "job", 0, 0),
     ("reserved", "warm_pool", 0, "warm_pool", 0, 0),
@@ -50,6 +60,7 @@ const ROWS: [(&str, &str, i32, &str, i32, i32); 20] = [
     ("adjusted", "warm_pool", 1, "warm_pool", 1, 0),
     ("adjusted", "storage", 0, "job", 0, 0),
     ("adjusted", "storage", 1, "job", 1, 0),
+    ("adjusted", "orphaned_job", 1, "orphaned_job", 1, 0),
 ];
 
 /// An empty database that checks no references: those of tests may be copies of one that is up to date.
@@ -67,20 +78,31 @@ async fn empty(beside: &PgPool) -> PgPool {
     PgPool::connect_with(options).await.unwrap()
 }
 
+async fn drop_database(pool: PgPool, beside: &PgPool) {
+    let name = pool.connect_options().get_database().unwrap().to_owned();
+    pool.close().await;
+    let gone = format!("DROP DATABASE {name}");
+    sqlx::query(AssertSqlSafe(gone))
+        .execute(beside)
+        .await
+        .unwrap();
+}
+
 #[sqlx::test(migrations = false)]
 async fn an_attempt_becomes_a_job_and_its_rows_in_the_ledger_say_what_ran(beside: PgPool) {
     let pool = empty(&beside).await;
-    MIGRATOR.run_to(BEFORE_RESOURCES, &pool).await.unwrap();
+    MIGRATOR.run_to(BEFORE_COLUMNS, &pool).await.unwrap();
     let statement = |(usd, (kind, component, part, ..)): (i64, (&str, &str, i32, _, _, _))| {
+        let component = component.replace("orphaned_job", "stray");
         format!(
             "INSERT INTO ledger (project_id, experiment_id, trial_id, attempt_id, kind, component, usd, quantity, unit,
                                  estimated, recorded_at, part)
              SELECT project_id, experiment_id, trial_id, id, '{kind}', '{component}', {usd}, 1, 'worst_case', false, now(),
-                    {part} FROM attempts;"
+                    {part} FROM attempts WHERE job_name LIKE '%1';"
         )
     };
     let ledger: Vec<String> = (1..).zip(ROWS).map(statement).collect();
-    sqlx::raw_sql(AssertSqlSafe(format!("{ATTEMPT} {}", ledger.join("\n"))))
+    sqlx::raw_sql(AssertSqlSafe(format!("{ATTEMPTS} {}", ledger.join("\n"))))
         .execute(&pool)
         .await
         .unwrap();
@@ -99,19 +121,52 @@ async fn an_attempt_becomes_a_job_and_its_rows_in_the_ledger_say_what_ran(beside
         })
         .collect();
     assert_eq!(found, expected);
-    let job: (String, String, String) = sqlx::query_as("SELECT kind, region, account FROM jobs")
-        .fetch_one(&pool)
-        .await
-        .unwrap();
-    let (kind, region, account) = ("training", "eu-west-1", "123456789012");
-    assert_eq!(job, (kind.into(), region.into(), account.into()));
-    let name = pool.connect_options().get_database().unwrap().to_owned();
-    pool.close().await;
-    let gone = format!("DROP DATABASE {name}");
-    sqlx::query(AssertSqlSafe(gone))
-        .execute(&beside)
-        .await
-        .unwrap();
+    let places: Vec<(String, String, i32)> = sqlx::query_as(
+        "SELECT j.region, j.account, t.volume_gb FROM jobs j JOIN trials t ON t.id = j.trial_id AND t.region = j.region
+         WHERE j.kind = 'training' ORDER BY j.id",
+    )
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    let expected = ["eu-west-1", "us-east-1", "us-east-1"]
+        .map(|region| (region.to_owned(), "123456789012".to_owned(), 7));
+    assert_eq!(places, expected);
+    drop_database(pool, &beside).await;
+}
+
+/// Each would wait for the other's index if it waited for its turn in a statement.
+#[sqlx::test(migrations = false)]
+async fn programs_that_migrate_at_once_take_turns(beside: PgPool) {
+    let pool = empty(&beside).await;
+    let (one, other) = (Store::new(pool.clone()), Store::new(pool.clone()));
+    let (first, second) = tokio::join!(one.migrate(), other.migrate());
+    first.unwrap();
+    second.unwrap();
+    let (applied, known) = one.schema_versions().await.unwrap();
+    assert_eq!(applied, known);
+    drop_database(pool, &beside).await;
+}
+
+/// A migration that was interrupted while it built an index is repeated.
+#[sqlx::test(migrations = false)]
+async fn an_index_that_was_left_unfinished_is_built_again(beside: PgPool) {
+    let pool = empty(&beside).await;
+    MIGRATOR.run_to(24, &pool).await.unwrap();
+    for left in [
+        "CREATE INDEX events_by_project ON events (project_id, id)",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'events_by_project'::regclass",
+    ] {
+        sqlx::query(left).execute(&pool).await.unwrap();
+    }
+    Store::new(pool.clone()).migrate().await.unwrap();
+    let is_valid: bool = sqlx::query_scalar(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = 'events_by_project'::regclass",
+    )
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert!(is_valid, "it is as it was left");
+    drop_database(pool, &beside).await;
 }
 
 /// Its marker has the prefix of the first versions.

@@ -12,6 +12,7 @@ pub(crate) fn migrate(cluster: &Cluster) -> Result<(), String> {
     command
         .arg("migrate")
         .env("DATABASE_URL", cluster.url("template1"))
+        .env("BAKEOFF_LOG", "warn")
         .stdout(Stdio::null());
     run(&mut command)
 }
