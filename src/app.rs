@@ -1,6 +1,7 @@
 //! State shared by all tasks and handlers: store, clock, ports, settings. Built in one place,
 //! `cli::serve`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +29,9 @@ const PATIENCE_LEAST: Duration = Duration::from_secs(20);
 /// Limits and intervals of this process.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The one region that experiments may run in.
-    pub region: String,
+    /// The regions that experiments may run in. The first one is the usual one where none is named,
+    /// and the one that reaches the fence and the price list.
+    pub regions: Vec<String>,
     /// Unique to this process: a lease names its holder.
     pub owner: String,
     /// Part of every job name.
@@ -56,6 +58,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The region that is meant where none is named.
+    pub fn home(&self) -> &str {
+        self.regions.first().map_or("", String::as_str)
+    }
+
     /// The next slot of the grid on which metrics are read. A common grid lets reads share a call,
     /// and each slot falls just after a five-minute bucket has become complete. Decisions use only
     /// complete buckets, so a read in between would be paid for and change nothing.
@@ -65,14 +72,6 @@ impl Settings {
             .map_or(300, |interval| interval.num_seconds().max(60));
         let grid = (after.timestamp() - VISIBLE_AFTER_SECONDS).div_euclid(step) + 1;
         DateTime::from_timestamp(grid * step + VISIBLE_AFTER_SECONDS, 0).unwrap_or(after)
-    }
-
-    /// The holder of the leases on trials and pools that this process takes.
-    pub fn holder(&self) -> Holder<'_> {
-        Holder {
-            owner: &self.owner,
-            lease: self.lease,
-        }
     }
 
     /// A tick that makes no progress for this long is given up (real time).
@@ -86,20 +85,45 @@ impl Settings {
     }
 }
 
+/// A region that this process serves: its clients, and the work there. What concerns AWS runs once
+/// for each region, and claims only what is in it.
+#[derive(Clone)]
+pub struct Place {
+    pub region: String,
+    pub aws: Arc<Aws>,
+    /// Leadership over watching it: listings, orphans, quotas.
+    pub watcher: Arc<Leader>,
+    /// The status of its background tasks.
+    pub tasks: Arc<TaskBoard>,
+    /// Wakes its scheduler; carries nothing.
+    pub wake: Arc<Notify>,
+}
+
+impl Place {
+    pub fn new(region: &str, aws: Aws, owner: &str, lease: Duration) -> Self {
+        Self {
+            region: region.to_owned(),
+            aws: Arc::new(aws),
+            watcher: Arc::new(Leader::new("watcher", region, owner, lease)),
+            tasks: Arc::default(),
+            wake: Arc::default(),
+        }
+    }
+}
+
 /// State shared by tasks and handlers; cloning it is cheap.
 #[derive(Clone)]
 pub struct App {
     pub store: Store,
     pub clock: Clock,
-    pub aws: Arc<Aws>,
-    /// Leadership over watching: listings, orphans, quotas.
-    pub watcher: Arc<Leader>,
+    /// The region whose work this clone does; outside of the tasks of a region, the first one.
+    pub place: Place,
+    /// Every region that this process serves, by name. All are in the account of the installation.
+    pub places: Arc<BTreeMap<String, Place>>,
     /// Whether this process may act on AWS for its installation.
     pub fence: Arc<Fence>,
     /// The newest time on the domain clock that the scheduler has seen.
     pub newest: Arc<HighWater>,
-    /// The status of the background tasks.
-    pub tasks: Arc<TaskBoard>,
     /// The pulse of the task that holds this clone.
     pub pulse: Pulse,
     pub settings: Arc<Settings>,
@@ -107,8 +131,24 @@ pub struct App {
     pub sns: Option<Arc<Sns>>,
     /// This process's metrics; `None` in tests, which share a process.
     pub metrics: Option<PrometheusHandle>,
-    /// Wakes the scheduler; carries nothing.
-    pub wake: Arc<Notify>,
     /// Wakes waiters for an experiment's events, which then read again.
     pub events: EventBoard,
+}
+
+impl App {
+    /// The holder of the leases on trials and pools that this process takes in this clone's region.
+    pub fn holder(&self) -> Holder<'_> {
+        Holder {
+            region: &self.place.region,
+            owner: &self.settings.owner,
+            lease: self.settings.lease,
+        }
+    }
+
+    /// Wakes the schedulers of all regions.
+    pub fn wake_schedulers(&self) {
+        for place in self.places.values() {
+            place.wake.notify_one();
+        }
+    }
 }

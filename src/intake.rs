@@ -131,14 +131,12 @@ impl Loaded {
             },
         );
         findings.extend(misplaced);
-        if spec.region != settings.region {
+        if !settings.regions.contains(&spec.region) {
+            let regions = settings.regions.join(", ");
             findings.push(
                 found("region-not-allowed", "/region")
-                    .says(format!(
-                        "this installation runs jobs in {} only",
-                        settings.region
-                    ))
-                    .fix(format!("use \"region\": \"{}\"", settings.region)),
+                    .says(format!("this installation runs jobs in {regions} only"))
+                    .fix(format!("use \"region\": \"{}\"", settings.home())),
             );
         }
         let plans = plan(
@@ -332,7 +330,7 @@ impl Prepared {
         app.store
             .create_experiment(&new, once, app.clock.now())
             .await?;
-        app.wake.notify_one();
+        app.wake_schedulers();
         Ok(())
     }
 }

@@ -11,10 +11,11 @@ use crate::pulse::meanwhile;
 use crate::store::leases::Term;
 use crate::store::{Store, StoreError};
 
-/// A candidate for one named lease.
+/// A candidate for one lease, by name and region.
 #[derive(Debug)]
 pub struct Leader {
     name: &'static str,
+    region: String,
     owner: String,
     ttl: Duration,
     held: Mutex<Option<Held>>,
@@ -28,10 +29,11 @@ struct Held {
 }
 
 impl Leader {
-    pub fn new(name: &'static str, owner: String, ttl: Duration) -> Self {
+    pub fn new(name: &'static str, region: &str, owner: &str, ttl: Duration) -> Self {
         Self {
             name,
-            owner,
+            region: region.to_owned(),
+            owner: owner.to_owned(),
             ttl,
             held: Mutex::new(None),
         }
@@ -55,7 +57,7 @@ impl Leader {
             tracing::info!(lease = self.name, "lease lost; stepping down");
         }
         *held = store
-            .acquire_lease(self.name, &self.owner, self.ttl)
+            .acquire_lease(self.name, &self.region, &self.owner, self.ttl)
             .await?
             .map(|term| Held { term, confirmed });
         Ok(held.as_ref().map(|held| held.term.clone()))

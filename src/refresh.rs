@@ -40,7 +40,7 @@ pub async fn refresh(
     project: ProjectId,
     region: &str,
 ) -> Result<Refreshed, RefreshError> {
-    let products = app.aws.list_prices(region).await?;
+    let products = app.place.aws.list_prices(region).await?;
     let now = app.clock.now();
     let (listed, skipped) = listed(&products, region);
     if listed.is_empty() {

@@ -19,6 +19,8 @@ pub struct Health {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TaskHealth {
     pub task: String,
+    /// The region whose work it does. Tasks that concern no region are listed with the first one.
+    pub region: String,
     /// Completed ticks.
     pub runs: u64,
     /// Whether the last tick failed or timed out; the log says why.
@@ -32,10 +34,11 @@ pub struct TaskHealth {
     pub lag_seconds: Option<f64>,
 }
 
-/// This installation's calls to one AWS operation.
+/// This installation's calls to one AWS operation in one region.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OperationUsage {
     pub operation: String,
+    pub region: String,
     pub calls: i64,
     /// Calls that AWS throttled.
     pub throttled: i64,
@@ -43,7 +46,7 @@ pub struct OperationUsage {
     pub failed: i64,
     /// Calls per hour of watching a job; empty if no job was watched.
     pub calls_per_job_hour: Option<f64>,
-    /// This replica's rate limit, in calls per second: learnt from throttling, or known in advance.
+    /// This replica's rate limit there, in calls per second: learnt from throttling, or known in advance.
     pub paced_at_calls_per_second: Option<f64>,
 }
 

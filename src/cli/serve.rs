@@ -1,6 +1,7 @@
 //! `bakeoff serve`: the composition root. The only place that puts store, clock, AWS and tasks
 //! together.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,20 +17,18 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::database::{self, Embedded};
 use super::{schema, secret};
-use crate::app::{App, Settings};
+use crate::app::{App, Place, Settings};
 use crate::aws::sns::Sns;
 use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
-use crate::leader::Leader;
 use crate::pulse::Pulse;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
@@ -57,9 +56,16 @@ pub(super) struct ServeOptions {
     database_connections: u32,
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Region that experiments run in.
-    #[arg(long, env = "AWS_REGION", default_value = "us-east-1")]
-    region: String,
+    /// Regions that experiments may run in, separated by commas. The first one is used where none is
+    /// named, for the fence, and for the price list.
+    #[arg(
+        long = "region",
+        env = "AWS_REGION",
+        default_value = "us-east-1",
+        value_delimiter = ',',
+        value_name = "REGION"
+    )]
+    regions: Vec<String>,
     /// For simulation only: `<virtual origin>,<real origin>,<factor>`, the same as the region's.
     #[arg(long, env = "BAKEOFF_CLOCK")]
     clock: Option<Timescale>,
@@ -266,12 +272,12 @@ async fn drain(server: JoinHandle<()>, tracker: &TaskTracker, stop: &Cancellatio
 
 /// Wires up AWS and the database; starts nothing yet.
 async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyhow::Result<App> {
-    let elsewhere = store.living_elsewhere(&options.region).await?;
+    let elsewhere = store.living_elsewhere(&options.regions).await?;
     ensure!(
         elsewhere == 0,
         "{elsewhere} experiments are still running outside {}: their jobs would appear to have vanished. Start with \
          their region (--region), or cancel them there first",
-        options.region
+        options.regions.join(", ")
     );
     let clock = Clock::Running(clock);
     let added = store
@@ -279,28 +285,29 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
         .await?
         .len();
     tracing::info!(added, "catalog prices stored");
-    let region = bakeoff_aws::connect(options.region.clone(), aws_timeout(options)).await;
     let settings = Arc::new(settings(options, store.installation().await?)?);
-    let aws = Arc::new(Aws::new(ports(region), clock.clone(), CALLS_PER_SECOND));
-    pin_account(&store, &aws).await?;
+    let mut places = BTreeMap::new();
+    for region in &settings.regions {
+        let connected = bakeoff_aws::connect(region.clone(), aws_timeout(options)).await;
+        let aws = Aws::new(ports(connected), clock.clone(), CALLS_PER_SECOND);
+        let place = Place::new(region, aws, &settings.owner, settings.lease);
+        places.insert(region.clone(), place);
+    }
+    let home = places.get(settings.home()).cloned();
+    let place = home.context("--region names no region")?;
+    pin_account(&store, &place.aws, &places).await?;
     let fence = open_fence(&store, options).await?;
     Ok(App {
-        aws,
+        place,
+        places: Arc::new(places),
         fence: Arc::new(fence),
         newest: Arc::default(),
-        tasks: Arc::default(),
         pulse: Pulse::default(),
-        watcher: Arc::new(Leader::new(
-            "watcher",
-            settings.owner.clone(),
-            settings.lease,
-        )),
         sns: sns(options)?.map(Arc::new),
         metrics: Some(record_metrics()?),
         settings,
         store,
         clock,
-        wake: Arc::new(Notify::new()),
         events: EventBoard::default(),
     })
 }
@@ -315,7 +322,7 @@ async fn listen(options: &ServeOptions) -> anyhow::Result<TcpListener> {
     }
     tracing::info!(
         address,
-        region = options.region,
+        regions = options.regions.join(", "),
         "listening; API documentation is at /docs"
     );
     Ok(listener)
@@ -384,7 +391,11 @@ async fn open_fence(store: &Store, options: &ServeOptions) -> anyhow::Result<Fen
 /// Pins the account that owns the jobs: the first one seen is kept, and credentials of another
 /// account are refused at start. If STS does not answer, the service starts anyway, and asks again
 /// before it treats a job as missing or creates one.
-async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
+async fn pin_account(
+    store: &Store,
+    aws: &Aws,
+    places: &BTreeMap<String, Place>,
+) -> anyhow::Result<()> {
     let seen = match aws.caller_account().await {
         Ok(account) => Some(account),
         Err(error) => {
@@ -401,7 +412,9 @@ async fn pin_account(store: &Store, aws: &Aws) -> anyhow::Result<()> {
         );
     }
     if let Some(expected) = expected {
-        aws.expect_account(&expected);
+        for place in places.values() {
+            place.aws.expect_account(&expected);
+        }
     }
     Ok(())
 }
@@ -490,7 +503,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         ..Policy::default()
     };
     Ok(Settings {
-        region: options.region.clone(),
+        regions: options.regions.clone(),
         // Unique even if hosts share a name or a restarted process gets the same pid.
         owner: format!(
             "{}/{}/{}",

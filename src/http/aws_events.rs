@@ -147,19 +147,30 @@ pub(super) async fn push(
     };
     let event: AwsEvent =
         serde_json::from_slice(&event).map_err(|error| Problem::malformed(error.to_string()))?;
-    let is_ours = event.source == "aws.sagemaker"
-        && event.detail_type == "SageMaker Training Job State Change"
-        && (event.region.is_empty() || event.region == app.settings.region)
-        && (event.account.is_empty() || app.aws.may_own(&event.account));
-    if is_ours && let Ok(detail) = serde_json::from_value::<Detail>(event.detail) {
-        take(&app, detail).await?;
+    let region = Some(event.region.as_str()).filter(|region| !region.is_empty());
+    // A job in a region that is not served is not ours, and neither is one of another account.
+    let place = app
+        .places
+        .get(region.unwrap_or(app.settings.home()))
+        .filter(|place| event.account.is_empty() || place.aws.may_own(&event.account));
+    let is_state_change = event.source == "aws.sagemaker"
+        && event.detail_type == "SageMaker Training Job State Change";
+    if let Some(place) = place.filter(|_| is_state_change)
+        && let Ok(detail) = serde_json::from_value::<Detail>(event.detail)
+    {
+        take(&app, &place.region, detail).await?;
     }
     Ok(StatusCode::ACCEPTED)
 }
 
-async fn take(app: &App, detail: Detail) -> Result<(), Problem> {
+async fn take(app: &App, region: &str, detail: Detail) -> Result<(), Problem> {
     let names = [detail.training_job_name.clone()];
-    let Some(known) = app.store.running_attempts(Some(&names)).await?.pop() else {
+    let Some(known) = app
+        .store
+        .running_attempts(region, Some(&names))
+        .await?
+        .pop()
+    else {
         return Ok(());
     };
     // Ignore jobs that somebody else created under our name. (A truncated event may lack the

@@ -174,7 +174,9 @@ pub(super) async fn refresh_prices(
     Admin(caller): Admin,
     Params(params): Params<RefreshParams>,
 ) -> Result<Json<Refreshed>, Problem> {
-    let region = params.region.unwrap_or_else(|| app.settings.region.clone());
+    let region = params
+        .region
+        .unwrap_or_else(|| app.settings.home().to_owned());
     if !is_region(&region) {
         return Err(page::parameter(
             "region",

@@ -267,7 +267,7 @@ async fn command(
     app.store
         .command(caller.project, id, command, app.clock.now())
         .await?;
-    app.wake.notify_one();
+    app.wake_schedulers();
     Ok(Json(read::experiment_view(find(app, caller, id).await?)))
 }
 

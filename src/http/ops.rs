@@ -60,7 +60,11 @@ pub(super) async fn readyz(
     } else {
         Vec::new()
     };
-    let mut failing = app.tasks.failing_for(app.settings.patience() * 2);
+    let patience = app.settings.patience() * 2;
+    let boards = app.places.values().map(|place| &place.tasks);
+    let mut failing: Vec<String> = boards
+        .flat_map(|board| board.failing_for(patience))
+        .collect();
     if !failing.is_empty() {
         failing.extend(tasks.iter().map(TaskHealth::in_words));
         return Err(Problem::unavailable(&failing.join("; ")));
@@ -77,26 +81,32 @@ pub(super) async fn readyz(
 /// no key.
 async fn task_health(app: &App) -> Result<Vec<TaskHealth>, Problem> {
     let now = app.clock.now();
-    let oldest = app.store.oldest_due().await?;
-    let statuses = app.tasks.statuses().into_iter();
-    let health = statuses.map(|(task, status)| TaskHealth {
-        task: task.to_owned(),
-        runs: status.runs,
-        failing: status.is_failing(),
-        last_started_at: status.last_started_at,
-        last_ended_at: status.last_ended_at,
-        last_success_at: status.last_success_at,
-        lag_seconds: oldest
-            .of(task)
-            .map(|due| (now - due.unwrap_or(now)).as_seconds_f64().max(0.0)),
-    });
-    Ok(health.collect())
+    let mut health = Vec::new();
+    for (region, place) in app.places.iter() {
+        let oldest = app.store.oldest_due(region).await?;
+        let statuses = place.tasks.statuses().into_iter();
+        health.extend(statuses.map(|(task, status)| {
+            TaskHealth {
+                task: task.to_owned(),
+                region: region.clone(),
+                runs: status.runs,
+                failing: status.is_failing(),
+                last_started_at: status.last_started_at,
+                last_ended_at: status.last_ended_at,
+                last_success_at: status.last_success_at,
+                lag_seconds: oldest
+                    .of(task)
+                    .map(|due| (now - due.unwrap_or(now)).as_seconds_f64().max(0.0)),
+            }
+        }));
+    }
+    Ok(health)
 }
 
 /// Publishes the same as Prometheus metrics.
 pub(super) async fn measure_tasks(app: &App) -> Result<(), Problem> {
     for health in task_health(app).await? {
-        let labels = [("task", health.task)];
+        let labels = [("task", health.task), ("region", health.region)];
         if let Some(lag) = health.lag_seconds {
             metrics::gauge!("bakeoff_task_lag_seconds", &labels).set(lag);
         }

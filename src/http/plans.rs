@@ -75,7 +75,7 @@ pub(super) async fn lint(
     let region = json
         .get("region")
         .and_then(serde_json::Value::as_str)
-        .unwrap_or(&app.settings.region)
+        .unwrap_or(app.settings.home())
         .to_owned();
     let types: Vec<String> = catalog::all()
         .iter()

@@ -17,6 +17,7 @@ use super::ops;
 use super::problem::{Problem, Problems};
 use crate::api::operations::{AwsUsage, OperationUsage};
 use crate::app::App;
+use crate::store::calls::RegionTally;
 
 const HOURS_MAX: u32 = 24 * 31;
 
@@ -28,7 +29,7 @@ pub(super) struct UsageParams {
     hours: Option<u32>,
 }
 
-/// AWS API usage
+/// AWS API usage, by operation and region
 ///
 /// Counted by every replica and summed each minute.
 #[utoipa::path(get, path = "/v1/aws-usage", operation_id = "getAwsUsage", tag = "operations", params(UsageParams),
@@ -51,38 +52,40 @@ pub(super) async fn aws_usage(
         .unwrap_or(until);
     let tallies = app.store.aws_calls_since(since).await?;
     let job_hours = app.store.job_hours_since(since, until).await?;
-    let rates = app.aws.rates();
+    let rate = |RegionTally { region, tally }: &RegionTally| {
+        let rates = app.places.get(region)?.aws.rates();
+        let mut own = rates.iter().filter(|(name, _)| *name == tally.operation);
+        own.next().map(|(_, rate)| *rate)
+    };
     #[expect(
         clippy::as_conversions,
         clippy::cast_precision_loss,
         reason = "calls lie far below 2^53"
     )]
     let per_job_hour = |count: i64| (job_hours > 0.0).then(|| count as f64 / job_hours);
-    let metrics_requested: i64 = tallies.iter().map(|tally| tally.metrics).sum();
+    let metrics_requested: i64 = tallies.iter().map(|one| one.tally.metrics).sum();
     let metrics_usd = cost::metrics(metrics_requested.max(0).unsigned_abs(), None);
     let counted = tallies
         .iter()
-        .filter(|tally| tally.operation != "ListObjectsV2");
+        .filter(|one| one.tally.operation != "ListObjectsV2");
     Ok(Json(AwsUsage {
         since,
         until,
         job_hours,
-        calls_per_job_hour: per_job_hour(counted.map(|tally| tally.calls).sum()),
+        calls_per_job_hour: per_job_hour(counted.map(|one| one.tally.calls).sum()),
         metrics_requested,
         metrics_usd,
         metrics_usd_per_job_hour: per_job_hour(metrics_requested).map(|requested| requested * 1e-5),
         operations: tallies
             .into_iter()
-            .map(|tally| OperationUsage {
-                paced_at_calls_per_second: rates
-                    .iter()
-                    .find(|(name, _)| *name == tally.operation)
-                    .map(|(_, rate)| *rate),
-                calls_per_job_hour: per_job_hour(tally.calls),
-                operation: tally.operation,
-                calls: tally.calls,
-                throttled: tally.throttled,
-                failed: tally.failed,
+            .map(|one| OperationUsage {
+                paced_at_calls_per_second: rate(&one),
+                calls_per_job_hour: per_job_hour(one.tally.calls),
+                operation: one.tally.operation,
+                region: one.region,
+                calls: one.tally.calls,
+                throttled: one.tally.throttled,
+                failed: one.tally.failed,
             })
             .collect(),
     }))
@@ -99,8 +102,14 @@ pub(super) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Resp
         metrics::gauge!("bakeoff_trials", "state" => state).set(value);
     }
     ops::measure_tasks(&app).await?;
-    for (operation, rate) in app.aws.rates() {
-        metrics::gauge!("bakeoff_aws_paced_calls_per_second", "operation" => operation).set(rate);
+    for (region, place) in app.places.iter() {
+        for (operation, rate) in place.aws.rates() {
+            let labels = [
+                ("operation", operation.to_owned()),
+                ("region", region.clone()),
+            ];
+            metrics::gauge!("bakeoff_aws_paced_calls_per_second", &labels).set(rate);
+        }
     }
     let text = app
         .metrics

@@ -457,9 +457,10 @@ impl Store {
 async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreError> {
     sqlx::query!(
         r#"UPDATE quotas SET refused_at = NULL, held_until = NULL
-           WHERE instance_type = $1 AND usage = $2 AND refused_at IS NOT NULL"#,
+           WHERE region = $3 AND instance_type = $1 AND usage = $2 AND refused_at IS NOT NULL"#,
         trial.instance_type,
         trial.purchase_option.as_str(),
+        trial.region,
     )
     .execute(tx)
     .await?;
@@ -493,7 +494,7 @@ pub(super) async fn record_job(
                modified_at = greatest(j.modified_at, $8),
                started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn),
-               account = coalesce(account, substring($9 FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):'))
+               account = coalesce(account, (SELECT account FROM installation))
            FROM (SELECT secondary_status AS known,
                         -- Events have milliseconds, and who knows what is rounded.
                         $10 OR coalesce($8::timestamptz + interval '1 second' >= modified_at, true) AS is_newer

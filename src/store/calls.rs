@@ -18,19 +18,27 @@ pub struct Tally {
     pub metrics: i64,
 }
 
+/// Calls to one operation in one region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionTally {
+    pub region: String,
+    pub tally: Tally,
+}
+
 impl Store {
-    /// Adds tallies to an hour.
+    /// Adds tallies of a region to an hour.
     pub async fn add_aws_calls(
         &self,
+        region: &str,
         hour_at: DateTime<Utc>,
         tallies: &[Tally],
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"INSERT INTO aws_calls AS known (hour_at, operation, calls, throttled, failed, metrics)
-               SELECT $1, operation, calls, throttled, failed, metrics
+            r#"INSERT INTO aws_calls AS known (hour_at, region, operation, calls, throttled, failed, metrics)
+               SELECT $1, $7, operation, calls, throttled, failed, metrics
                FROM UNNEST($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
                    AS t(operation, calls, throttled, failed, metrics)
-               ON CONFLICT (hour_at, operation) DO UPDATE
+               ON CONFLICT (hour_at, region, operation) DO UPDATE
                SET calls = known.calls + excluded.calls, throttled = known.throttled + excluded.throttled,
                    failed = known.failed + excluded.failed, metrics = known.metrics + excluded.metrics"#,
             hour_at,
@@ -39,24 +47,37 @@ impl Store {
             &tallies.iter().map(|tally| tally.throttled).collect::<Vec<_>>(),
             &tallies.iter().map(|tally| tally.failed).collect::<Vec<_>>(),
             &tallies.iter().map(|tally| tally.metrics).collect::<Vec<_>>(),
+            region,
         )
         .execute(&self.pool)
         .await?;
         Ok(())
     }
 
-    /// Calls since a given time (a full hour), by operation.
-    pub async fn aws_calls_since(&self, since: DateTime<Utc>) -> Result<Vec<Tally>, StoreError> {
-        let rows = sqlx::query_as!(
-            Tally,
-            r#"SELECT operation, sum(calls)::bigint AS "calls!", sum(throttled)::bigint AS "throttled!",
+    /// Calls since a given time (a full hour), by operation and region.
+    pub async fn aws_calls_since(
+        &self,
+        since: DateTime<Utc>,
+    ) -> Result<Vec<RegionTally>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT region, operation, sum(calls)::bigint AS "calls!", sum(throttled)::bigint AS "throttled!",
                       sum(failed)::bigint AS "failed!", sum(metrics)::bigint AS "metrics!"
-               FROM aws_calls WHERE hour_at >= $1 GROUP BY operation ORDER BY operation"#,
+               FROM aws_calls WHERE hour_at >= $1 GROUP BY region, operation ORDER BY operation, region"#,
             since,
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows)
+        let counted = rows.into_iter().map(|row| RegionTally {
+            region: row.region,
+            tally: Tally {
+                operation: row.operation,
+                calls: row.calls,
+                throttled: row.throttled,
+                failed: row.failed,
+                metrics: row.metrics,
+            },
+        });
+        Ok(counted.collect())
     }
 
     /// Hours of job watching since a given time: from when a job was recorded to its end, or to

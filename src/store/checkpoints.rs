@@ -32,13 +32,14 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_checkpoints(
         &self,
+        region: &str,
         now: DateTime<Utc>,
         hold: TimeDelta,
         limit: i64,
     ) -> Result<Vec<CheckpointDue>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
-                   SELECT id FROM jobs WHERE checkpoint_due_at <= $1 ORDER BY checkpoint_due_at LIMIT $3
+                   SELECT id FROM jobs WHERE checkpoint_due_at <= $1 AND region = $4 ORDER BY checkpoint_due_at LIMIT $3
                    FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE jobs j SET checkpoint_due_at = $2
                FROM trials t
@@ -51,6 +52,7 @@ impl Store {
             now,
             now + hold,
             limit,
+            region,
         )
         .fetch_all(&self.pool)
         .await?;

@@ -28,18 +28,22 @@ impl OldestDue {
 }
 
 impl Store {
-    /// Reads the head of each queue's index.
+    /// Reads the head of each queue's index, of the work in a region.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn oldest_due(&self) -> Result<OldestDue, StoreError> {
+    pub async fn oldest_due(&self, region: &str) -> Result<OldestDue, StoreError> {
         Ok(sqlx::query_as!(
             OldestDue,
             r#"SELECT (SELECT min(due_at) FROM trials
                        WHERE (state IN ('submitting', 'running', 'stopping')
                               OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
-                         AND lease_expires_at IS NULL) AS scheduler,
-                      (SELECT min(due_at) FROM warm_pools WHERE due_at IS NOT NULL AND lease_expires_at IS NULL) AS pools,
-                      (SELECT min(checkpoint_due_at) FROM jobs WHERE checkpoint_due_at IS NOT NULL) AS checkpoints,
-                      (SELECT min(metrics_due_at) FROM jobs WHERE metrics_due_at IS NOT NULL) AS ingester"#
+                         AND lease_expires_at IS NULL AND region = $1) AS scheduler,
+                      (SELECT min(due_at) FROM warm_pools
+                       WHERE due_at IS NOT NULL AND lease_expires_at IS NULL AND region = $1) AS pools,
+                      (SELECT min(checkpoint_due_at) FROM jobs
+                       WHERE checkpoint_due_at IS NOT NULL AND trial_id IS NOT NULL AND region = $1) AS checkpoints,
+                      (SELECT min(metrics_due_at) FROM jobs
+                       WHERE metrics_due_at IS NOT NULL AND trial_id IS NOT NULL AND region = $1) AS ingester"#,
+            region,
         )
         .fetch_one(&self.pool)
         .await?)

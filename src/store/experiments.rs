@@ -319,13 +319,13 @@ impl Store {
             .transpose()
     }
 
-    /// Number of living experiments in regions other than this service's.
+    /// Number of living experiments in regions other than those that this service serves.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn living_elsewhere(&self, region: &str) -> Result<i64, StoreError> {
+    pub async fn living_elsewhere(&self, regions: &[String]) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM experiments
-               WHERE state IN ('running', 'cancelling') AND region <> $1"#,
-            region,
+               WHERE state IN ('running', 'cancelling') AND region <> ALL($1)"#,
+            regions,
         )
         .fetch_one(&self.pool)
         .await?)

@@ -96,6 +96,7 @@ impl Store {
         found: Option<Uuid>,
         swept_since: Option<DateTime<Utc>>,
     ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
         sqlx::query!(
             r#"UPDATE installation SET fence_token = CASE WHEN fence_next = $2 THEN fence_next ELSE fence_token END,
                       fence_next = $1, sweep_due_since = coalesce($3, sweep_due_since)"#,
@@ -103,8 +104,15 @@ impl Store {
             found,
             swept_since,
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
+        if swept_since.is_some() {
+            // An earlier sweep does not count, whatever the clock said then.
+            sqlx::query!("UPDATE leases SET swept_at = NULL WHERE swept_at IS NOT NULL")
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
         Ok(())
     }
 
@@ -119,26 +127,6 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(written.rows_affected() == 1)
-    }
-
-    /// Whether submissions must wait until all jobs of the installation have been listed.
-    pub async fn sweep_is_due(&self) -> Result<bool, StoreError> {
-        let is_due = sqlx::query_scalar!(
-            r#"SELECT sweep_due_since IS NOT NULL AS "due!" FROM installation"#
-        );
-        Ok(is_due.fetch_one(&self.pool).await?)
-    }
-
-    /// Records a complete sweep: all jobs of the installation were listed since the given time, and
-    /// every one is accounted for.
-    pub async fn swept(&self, began_at: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!(
-            "UPDATE installation SET sweep_due_since = NULL WHERE sweep_due_since <= $1",
-            began_at
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
     }
 
     /// Turns a copied database into an installation of its own: a new name, no fence, and

@@ -136,9 +136,9 @@ async fn unpark(
     // that they are read again.
     sqlx::query!(
         r#"UPDATE quotas q SET is_doubted = true, held_until = NULL
-           FROM (SELECT DISTINCT instance_type, purchase_option FROM trials
+           FROM (SELECT DISTINCT region, instance_type, purchase_option FROM trials
                  WHERE experiment_id = $1 AND state = 'queued') quota_pool
-           WHERE q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.purchase_option"#,
+           WHERE q.region = quota_pool.region AND q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.purchase_option"#,
         id.0,
     )
     .execute(tx)

@@ -60,13 +60,14 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_metrics(
         &self,
+        region: &str,
         now: DateTime<Utc>,
         hold: TimeDelta,
         limit: i64,
     ) -> Result<Vec<MetricsDue>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
-                   SELECT id FROM jobs WHERE metrics_due_at <= $1 ORDER BY metrics_due_at LIMIT $3
+                   SELECT id FROM jobs WHERE metrics_due_at <= $1 AND region = $4 ORDER BY metrics_due_at LIMIT $3
                    FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE jobs j SET metrics_due_at = $2
                FROM trials t
@@ -79,6 +80,7 @@ impl Store {
             now,
             now + hold,
             limit,
+            region,
         )
         .fetch_all(&self.pool)
         .await?;

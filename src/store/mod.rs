@@ -33,8 +33,8 @@ pub mod warm_pools;
 pub mod watch;
 
 pub use error::StoreError;
-pub use schema::MIGRATOR;
 pub(crate) use error::{retried, to_json};
+pub use schema::MIGRATOR;
 pub use session::{Unfinished, given_up};
 
 use std::time::Duration;

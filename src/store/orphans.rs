@@ -58,27 +58,29 @@ impl Store {
         .await?)
     }
 
-    /// Records an orphaned job, with an alarm to its experiment if there is one. A job that was
+    /// Records an orphaned job in a region, with an alarm to its experiment if there is one. A job that was
     /// thought to be over is tracked again. False when it is already tracked, or a living attempt
     /// stands for it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_orphan(
         &self,
+        region: &str,
         job_name: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_orphan_once(job_name, now)).await
+        retried(|| self.record_orphan_once(region, job_name, now)).await
     }
 
     async fn record_orphan_once(
         &self,
+        region: &str,
         job_name: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let is_new = sqlx::query!(
-            r#"INSERT INTO orphaned_jobs (job_name, job_id, found_at, last_seen_at, due_at, billed_seconds)
-               SELECT $1, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
+            r#"INSERT INTO orphaned_jobs (job_name, region, job_id, found_at, last_seen_at, due_at, billed_seconds)
+               SELECT $1, $3, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
                FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
                WHERE j.id IS NULL OR j.settled_at IS NOT NULL
                ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2,
@@ -86,6 +88,7 @@ impl Store {
                WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.job_id IS NULL AND excluded.job_id IS NOT NULL)"#,
             job_name,
             now,
+            region,
         )
         .execute(&mut *tx)
         .await?
@@ -191,10 +194,11 @@ impl Store {
         Ok(made == 1)
     }
 
-    /// Orphaned jobs that are due to be polled.
+    /// Orphaned jobs of a region that are due to be polled.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn due_orphans(
         &self,
+        region: &str,
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Orphan>, StoreError> {
@@ -205,9 +209,10 @@ impl Store {
                       t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
                       t.billed_seconds_max AS "billed_seconds_max?"
                FROM orphaned_jobs s LEFT JOIN jobs j ON j.id = s.job_id LEFT JOIN trials t ON t.id = j.trial_id
-               WHERE s.settled_at IS NULL AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"#,
+               WHERE s.settled_at IS NULL AND s.due_at <= $1 AND s.region = $3 ORDER BY s.due_at LIMIT $2"#,
             now,
             limit,
+            region,
         )
         .fetch_all(&self.pool)
         .await?;

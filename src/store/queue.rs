@@ -43,8 +43,8 @@ fn count(value: i64) -> u32 {
 }
 
 impl Store {
-    /// Loads the queue, lets `think` decide, and claims the admitted trials, all under one lock:
-    /// two replicas never admit into the same free capacity. Empty while another replica is
+    /// Loads the queue of the holder's region, lets `think` decide, and claims the admitted trials, all under one
+    /// lock: two replicas never admit into the same free capacity. Empty while another replica is
     /// admitting, and while a sweep must come first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn admit(
@@ -55,14 +55,14 @@ impl Store {
         think: impl FnOnce(&[Waiting], Capacity) -> Admission,
     ) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if !may_admit(&mut tx).await? {
+        if !may_admit(&mut tx, holder.region).await? {
             return Ok(Vec::new());
         }
-        let waiting = waiting(&mut tx, now).await?;
+        let waiting = waiting(&mut tx, holder.region, now).await?;
         if waiting.is_empty() {
             return Ok(Vec::new());
         }
-        let capacity = capacity(&mut tx, creates).await?;
+        let capacity = capacity(&mut tx, holder.region, creates).await?;
         let admission = think(&waiting, capacity);
         // Locked in the same order as by a cancel.
         let touched = admission
@@ -87,17 +87,18 @@ impl Store {
         self.claimed(rows, now).await
     }
 
-    /// When the next waiting trial may be admitted; for the scheduler's timer.
+    /// When the next waiting trial of a region may be admitted; for the scheduler's timer.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+    pub async fn next_waiting(&self, region: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL"
+            "SELECT min(due_at) FROM trials WHERE state = 'queued' AND stop_requested_at IS NULL AND region = $1",
+            region,
         )
         .fetch_one(&self.pool)
         .await?)
     }
 
-    /// Writes the account's quotas as reported by Service Quotas.
+    /// Writes the account's quotas in the term's region as reported by Service Quotas.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_quotas(
         &self,
@@ -110,14 +111,25 @@ impl Store {
             return Ok(false);
         }
         sqlx::query!(
-            r#"INSERT INTO quotas (instance_type, usage, instances, read_at)
-               SELECT kind, usage, instances, $4 FROM UNNEST($1::text[], $2::text[], $3::integer[]) AS q(kind, usage, instances)
-               ON CONFLICT (instance_type, usage) DO UPDATE
+            r#"INSERT INTO quotas (region, instance_type, usage, instances, read_at)
+               SELECT $5, kind, usage, instances, $4
+               FROM UNNEST($1::text[], $2::text[], $3::integer[]) AS q(kind, usage, instances)
+               ON CONFLICT (region, instance_type, usage) DO UPDATE
                SET instances = excluded.instances, read_at = excluded.read_at, is_doubted = false"#,
-            &quotas.iter().map(|quota| quota.instance_type.clone()).collect::<Vec<_>>(),
-            &quotas.iter().map(|quota| quota.usage.as_str().to_owned()).collect::<Vec<_>>(),
-            &quotas.iter().map(|quota| i32::try_from(quota.instances).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
+            &quotas
+                .iter()
+                .map(|quota| quota.instance_type.clone())
+                .collect::<Vec<_>>(),
+            &quotas
+                .iter()
+                .map(|quota| quota.usage.as_str().to_owned())
+                .collect::<Vec<_>>(),
+            &quotas
+                .iter()
+                .map(|quota| i32::try_from(quota.instances).unwrap_or(i32::MAX))
+                .collect::<Vec<_>>(),
             now,
+            term.region,
         )
         .execute(&mut *tx)
         .await?;
@@ -127,9 +139,10 @@ impl Store {
 
     /// Whether a person, by resuming an experiment, has indicated that a quota may have changed.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn quotas_are_doubted(&self) -> Result<bool, StoreError> {
+    pub async fn quotas_are_doubted(&self, region: &str) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted) AS "doubted!""#
+            r#"SELECT EXISTS (SELECT FROM quotas WHERE is_doubted AND region = $1) AS "doubted!""#,
+            region,
         )
         .fetch_one(&self.pool)
         .await?)
@@ -139,18 +152,20 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn hold_quota_pool(
         &self,
+        region: &str,
         quota_pool: &QuotaPool,
         until: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            r#"INSERT INTO quotas (instance_type, usage, refused_at, held_until) VALUES ($1, $2, $4, $3)
-               ON CONFLICT (instance_type, usage) DO UPDATE
+            r#"INSERT INTO quotas (region, instance_type, usage, refused_at, held_until) VALUES ($5, $1, $2, $4, $3)
+               ON CONFLICT (region, instance_type, usage) DO UPDATE
                SET refused_at = excluded.refused_at, held_until = excluded.held_until"#,
             quota_pool.instance_type,
             quota_pool.option.as_str(),
             until,
             now,
+            region,
         )
         .execute(&self.pool)
         .await?;
@@ -160,10 +175,8 @@ impl Store {
 
 /// Locks out other admissions until the transaction ends. False while another replica is admitting,
 /// and while a sweep must come first.
-async fn may_admit(tx: &mut PgConnection) -> Result<bool, StoreError> {
-    let is_held =
-        sqlx::query_scalar!(r#"SELECT sweep_due_since IS NOT NULL AS "held!" FROM installation"#);
-    if is_held.fetch_one(&mut *tx).await? {
+async fn may_admit(tx: &mut PgConnection, region: &str) -> Result<bool, StoreError> {
+    if leases::sweep_is_due(&mut *tx, region).await? {
         return Ok(false);
     }
     let is_ours = sqlx::query_scalar!(
@@ -173,9 +186,13 @@ async fn may_admit(tx: &mut PgConnection) -> Result<bool, StoreError> {
     Ok(is_ours.fetch_one(tx).await?)
 }
 
-/// The heads of every project's queue in every quota pool, and all trials that match an idle warm
-/// pool.
-async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waiting>, StoreError> {
+/// The heads of every project's queue in every quota pool of a region, and all trials there that
+/// match an idle warm pool.
+async fn waiting(
+    tx: &mut PgConnection,
+    region: &str,
+    now: DateTime<Utc>,
+) -> Result<Vec<Waiting>, StoreError> {
     let rows = sqlx::query!(
         r#"WITH heads AS (
                SELECT t.id FROM (SELECT DISTINCT project_id, instance_type, purchase_option FROM trials
@@ -184,17 +201,19 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
                    SELECT w.id FROM trials w
                    WHERE w.state = 'queued' AND w.stop_requested_at IS NULL AND w.project_id = quota_pool.project_id
                      AND w.instance_type = quota_pool.instance_type AND w.purchase_option = quota_pool.purchase_option
-                     AND w.due_at <= $1
+                     AND w.due_at <= $1 AND w.region = $3
                    ORDER BY w.priority DESC, w.created_at, w.ordinal LIMIT $2) t
                UNION
-               SELECT w.id FROM warm_pools p JOIN trials w ON w.pool_key = p.pool_key AND w.state = 'queued'
-               WHERE p.state = 'retained' AND w.stop_requested_at IS NULL AND w.due_at <= $1)
+               SELECT w.id FROM warm_pools p
+               JOIN trials w ON w.pool_key = p.pool_key AND w.region = p.region AND w.state = 'queued'
+               WHERE p.state = 'retained' AND p.region = $3 AND w.stop_requested_at IS NULL AND w.due_at <= $1)
            SELECT t.id, t.project_id, t.instance_type, t.purchase_option, t.instance_count, t.priority, t.created_at,
                   t.pool_key
            FROM heads JOIN trials t ON t.id = heads.id JOIN experiments e ON e.id = t.experiment_id
            WHERE e.paused_reason IS NULL AND e.state = 'running'"#,
         now,
         HEADS,
+        region,
     )
     .fetch_all(tx)
     .await?;
@@ -212,24 +231,33 @@ async fn waiting(tx: &mut PgConnection, now: DateTime<Utc>) -> Result<Vec<Waitin
         .collect())
 }
 
-/// Capacity in use, by quota pool and by project, and idle warm pools.
-async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, StoreError> {
+/// Capacity in use, by quota pool of a region and by project, and idle warm pools. What a project
+/// runs counts in whatever region it runs.
+async fn capacity(
+    tx: &mut PgConnection,
+    region: &str,
+    creates: usize,
+) -> Result<Capacity, StoreError> {
     let mut capacity = Capacity {
         creates,
-        quota_pools: unused_quotas(tx).await?,
+        quota_pools: unused_quotas(tx, region).await?,
         ..Capacity::default()
     };
     let alive = sqlx::query!(
-        r#"SELECT instance_type, purchase_option, project_id, sum(instance_count) AS "instances!", count(*) AS "trials!"
+        r#"SELECT region = $1 AS "is_here!", instance_type, purchase_option, project_id,
+                  sum(instance_count) AS "instances!", count(*) AS "trials!"
            FROM trials WHERE state IN ('submitting', 'running', 'stopping')
-           GROUP BY instance_type, purchase_option, project_id"#
+           GROUP BY 1, instance_type, purchase_option, project_id"#,
+        region,
     );
     for row in alive.fetch_all(&mut *tx).await? {
-        let state = capacity
-            .quota_pools
-            .entry(quota_pool(row.instance_type, &row.purchase_option))
-            .or_default();
-        state.in_use = state.in_use.saturating_add(count(row.instances));
+        if row.is_here {
+            let state = capacity
+                .quota_pools
+                .entry(quota_pool(row.instance_type, &row.purchase_option))
+                .or_default();
+            state.in_use = state.in_use.saturating_add(count(row.instances));
+        }
         capacity
             .projects
             .entry(ProjectId(row.project_id))
@@ -237,7 +265,8 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
             .running += count(row.trials);
     }
     let pools = sqlx::query!(
-        "SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained'"
+        "SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained' AND region = $1",
+        region,
     );
     for row in pools.fetch_all(&mut *tx).await? {
         let instances = count(row.instance_count.into());
@@ -259,14 +288,16 @@ async fn capacity(tx: &mut PgConnection, creates: usize) -> Result<Capacity, Sto
     Ok(capacity)
 }
 
-/// The known quota pools, with none of their instances counted as in use yet.
+/// The known quota pools of a region, with none of their instances counted as in use yet.
 async fn unused_quotas(
     tx: &mut PgConnection,
+    region: &str,
 ) -> Result<BTreeMap<QuotaPool, QuotaPoolState>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT instance_type, usage, CASE WHEN NOT is_doubted THEN instances END AS instances, held_until,
                   refused_at IS NOT NULL AS "is_doubtful!"
-           FROM quotas WHERE usage <> 'warm_pool'"#
+           FROM quotas WHERE usage <> 'warm_pool' AND region = $1"#,
+        region,
     )
     .fetch_all(tx)
     .await?;

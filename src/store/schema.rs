@@ -61,7 +61,11 @@ async fn wait_for_migration_lock(connection: &mut PgConnection) -> Result<(), St
 async fn apply_pending(connection: &mut PgConnection) -> Result<(), StoreError> {
     drop_unfinished_indexes(connection).await?;
     let applied = applied_version(connection).await?;
-    for step in MIGRATOR.iter().filter(|step| step.version > applied) {
+    // Of a new database, nobody wants to know the steps.
+    for step in MIGRATOR
+        .iter()
+        .filter(|step| step.version > applied && applied > 0)
+    {
         tracing::info!(
             version = step.version,
             step = &*step.description,
@@ -69,7 +73,7 @@ async fn apply_pending(connection: &mut PgConnection) -> Result<(), StoreError> 
         );
         MIGRATOR.run_to(step.version, &mut *connection).await?;
     }
-    // Also when nothing is pending: a migration that was changed, or is missing here, is an error.
+    // Also when nothing is left: a migration that was changed, or is missing here, is an error.
     Ok(MIGRATOR.run(connection).await?)
 }
 
@@ -95,11 +99,10 @@ async fn drop_unfinished_indexes(connection: &mut PgConnection) -> Result<(), St
 }
 
 async fn applied_version(connection: &mut PgConnection) -> Result<i64, StoreError> {
-    let exists = sqlx::query_scalar!(
-        r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#
-    )
-    .fetch_one(&mut *connection)
-    .await?;
+    let exists =
+        sqlx::query_scalar!(r#"SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS "exists!""#)
+            .fetch_one(&mut *connection)
+            .await?;
     if !exists {
         return Ok(0);
     }

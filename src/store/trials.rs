@@ -10,7 +10,6 @@ pub(in crate::store) use self::columns::PlanColumns;
 pub use self::shown::ShownTrial;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
@@ -25,6 +24,7 @@ use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use crate::store::events::{self, EventSubject};
+use crate::store::leases::Holder;
 use crate::store::session::interval;
 use crate::store::stored;
 use crate::store::{Store, StoreError, error};
@@ -362,8 +362,7 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_trials(
         &self,
-        owner: &str,
-        lease: Duration,
+        holder: Holder<'_>,
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Claimed>, StoreError> {
@@ -372,13 +371,13 @@ impl Store {
             r#"WITH stops AS (
                    SELECT id, lease_expires_at, lease_owner FROM trials
                    WHERE stop_requested_at IS NOT NULL
-                     AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping') AND due_at <= $1
+                     AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping') AND due_at <= $1 AND region = $5
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED),
                looks AS (
                    SELECT id, lease_expires_at, lease_owner FROM trials
                    WHERE stop_requested_at IS NULL AND state IN ('submitting', 'running', 'stopping') AND due_at <= $1
-                     AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+                     AND region = $5 AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $2 - (SELECT count(*) FROM stops) FOR NO KEY UPDATE SKIP LOCKED),
                due AS (SELECT * FROM stops UNION ALL SELECT * FROM looks)
                UPDATE trials t
@@ -391,8 +390,9 @@ impl Store {
                              AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,
             limit,
-            owner,
-            interval(lease),
+            holder.owner,
+            interval(holder.lease),
+            holder.region,
         )
         .fetch_all(&self.pool)
         .await?;
@@ -492,18 +492,23 @@ impl Store {
         Ok(latest.collect())
     }
 
-    /// When the scheduler next has work: the next due time of an unleased trial (domain clock), and
-    /// the real seconds until the next lease expires.
+    /// When the scheduler of a region next has work: the next due time of an unleased trial (domain
+    /// clock), and the real seconds until the next lease expires.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn next_due(&self) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
+    pub async fn next_due(
+        &self,
+        region: &str,
+    ) -> Result<(Option<DateTime<Utc>>, Option<f64>), StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT due_at FROM trials
                        WHERE (state IN ('submitting', 'running', 'stopping')
                               OR (state IN ('queued', 'parked') AND stop_requested_at IS NOT NULL))
-                         AND lease_expires_at IS NULL
+                         AND lease_expires_at IS NULL AND region = $1
                        ORDER BY due_at LIMIT 1) AS due_at,
-                      extract(epoch FROM (SELECT min(lease_expires_at) FROM trials WHERE lease_expires_at IS NOT NULL)
-                                         - clock_timestamp())::double precision AS lease_seconds"#
+                      extract(epoch FROM (SELECT min(lease_expires_at) FROM trials
+                                          WHERE lease_expires_at IS NOT NULL AND region = $1)
+                                         - clock_timestamp())::double precision AS lease_seconds"#,
+            region,
         )
         .fetch_one(&self.pool)
         .await?;
@@ -579,7 +584,7 @@ impl Store {
                       failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
                       metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
                       greatest(started_at, modified_at) AS training_since, modified_at,
-                      CASE WHEN settled_at IS NULL THEN (SELECT max(listed_at) FROM leases) END AS listed_at
+                      CASE WHEN settled_at IS NULL THEN (SELECT max(listed_at) FROM leases l WHERE l.region = jobs.region) END AS listed_at
                FROM jobs WHERE experiment_id = ANY($1) AND trial_id IS NOT NULL ORDER BY trial_id, number"#,
             experiments,
         )

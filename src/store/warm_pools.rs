@@ -94,8 +94,9 @@ pub(super) async fn reserve(
     };
     sqlx::query!(
         r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
-                                   pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'with_job')"#,
+                                   pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, region)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'with_job',
+                   (SELECT region FROM jobs WHERE id = $1))"#,
         account.job_id.0,
         account.project_id.0,
         account.experiment_id.0,
@@ -190,10 +191,10 @@ impl Store {
         let taken = sqlx::query!(
             r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
                                        pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
-                                       due_at)
+                                       due_at, region)
                SELECT j.id, j.project_id, j.experiment_id, j.trial_id, j.job_name, t.instance_type, t.instance_count,
                       coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), j.price_id, j.usd_per_hour, 0, 'found',
-                      coalesce($2::timestamptz, $3), $3
+                      coalesce($2::timestamptz, $3), $3, j.region
                FROM jobs j JOIN trials t ON t.id = j.trial_id
                WHERE j.id = $1 AND j.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
                ON CONFLICT (job_id) DO UPDATE
@@ -224,7 +225,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Claims pools that are due to be polled.
+    /// Claims pools of the holder's region that are due to be polled.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_pools(
         &self,
@@ -235,7 +236,7 @@ impl Store {
         let rows = sqlx::query!(
             r#"WITH due AS (
                    SELECT job_id FROM warm_pools
-                   WHERE due_at <= $1
+                   WHERE due_at <= $1 AND region = $5
                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
                    ORDER BY due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE warm_pools p
@@ -243,13 +244,13 @@ impl Store {
                WHERE p.job_id = ANY (ARRAY(SELECT job_id FROM due))
                RETURNING p.job_id, p.project_id, p.experiment_id, p.trial_id, p.price_id, p.job_name, p.instance_type,
                          p.instance_count, p.keep_alive_seconds, p.usd_per_hour, p.reserved_usd,
-                         (SELECT region FROM trials t WHERE t.id = p.trial_id) AS "region!",
+                         p.region,
                          (SELECT volume_gb FROM trials t WHERE t.id = p.trial_id) AS "volume_gb!",
                          p.job_ended_at AS "job_ended_at!", p.lease_token, p.absent, p.retained_seconds,
                          EXISTS (SELECT FROM jobs j WHERE j.id = p.job_id AND j.settled_at IS NOT NULL)
                              AS "is_job_settled!",
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
-                                 WHERE t.pool_key = p.pool_key AND t.state IN ('queued', 'submitting')
+                                 WHERE t.pool_key = p.pool_key AND t.region = p.region AND t.state IN ('queued', 'submitting')
                                    AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL
                                    AND p.state = 'retained')
                              AS "is_wanted!""#,
@@ -257,6 +258,7 @@ impl Store {
             holder.owner,
             interval(holder.lease),
             limit,
+            holder.region,
         )
         .fetch_all(&self.pool)
         .await?;

@@ -20,10 +20,11 @@ pub struct Started {
 }
 
 impl Store {
-    /// Stored state of the running attempts (only of the given job names, if any).
+    /// Stored state of a region's running attempts (only of the given job names, if any).
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn running_attempts(
         &self,
+        region: &str,
         job_names: Option<&[String]>,
     ) -> Result<Vec<Known>, StoreError> {
         let rows = sqlx::query!(
@@ -31,9 +32,10 @@ impl Store {
                       j.started_at IS NOT NULL AS "has_started!", t.purchase_option = 'spot' AS "is_spot!",
                       j.running_at AS "running_at!", j.is_compared
                FROM jobs j JOIN trials t ON t.id = j.trial_id
-               WHERE j.state = 'running' AND j.running_at IS NOT NULL
+               WHERE j.state = 'running' AND j.running_at IS NOT NULL AND j.region = $2
                  AND ($1::text[] IS NULL OR j.job_name = ANY($1))"#,
             job_names,
+            region,
         )
         .fetch_all(&self.pool)
         .await?;
@@ -53,24 +55,26 @@ impl Store {
             .collect())
     }
 
-    /// When the oldest job still of interest was planned: jobs that run or keep a pool, and, each
+    /// When the oldest job still of interest in a region was planned: jobs that run or keep a pool, and, each
     /// since the given time, jobs whose end was never reported or whose pool was settled at zero.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn oldest_watched(
         &self,
+        region: &str,
         in_doubt_since: DateTime<Utc>,
         pools_in_doubt_since: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT least((SELECT min(planned_at) FROM jobs WHERE state = 'running'),
+            r#"SELECT least((SELECT min(planned_at) FROM jobs WHERE state = 'running' AND region = $3),
                             (SELECT min(j.planned_at) FROM warm_pools p JOIN jobs j ON j.id = p.job_id
-                             WHERE p.due_at IS NOT NULL),
+                             WHERE p.due_at IS NOT NULL AND p.region = $3),
                             (SELECT min(j.planned_at) FROM warm_pools p JOIN jobs j ON j.id = p.job_id
-                             WHERE p.state = 'settled' AND p.retained_seconds = 0 AND p.job_ended_at >= $2),
+                             WHERE p.state = 'settled' AND p.retained_seconds = 0 AND p.job_ended_at >= $2 AND p.region = $3),
                             (SELECT min(planned_at) FROM jobs
-                             WHERE (state = 'never_created' OR billing_estimated) AND settled_at >= $1))"#,
+                             WHERE (state = 'never_created' OR billing_estimated) AND settled_at >= $1 AND region = $3))"#,
             in_doubt_since,
             pools_in_doubt_since,
+            region,
         )
         .fetch_one(&self.pool)
         .await?)
@@ -125,13 +129,19 @@ impl Store {
         .await
     }
 
-    /// Makes all running trials due: the fallback when AWS does not list jobs is to poll each one.
+    /// Makes all running trials of a region due: the fallback when AWS does not list jobs is to poll each one.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn look_at_all_running(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+    pub async fn look_at_all_running(
+        &self,
+        region: &str,
+        now: DateTime<Utc>,
+    ) -> Result<u64, StoreError> {
         let woken = sqlx::query!(
-            r#"WITH woken AS (SELECT id FROM trials WHERE state = 'running' AND due_at > $1 ORDER BY id FOR NO KEY UPDATE)
+            r#"WITH woken AS (SELECT id FROM trials WHERE state = 'running' AND due_at > $1 AND region = $2
+                              ORDER BY id FOR NO KEY UPDATE)
                UPDATE trials t SET due_at = $1 FROM woken WHERE t.id = woken.id"#,
             now,
+            region,
         );
         Ok(woken.execute(&self.pool).await?.rows_affected())
     }

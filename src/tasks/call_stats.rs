@@ -8,7 +8,7 @@ use crate::store::StoreError;
 
 /// Runs one tick; returns how many operations were called since the last.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let tallies = app.aws.take_tallies();
+    let tallies = app.place.aws.take_tallies();
     if tallies.is_empty() {
         return Ok(0);
     }
@@ -16,6 +16,8 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let hour_at = now
         .duration_trunc(TimeDelta::hours(1))
         .unwrap_or(DateTime::UNIX_EPOCH);
-    app.store.add_aws_calls(hour_at, &tallies).await?;
+    app.store
+        .add_aws_calls(&app.place.region, hour_at, &tallies)
+        .await?;
     Ok(tallies.len())
 }

@@ -18,7 +18,7 @@ const HOLD: TimeDelta = TimeDelta::minutes(10);
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let due = app
         .store
-        .claim_due_checkpoints(app.clock.now(), HOLD, DUE_MAX)
+        .claim_due_checkpoints(&app.place.region, app.clock.now(), HOLD, DUE_MAX)
         .await?;
     let count = due.len();
     for attempt in due {
@@ -33,7 +33,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let prefix = format!("{}/{}", due.spec.s3_uri.trim_end_matches('/'), due.trial_id);
-    let newest = match app.aws.newest_object(&prefix, &app.pulse).await {
+    let newest = match app.place.aws.newest_object(&prefix, &app.pulse).await {
         Ok(newest) => newest,
         Err(error) => {
             tracing::info!(%error, prefix, "listing checkpoints failed; retrying when the hold ends");

@@ -90,7 +90,7 @@ async fn hold(
     let age = seen.facts.renewed_at.map(|at| (now - at).abs());
     let is_ours = seen.decision == FenceDecision::Ours;
     let is_due = !is_ours || age.is_none_or(|age| age >= RENEW_EVERY);
-    if is_due && app.watcher.is_trusted().await && renew(app, uri, seen, now).await? {
+    if is_due && app.place.watcher.is_trusted().await && renew(app, uri, seen, now).await? {
         return Ok(Standing::Ours);
     }
     Ok(if is_ours && age.is_some_and(|age| age <= TRUSTED) {
@@ -114,7 +114,7 @@ struct Unreadable;
 
 /// Reads the object; `None` if there is none yet.
 async fn read_object(app: &App, uri: &str) -> Result<Option<Object>, Unreadable> {
-    let body = match app.aws.get_object(uri).await {
+    let body = match app.place.aws.get_object(uri).await {
         Ok(Some(body)) => body,
         Ok(None) => return Ok(None),
         Err(error) => {
@@ -201,11 +201,11 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
         .fence_will_be(token, seen.found, is_taken_over.then_some(now))
         .await?;
     // A process that slept in between must not overwrite another database's takeover.
-    if !app.watcher.is_trusted().await {
+    if !app.place.watcher.is_trusted().await {
         return Ok(false);
     }
     let body = to_json(&object)?.to_string().into_bytes();
-    if let Err(error) = app.aws.put_object(uri, body).await {
+    if let Err(error) = app.place.aws.put_object(uri, body).await {
         tracing::warn!(%error, fence = uri, "renewing the fence failed");
         return Ok(false);
     }

@@ -57,7 +57,10 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     if !app.fence.may_stop(now) {
         return Ok(0);
     }
-    let due = app.store.claim_due_metrics(now, HOLD, DUE_MAX).await?;
+    let due = app
+        .store
+        .claim_due_metrics(&app.place.region, now, HOLD, DUE_MAX)
+        .await?;
     let count = due.len();
     // Final reads have longer windows, and old attempts a coarser period: batch them apart, so that
     // they do not widen the reads of the others.
@@ -252,7 +255,7 @@ async fn ask(
     let mut token = None;
     for _ in 0..PAGES_MAX {
         app.pulse.beat();
-        if let Err(error) = app.aws.wait_for(Operation::GetMetricData).await {
+        if let Err(error) = app.place.aws.wait_for(Operation::GetMetricData).await {
             return Ok(Err(error));
         }
         if !app.store.count_requested(&booked(1)).await? {
@@ -262,7 +265,7 @@ async fn ask(
             )));
         }
         crash::point("before_metrics");
-        let page = app.aws.metrics_page(&all, window, token).await;
+        let page = app.place.aws.metrics_page(&all, window, token).await;
         crash::point("after_metrics");
         if !page.is_billed {
             app.store.count_requested(&booked(-1)).await?;
@@ -279,7 +282,7 @@ async fn ask(
             // Another account's CloudWatch has no data on our jobs and reports that as complete. A
             // series with points is ours, because its job name is.
             if series.iter().any(|one| one.points.is_empty()) {
-                app.aws.doubt_account();
+                app.place.aws.doubt_account();
                 if let Err(error) = super::confirm_account(app).await? {
                     return Ok(Err(error));
                 }
@@ -374,7 +377,7 @@ async fn read_iterations(
         .collect();
     for some in asked.chunks(ITERATION_QUERIES_MAX) {
         let queries: Vec<IterationQuery> = some.iter().map(|(_, _, query)| query.clone()).collect();
-        let series = match app.aws.read_iterations(&queries).await {
+        let series = match app.place.aws.read_iterations(&queries).await {
             Ok(series) => series,
             Err(AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_)) => {
                 return Ok(false);

@@ -22,11 +22,11 @@ pub(super) async fn run(app: App, stop: CancellationToken) {
             ended = listen(&app) => ended,
         };
         if let Err(error) = ended {
-            app.tasks.failed(NAME);
+            app.place.tasks.failed(NAME);
             tracing::debug!(%error, "listener connection lost");
         }
         // A poll finds anything missed meanwhile.
-        app.wake.notify_one();
+        app.wake_schedulers();
         app.events.wake_all();
         real_sleep(RECONNECT_AFTER).await;
     }
@@ -37,10 +37,10 @@ async fn listen(app: &App) -> Result<(), sqlx::Error> {
     listener
         .listen_all(["bakeoff_wake", "bakeoff_events"])
         .await?;
-    app.tasks.succeeded(NAME);
+    app.place.tasks.succeeded(NAME);
     while let Some(notification) = listener.try_recv().await? {
         match notification.channel() {
-            "bakeoff_wake" => app.wake.notify_one(),
+            "bakeoff_wake" => app.wake_schedulers(),
             _ => match ids(notification.payload()) {
                 Some((project, experiment)) => {
                     app.events.wake(Topic::Project(project));

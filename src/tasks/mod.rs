@@ -42,9 +42,33 @@ const FAILED_REAL: Duration = Duration::from_millis(500);
 
 /// Starts all loops; they end when `stop` is cancelled, after the current tick.
 pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
+    for place in app.places.values() {
+        let there = App {
+            place: place.clone(),
+            ..app.clone()
+        };
+        spawn_in_region(&there, tracker, stop);
+    }
+    tracker.spawn(fence_loop(own(app), stop.clone()));
+    let start = |name, interval, tick: fn(App) -> Tick| {
+        tracker.spawn(every(own(app), stop.clone(), name, interval, tick))
+    };
+    start("repricer", TimeDelta::seconds(20), |app| {
+        async move { repricer::tick(&app).await }.boxed()
+    });
+    start("finalizer", TimeDelta::seconds(20), |app| {
+        async move { finalizer::tick(&app).await }.boxed()
+    });
+    start("compactor", TimeDelta::minutes(5), |app| {
+        async move { compactor::tick(&app).await }.boxed()
+    });
+    tracker.spawn(listener::run(app.clone(), stop.clone()));
+}
+
+/// Starts the loops that concern the region of an app.
+fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     tracker.spawn(scheduler_loop(own(app), tracker.clone(), stop.clone()));
     tracker.spawn(watcher_loop(own(app), stop.clone()));
-    tracker.spawn(fence_loop(own(app), stop.clone()));
     let start = |name, interval, tick: fn(App) -> Tick| {
         tracker.spawn(every(own(app), stop.clone(), name, interval, tick))
     };
@@ -62,19 +86,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     start("ingester", metrics, |app| {
         async move { ingester::tick(&app).await }.boxed()
     });
-    start("repricer", TimeDelta::seconds(20), |app| {
-        async move { repricer::tick(&app).await }.boxed()
-    });
-    start("finalizer", TimeDelta::seconds(20), |app| {
-        async move { finalizer::tick(&app).await }.boxed()
-    });
     start("call_stats", TimeDelta::minutes(1), |app| {
         async move { call_stats::tick(&app).await }.boxed()
     });
-    start("compactor", TimeDelta::minutes(5), |app| {
-        async move { compactor::tick(&app).await }.boxed()
-    });
-    tracker.spawn(listener::run(app.clone(), stop.clone()));
 }
 
 /// Clones the app with a separate pulse, so that one task's progress does not count for another.
@@ -105,7 +119,7 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
         tokio::select! {
             () = stop.cancelled() => return,
             () = scheduler_pause(&app, is_done) => {}
-            () = app.wake.notified() => {}
+            () = app.place.wake.notified() => {}
         }
     }
 }
@@ -129,14 +143,15 @@ async fn scheduler_pause(app: &App, is_done: bool) {
 /// time).
 async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
     let now = app.clock.now();
-    let (due, lease) = app.store.next_due().await.unwrap_or_default();
+    let region = &app.place.region;
+    let (due, lease) = app.store.next_due(region).await.unwrap_or_default();
     let mut wait = due.map_or(IDLE_MAX, |at| at - now);
-    if let Ok(Some(at)) = app.store.next_waiting().await {
+    if let Ok(Some(at)) = app.store.next_waiting(region).await {
         // A full quota pool or an exhausted rate limit determines when to try again.
         wait = wait.min(
             (at - now)
                 .max(app.settings.policy.poll / 4)
-                .min(app.aws.creates_after()),
+                .min(app.place.aws.creates_after()),
         );
     }
     (
@@ -171,7 +186,7 @@ async fn watcher_loop(app: App, stop: CancellationToken) {
     }
     // A database that does not answer must not keep the process alive.
     app.pulse
-        .patiently(app.settings.lease / 3, app.watcher.resign(&app.store))
+        .patiently(app.settings.lease / 3, app.place.watcher.resign(&app.store))
         .await
         .unwrap_or_default();
 }
@@ -199,16 +214,16 @@ async fn fence_loop(app: App, stop: CancellationToken) {
 /// Confirms that the credentials belong to the account that owns the installation's jobs: the first
 /// one ever seen.
 async fn confirm_account(app: &App) -> Result<Result<(), AwsError>, StoreError> {
-    if !app.aws.knows_account() {
-        let seen = match app.aws.caller_account().await {
+    if !app.place.aws.knows_account() {
+        let seen = match app.place.aws.caller_account().await {
             Ok(seen) => seen,
             Err(error) => return Ok(Err(error)),
         };
         if let Some(expected) = app.store.pin_account(Some(&seen)).await? {
-            app.aws.expect_account(&expected);
+            app.place.aws.expect_account(&expected);
         }
     }
-    Ok(app.aws.confirm_account().await)
+    Ok(app.place.aws.confirm_account().await)
 }
 
 /// Logs a tick that fails, panics, or gets no answer, once, here; the loop continues.
@@ -218,7 +233,7 @@ async fn guarded<T>(
     tick: impl Future<Output = Result<T, StoreError>>,
 ) -> Option<T> {
     let patience = app.settings.patience();
-    app.tasks.started(name);
+    app.place.tasks.started(name);
     let span = tracing::info_span!("tick", task = name);
     let ticking = AssertUnwindSafe(tick).catch_unwind().instrument(span);
     let took = Stopwatch::start();
@@ -226,7 +241,7 @@ async fn guarded<T>(
     metrics::histogram!("bakeoff_tick_seconds", "task" => name).record(took.elapsed());
     match outcome {
         Some(Ok(Ok(done))) => {
-            app.tasks.succeeded(name);
+            app.place.tasks.succeeded(name);
             return Some(done);
         }
         Some(Ok(Err(error))) => {
@@ -241,7 +256,7 @@ async fn guarded<T>(
             );
         }
     }
-    app.tasks.failed(name);
+    app.place.tasks.failed(name);
     None
 }
 

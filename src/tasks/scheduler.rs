@@ -108,10 +108,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         app.newest.has_been_handled_again(settings.patience() * 2);
     }
     app.newest.reached(now);
-    let claimed = app
-        .store
-        .claim_due_trials(&settings.owner, settings.lease, now, most)
-        .await?;
+    let claimed = app.store.claim_due_trials(app.holder(), now, most).await?;
     let admitted_at = Stopwatch::start();
     // A failed admission must not leave trials already claimed waiting for their leases to expire.
     let admitted = admit(app, room - claimed.len().min(room))
@@ -137,7 +134,8 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     // neither would finish.
     let renew = || async {
         let asked = Stopwatch::start();
-        match app.store.renew_claim(&trial, lease).await {
+        let renewed = app.store.renew_claim(trial.id, trial.lease_token, lease);
+        match renewed.await {
             Ok(true) => held_since.renewed(asked),
             Ok(false) => {}
             Err(error) => {
@@ -164,16 +162,19 @@ async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
 /// Admits waiting trials in turn, as many as may be created now.
 async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
     let now = app.clock.now();
-    let creates = app.aws.creates_available().min(ADMIT_MAX).min(room);
+    let creates = app.place.aws.creates_available().min(ADMIT_MAX).min(room);
     if creates == 0
         || !app.fence.may_act(now)
-        || app.store.next_waiting().await?.is_none_or(|at| at > now)
+        || app
+            .store
+            .next_waiting(&app.place.region)
+            .await?
+            .is_none_or(|at| at > now)
     {
         return Ok(Vec::new());
     }
-    let holder = app.settings.holder();
     let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
-    app.store.admit(holder, creates, now, think).await
+    app.store.admit(app.holder(), creates, now, think).await
 }
 
 /// The time from which the lease on a trial is certain: its start, or the last renewal.

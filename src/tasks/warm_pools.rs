@@ -15,11 +15,9 @@ const CLAIM_MAX: i64 = 64;
 /// Runs one tick; returns how many pools were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let claimed_at = Stopwatch::start();
-    let settings = &app.settings;
-    let holder = settings.holder();
     let claimed = app
         .store
-        .claim_due_pools(holder, app.clock.now(), CLAIM_MAX)
+        .claim_due_pools(app.holder(), app.clock.now(), CLAIM_MAX)
         .await?;
     let count = claimed.len();
     for pool in claimed {
@@ -32,7 +30,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn look(app: &App, job_name: &str) -> PoolSeen {
-    match app.aws.describe(job_name).await {
+    match app.place.aws.describe(job_name).await {
         Ok(job) => job.warm_pool.map_or(PoolSeen::NoPool, PoolSeen::Pool),
         Err(AwsError::NotFound(_)) => PoolSeen::Absent,
         Err(_) => PoolSeen::NoAnswer,
@@ -55,7 +53,7 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
         PoolDecision::Terminate => {
             if claimed_at.elapsed() * 2 < app.settings.lease
                 && app.fence.may_stop(now)
-                && let Err(error) = app.aws.end_pool(&pool.job_name).await
+                && let Err(error) = app.place.aws.end_pool(&pool.job_name).await
             {
                 tracing::info!(%error, job = pool.job_name, "ending a pool failed; retrying");
             }

@@ -1,4 +1,4 @@
-//! The watcher: one replica lists all our jobs page by page, at half of ListTrainingJobs' request
+//! The watcher: in each region, one replica lists all our jobs page by page, at half of ListTrainingJobs' request
 //! quota, and makes trials due whose job has changed. It also stops and bills orphaned jobs, ends
 //! orphaned pools, and reads the account's quotas.
 //!
@@ -10,13 +10,12 @@
 //! bills and quotas check its term; the sighting of an orphaned job may be written late,
 //! and is true all the same.
 
-use bakeoff_domain::ids::{JobId, TrialId};
-use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
+mod orphans;
+
 use bakeoff_domain::lifecycle::watch::{self, Listing};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::observed::{JobStatus, JobSummary, ObservedJob, WarmPool};
+use bakeoff_domain::sagemaker::observed::JobSummary;
 use bakeoff_domain::sagemaker::ports::PageRequest;
-use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 
@@ -24,7 +23,6 @@ use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::leases::Term;
-use crate::store::orphans::Orphan;
 
 /// Maximum pages of one listing: a hundred thousand jobs.
 const PAGES_MAX: u32 = 1000;
@@ -44,7 +42,6 @@ const QUOTAS_EVERY: TimeDelta = TimeDelta::hours(6);
 /// A user who resumes an experiment implies that a quota has changed: read quotas at once, but not
 /// at every resume. After a failed read, wait just as long.
 const QUOTAS_AGAIN: TimeDelta = TimeDelta::minutes(5);
-const ORPHANS_MAX: i64 = 100;
 
 /// When each part of the work is due next, and its progress; a new watcher starts with an empty
 /// memory.
@@ -77,11 +74,12 @@ fn is_due(at: Option<DateTime<Utc>>, interval: TimeDelta, now: DateTime<Utc>) ->
 /// Runs one tick; returns how long until the next.
 pub async fn tick(app: &App, memory: &mut Memory) -> Result<TimeDelta, StoreError> {
     let (shortest, _) = app.settings.listing;
-    let Some(term) = app.watcher.term(&app.store).await? else {
+    let Some(term) = app.place.watcher.term(&app.store).await? else {
         *memory = Memory::default();
         return Ok(shortest);
     };
-    app.watcher
+    app.place
+        .watcher
         .keep(&app.store, work(app, &term, memory).boxed())
         .await?;
     let until = memory.listing.map_or(shortest, |at| at - app.clock.now());
@@ -118,17 +116,17 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
     let is_doubted = memory
         .quotas
         .is_some_and(|next| next - QUOTAS_EVERY + QUOTAS_AGAIN <= now)
-        && app.store.quotas_are_doubted().await?;
+        && app.store.quotas_are_doubted(&term.region).await?;
     if is_doubted || is_due(memory.quotas, QUOTAS_EVERY, now) {
         let is_read = read_quotas(app, term, now).await?;
         memory.quotas = Some(now + if is_read { QUOTAS_EVERY } else { QUOTAS_AGAIN });
     }
-    follow_orphans(app, term, now).await
+    orphans::follow(app, term, now).await
 }
 
 /// Returns false if the quotas could not be read and should be requested again soon.
 async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    match app.aws.training_quotas().await {
+    match app.place.aws.training_quotas().await {
         Ok(quotas) => app.store.put_quotas(term, &quotas, now).await,
         Err(error) => {
             tracing::info!(%error, "reading Service Quotas failed; jobs are created until AWS refuses them");
@@ -200,7 +198,7 @@ impl Round<'_> {
                 break;
             }
             app.pulse.beat();
-            match app.aws.list(&request).await {
+            match app.place.aws.list(&request).await {
                 Ok(page) => {
                     crash::point("mid_listing");
                     read.pages += 1;
@@ -216,7 +214,9 @@ impl Round<'_> {
                 }
                 Err(AwsError::Denied(why)) => {
                     tracing::error!(why, "ListTrainingJobs denied; checking all running jobs");
-                    app.store.look_at_all_running(self.now).await?;
+                    app.store
+                        .look_at_all_running(&self.term.region, self.now)
+                        .await?;
                     read.next = None;
                     break;
                 }
@@ -238,7 +238,7 @@ impl Round<'_> {
     }
 
     async fn is_current(&self) -> Result<bool, StoreError> {
-        let term = self.app.watcher.still(&self.app.store).await?;
+        let term = self.app.place.watcher.still(&self.app.store).await?;
         Ok(term.as_ref() == Some(self.term))
     }
 
@@ -248,7 +248,7 @@ impl Round<'_> {
         let oldest = self
             .app
             .store
-            .oldest_watched(now - IN_DOUBT, now - POOL_IN_DOUBT)
+            .oldest_watched(&self.term.region, now - IN_DOUBT, now - POOL_IN_DOUBT)
             .await?;
         let since = oldest
             .into_iter()
@@ -334,7 +334,7 @@ impl Round<'_> {
             });
         } else if is_accounted && read.is_complete {
             memory.sweep = Some(now + SWEEP_EVERY);
-            app.store.swept(began_at).await?;
+            app.store.swept(self.term, began_at).await?;
         }
         if is_listing {
             app.store.listed(self.term, now).await?;
@@ -351,7 +351,7 @@ impl Round<'_> {
         if let Some(sweep) = memory.sweeping.take() {
             return Ok(Some(sweep));
         }
-        let is_asked = self.app.store.sweep_is_due().await?;
+        let is_asked = self.app.store.sweep_is_due(&self.term.region).await?;
         let begins = is_asked || is_due(memory.sweep, SWEEP_EVERY, self.now);
         Ok(begins.then_some(Sweep {
             began_at: self.now,
@@ -363,7 +363,7 @@ impl Round<'_> {
     /// Writes the results of a listing; false if a job is not accounted for yet.
     async fn apply(&self, listing: Listing<'_>) -> Result<bool, StoreError> {
         let app = self.app;
-        let known = app.store.running_attempts(None).await?;
+        let known = app.store.running_attempts(&self.term.region, None).await?;
         let notices = watch::compare(&known, listing);
         let now = app.clock.now();
         let is_quiet = notices.changed.is_empty() && notices.look.is_empty();
@@ -383,16 +383,18 @@ impl Round<'_> {
         {
             app.pulse.beat();
             // A failed write for one job must not hold up the others.
-            is_accounted &= adopt_orphan(app, &name, now).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, job = name, "adopting an orphaned job failed; retrying");
-                false
-            });
+            is_accounted &= orphans::adopt(app, &name, now)
+                .await
+                .unwrap_or_else(|error| {
+                    tracing::warn!(%error, job = name, "adopting an orphaned job failed; retrying");
+                    false
+                });
         }
         if !notices.pools.is_empty() {
             for name in app.store.notice_pools(&notices.pools, now).await? {
                 app.pulse.beat();
                 // A failed write for one pool must not hold up the others.
-                is_accounted &= take_over_pool(app, self.term, &name).await.unwrap_or_else(|error| {
+                is_accounted &= orphans::take_over_pool(app, self.term, &name).await.unwrap_or_else(|error| {
                     tracing::warn!(%error, job = name, "taking over an orphaned pool failed; retrying");
                     false
                 });
@@ -400,197 +402,4 @@ impl Round<'_> {
         }
         Ok(is_accounted)
     }
-}
-
-/// Adopts a job in progress that no living attempt stands for; false if it is not yet certain what
-/// the job is. A job without our marker belongs to somebody else.
-async fn adopt_orphan(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    let job = match app.aws.describe(name).await {
-        Ok(job) => job,
-        Err(AwsError::NotFound(_)) => return Ok(true),
-        Err(error) => {
-            tracing::warn!(%error, job = name, "reading an orphaned job failed; retrying at the next listing");
-            return Ok(false);
-        }
-    };
-    let Some(attempt) = own_attempt(app, &job) else {
-        return Ok(true);
-    };
-    let is_running = job.status == JobStatus::InProgress;
-    if !app.fence.may_act(now) {
-        return Ok(false);
-    }
-    let mut is_accounted = true;
-    if !app.store.has_attempt(attempt).await? {
-        if !app.fence.may_stop_unknown(now) {
-            if !is_running {
-                return Ok(true);
-            }
-            metrics::counter!("bakeoff_unknown_jobs_total").increment(1);
-            tracing::error!(
-                job = name,
-                "a running job of this installation is not in this database; left alone"
-            );
-            if let Ok(Some(trial)) = trial_of(app, &job).await {
-                app.store.tell_unknown_job(name, trial, now).await?;
-            }
-            return Ok(true);
-        }
-        is_accounted = recover(app, &job, attempt, now).await?;
-    }
-    // Stopped in any case; its owner may be found later.
-    if app.store.record_orphan(name, now).await? {
-        tracing::error!(
-            job = name,
-            is_running,
-            "orphaned job found; following it to its end and billing it"
-        );
-    }
-    Ok(is_accounted)
-}
-
-/// The attempt named by a job's marker, if it belongs to this installation and matches the job's
-/// name.
-fn own_attempt(app: &App, job: &ObservedJob) -> Option<JobId> {
-    let attempt: JobId = job.marker.as_ref()?.parse().ok()?;
-    (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
-}
-
-/// The trial named by a job's tag; an error if the tags may become readable later.
-async fn trial_of(app: &App, job: &ObservedJob) -> Result<Option<TrialId>, AwsError> {
-    let tags = match app.aws.tags(&job.arn).await {
-        Ok(tags) => tags,
-        Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_))) => {
-            return Err(error);
-        }
-        Err(error) => {
-            tracing::warn!(%error, job = job.job_name, "reading the tags of a job failed");
-            return Ok(None);
-        }
-    };
-    Ok(tags
-        .get("bakeoff:trial")
-        .and_then(|trial| trial.parse().ok()))
-}
-
-/// Restores the row of a job that lost it, if its trial is known, so that the job can be billed.
-/// False means try again.
-async fn recover(
-    app: &App,
-    job: &ObservedJob,
-    attempt: JobId,
-    now: DateTime<Utc>,
-) -> Result<bool, StoreError> {
-    let is_recovered = match trial_of(app, job).await {
-        Ok(Some(trial)) => {
-            app.store
-                .recover_attempt(attempt, &job.job_name, trial, now)
-                .await?
-        }
-        Ok(None) => false,
-        Err(_) => return Ok(false),
-    };
-    if !is_recovered {
-        tracing::error!(
-            job = job.job_name,
-            "a job of this installation belongs to no trial in this database; its cost is not booked"
-        );
-    }
-    Ok(true)
-}
-
-/// Stops orphaned jobs until they are over, and then bills them.
-async fn follow_orphans(app: &App, term: &Term, now: DateTime<Utc>) -> Result<(), StoreError> {
-    if !app.fence.may_act(now) {
-        return Ok(());
-    }
-    for orphan in app.store.due_orphans(now, ORPHANS_MAX).await? {
-        app.pulse.beat();
-        // A failed write for one orphan must not hold up the others.
-        if let Err(error) = follow_orphan(app, term, &orphan, now).await {
-            tracing::warn!(%error, job = orphan.job_name, "following an orphaned job failed; retrying");
-        }
-    }
-    Ok(())
-}
-
-async fn follow_orphan(
-    app: &App,
-    term: &Term,
-    orphan: &Orphan,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    let looked = app.aws.describe(&orphan.job_name).await;
-    let seen = match &looked {
-        Ok(job) => OrphanSeen::Job(job),
-        Err(AwsError::NotFound(_)) => OrphanSeen::Absent,
-        Err(_) => OrphanSeen::Unreadable,
-    };
-    let decision = orphan::decide(&orphan.facts, seen, now);
-    if let OrphanDecision::Settle(billing) = decision {
-        // Take over its pool first, even one that is not visible yet: once the job is settled,
-        // nothing would look for it before the next sweep.
-        if let (Ok(job), Some(owner)) = (&looked, &orphan.owner) {
-            app.store
-                .take_over_pool(term, owner.account.job_id, job, now)
-                .await?;
-        }
-        return app.store.settle_orphan(term, orphan, billing, now).await;
-    }
-    if decision == OrphanDecision::Stop
-        && app.watcher.is_trusted().await
-        && let Err(error) = app.aws.stop(&orphan.job_name).await
-    {
-        tracing::warn!(%error, job = orphan.job_name, "stopping an orphaned job failed; retrying");
-    }
-    let last_seen = if looked.is_ok() {
-        now
-    } else {
-        orphan.facts.last_seen_at
-    };
-    app.store
-        .postpone_orphan(&orphan.job_name, last_seen, now + app.settings.policy.poll)
-        .await
-}
-
-/// Takes over a pool that is not tracked, or that cost more than is booked, so that it is ended and
-/// billed. A pool without a row has nobody to bill, and is only ended. False means try again.
-async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, StoreError> {
-    let job = match app.aws.describe(name).await {
-        Ok(job) => job,
-        Err(AwsError::NotFound(_)) => return Ok(true),
-        Err(error) => {
-            tracing::warn!(%error, job = name, "reading an orphaned pool failed; retrying at the next listing");
-            return Ok(false);
-        }
-    };
-    let Some(attempt) = own_attempt(app, &job).filter(|_| job.status.is_over()) else {
-        return Ok(true);
-    };
-    let now = app.clock.now();
-    if !app.fence.may_act(now) {
-        return Ok(false);
-    }
-    if app.store.has_attempt(attempt).await? {
-        if app.store.take_over_pool(term, attempt, &job, now).await? {
-            tracing::error!(
-                job = name,
-                "a warm pool recorded as over still exists; ending and billing it"
-            );
-        }
-        return Ok(true);
-    }
-    // Without a row, it may be the pool of another database of this installation.
-    let is_idle = job.warm_pool.as_ref().is_some_and(WarmPool::is_idle);
-    if !is_idle || !app.fence.may_stop_unknown(now) {
-        return Ok(true);
-    }
-    if !app.watcher.is_trusted().await {
-        return Ok(false);
-    }
-    tracing::error!(
-        job = name,
-        "an idle warm pool of this installation is in no row; ending it, its cost is not booked"
-    );
-    Ok(app.aws.end_pool(name).await.is_ok())
 }

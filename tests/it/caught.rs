@@ -25,7 +25,7 @@ use sqlx::PgPool;
 
 use crate::program::Service;
 use crate::reads::RegionJob;
-use crate::support::{TestApp, number, spec, spot_spec};
+use crate::support::{REGION, TestApp, holder, number, spec, spot_spec};
 
 /// The first of two trials is over and its instances wait, for two hours at most; the second is
 /// queued and matches them.
@@ -103,7 +103,7 @@ async fn intercepted(test: &TestApp, intercept: Arc<Intercept>) -> App {
             .jobs,
     );
     let mut app = test.app.clone();
-    app.aws = Arc::new(Aws::new(
+    app.place.aws = Arc::new(Aws::new(
         Ports {
             jobs,
             ..test.ports.clone()
@@ -162,13 +162,13 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
     let slow = test
         .app
         .store
-        .claim_due_metrics(now, TimeDelta::zero(), 1)
+        .claim_due_metrics(REGION, now, TimeDelta::zero(), 1)
         .await
         .unwrap();
     let fast = test
         .app
         .store
-        .claim_due_metrics(now, TimeDelta::zero(), 500)
+        .claim_due_metrics(REGION, now, TimeDelta::zero(), 500)
         .await
         .unwrap();
     assert_eq!((slow.len(), fast.len()), (1, 2), "the hold has run out");
@@ -233,7 +233,7 @@ async fn a_lease_is_given_back_only_by_its_holder(pool: PgPool) {
     let (store, now) = (&test.app.store, test.app.clock.now());
     let stale = test.admit("first", Duration::ZERO).await;
     let held = store
-        .claim_due_trials("second", Duration::from_mins(10), now, 10)
+        .claim_due_trials(holder("second", Duration::from_mins(10)), now, 10)
         .await
         .unwrap();
     assert_eq!(
@@ -245,7 +245,7 @@ async fn a_lease_is_given_back_only_by_its_holder(pool: PgPool) {
         store.release_lease(trial, now, None).await.unwrap();
     }
     let third = store
-        .claim_due_trials("third", Duration::from_mins(10), now, 10)
+        .claim_due_trials(holder("third", Duration::from_mins(10)), now, 10)
         .await
         .unwrap();
     assert_eq!(third.len(), 0, "the second holds them still");
@@ -253,7 +253,7 @@ async fn a_lease_is_given_back_only_by_its_holder(pool: PgPool) {
         store.release_lease(trial, now, None).await.unwrap();
     }
     let third = store
-        .claim_due_trials("third", Duration::from_mins(10), now, 10)
+        .claim_due_trials(holder("third", Duration::from_mins(10)), now, 10)
         .await
         .unwrap();
     assert_eq!(third.len(), 2, "and gives them back when it likes");

@@ -17,7 +17,7 @@ use sqlx::PgPool;
 
 use crate::holds_fleet::copy_of;
 use crate::reads::RegionJob;
-use crate::support::{TestApp, spec};
+use crate::support::{REGION, TestApp, spec};
 
 const FENCE: &str = "s3://tests/fence.json";
 
@@ -32,9 +32,10 @@ impl Replica {
     fn on(test: &TestApp, store: Store, owner: &str) -> Self {
         let mut app = test.replica(owner);
         app.store = store;
-        app.watcher = Arc::new(Leader::new(
+        app.place.watcher = Arc::new(Leader::new(
             "watcher",
-            owner.to_owned(),
+            REGION,
+            owner,
             Duration::from_mins(1),
         ));
         app.fence = Arc::new(Fence::new(Some(FENCE.to_owned()), false));
@@ -169,7 +170,7 @@ async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool
     store.forget_fence().await.unwrap();
     assert_eq!(named(None).await.as_deref(), Some(FENCE));
     // What it finds there is its own no more: silence, a sweep, and only then does it act.
-    owner.app.watcher.resign(store).await;
+    owner.app.place.watcher.resign(store).await;
     let mut again = Replica::on(&test, store.clone(), "again");
     minutes(&test, &mut [&mut again], 3).await;
     assert_eq!(again.standing(), Standing::Stranger);

@@ -17,7 +17,7 @@ use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{REGION, TestApp, spec};
 
 /// One candidate, so many repeats.
 pub(super) fn repeats(count: u32) -> Value {
@@ -46,13 +46,13 @@ async fn a_lease_is_renewed_only_by_its_owner_in_its_term(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     let (store, ttl) = (&test.app.store, Duration::from_mins(1));
     let first = store
-        .acquire_lease("work", "a", ttl)
+        .acquire_lease("work", REGION, "a", ttl)
         .await
         .unwrap()
         .unwrap();
     assert!(
         store
-            .acquire_lease("work", "b", ttl)
+            .acquire_lease("work", REGION, "b", ttl)
             .await
             .unwrap()
             .is_none(),
@@ -65,7 +65,7 @@ async fn a_lease_is_renewed_only_by_its_owner_in_its_term(pool: PgPool) {
         "a lease that has run out is lost, not prolonged"
     );
     let second = store
-        .acquire_lease("work", "b", ttl)
+        .acquire_lease("work", REGION, "b", ttl)
         .await
         .unwrap()
         .unwrap();
@@ -78,7 +78,7 @@ async fn a_lease_is_renewed_only_by_its_owner_in_its_term(pool: PgPool) {
     // name.
     expire_leases(&pool).await;
     let third = store
-        .acquire_lease("work", "a", ttl)
+        .acquire_lease("work", REGION, "a", ttl)
         .await
         .unwrap()
         .unwrap();
@@ -96,11 +96,11 @@ async fn a_listing_of_an_old_term_has_no_effect(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.tick().await;
     test.advance(TimeDelta::minutes(20)).await;
-    let leader = |owner: &str| Leader::new("watcher", owner.to_owned(), Duration::from_mins(1));
+    let leader = |owner: &str| Leader::new("watcher", REGION, owner, Duration::from_mins(1));
     let (frozen, killed) = (leader("frozen"), leader("killed"));
     expire_leases(&pool).await;
     let old = frozen.term(&test.app.store).await.unwrap().unwrap();
-    let known = test.app.store.running_attempts(None).await.unwrap();
+    let known = test.app.store.running_attempts(REGION, None).await.unwrap();
     expire_leases(&pool).await;
     killed.term(&test.app.store).await.unwrap().unwrap();
     expire_leases(&pool).await;

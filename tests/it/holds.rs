@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::between::Line;
-use crate::support::{TestApp, number, on_p5, production_store};
+use crate::support::{REGION, TestApp, number, on_p5, production_store};
 
 /// The price of a p5.
 pub(super) const P5_USD_PER_HOUR: f64 = 63.296;
@@ -148,7 +148,7 @@ async fn a_replica_frozen_on_the_watchers_lease_does_not_end_all_watching(pool: 
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.app
         .store
-        .acquire_lease("watcher", "frozen", Duration::ZERO)
+        .acquire_lease("watcher", REGION, "frozen", Duration::ZERO)
         .await
         .unwrap();
     let frozen = freeze(&pool, &["SELECT 1 FROM leases FOR UPDATE"]).await;
@@ -200,13 +200,14 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     let mut app = test.replica("silent");
     app.store = line.store();
     app.clock = Clock::Running(Timescale::REAL);
-    app.aws = Arc::new(Aws::new(test.ports.clone(), app.clock.clone(), 100.0));
+    app.place.aws = Arc::new(Aws::new(test.ports.clone(), app.clock.clone(), 100.0));
     let lease = Duration::from_secs(2);
     app.settings = Arc::new(Settings {
         lease,
         ..(*app.settings).clone()
     });
-    app.watcher = Arc::new(Leader::new("watcher", "silent".into(), lease));
+    app.place.watcher = Arc::new(Leader::new("watcher", REGION, "silent", lease));
+    app.places = Arc::new([(REGION.to_owned(), app.place.clone())].into());
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     tasks::spawn(&app, &tracker, &stop);
     let id = test.start(&long()).await;
@@ -218,7 +219,7 @@ async fn a_statement_whose_answer_never_comes_does_not_end_the_schedulers_loop(p
     line.lose("lease_owner FROM trials");
     assert!(number(&pool, HANG_UP).await > 0);
     let is_lost = comes_true(async || {
-        app.wake.notify_one();
+        app.wake_schedulers();
         line.has_lost()
     });
     assert!(is_lost.await, "the scheduler's claim is under way");

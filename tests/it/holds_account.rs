@@ -26,7 +26,7 @@ async fn use_account(test: &TestApp, account: &str) {
 #[sqlx::test(migrations = false)]
 async fn a_create_refused_in_another_account_fails_no_trial(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    test.app.aws.confirm_account().await.unwrap();
+    test.app.place.aws.confirm_account().await.unwrap();
     let id = test.start(&repeats(1)).await;
     use_account(&test, OTHER).await;
     test.tick().await;
@@ -78,7 +78,7 @@ async fn a_job_of_our_name_in_another_account_settles_nothing(pool: PgPool) {
     );
     use_account(&test, OWN).await;
     // Confirmed, and changed a moment later.
-    test.app.aws.confirm_account().await.unwrap();
+    test.app.place.aws.confirm_account().await.unwrap();
     use_account(&test, OTHER).await;
     run(&pool, "UPDATE trials SET due_at = created_at").await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}

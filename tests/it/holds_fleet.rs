@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::between::{Act, Between};
 use crate::holds_money::with_a_pool;
-use crate::support::{TestApp, number, on_p5, ports_of};
+use crate::support::{REGION, TestApp, holder, number, on_p5, ports_of};
 
 /// The program as it is run in production: real time, the SDK as it is set up there, AWS at an
 /// address of ours.
@@ -211,7 +211,7 @@ async fn work_that_outlasts_its_lease_keeps_it(pool: PgPool) {
         taken += test
             .app
             .store
-            .claim_due_trials("another", lease, now, 10)
+            .claim_due_trials(holder("another", lease), now, 10)
             .await
             .unwrap()
             .len();
@@ -243,7 +243,13 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
         sqlx::query(statement).execute(&pool).await.unwrap();
     }
     let job = test.jobs().await.remove(0).name;
-    assert!(test.app.store.record_orphan(&job, now).await.unwrap());
+    assert!(
+        test.app
+            .store
+            .record_orphan(REGION, &job, now)
+            .await
+            .unwrap()
+    );
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     let trial = test.trials(&id).await.remove(0);
     let reason = trial.reason.as_deref().unwrap_or_default();
@@ -292,9 +298,10 @@ pub(crate) async fn copy_of(pool: &PgPool) -> (PgPool, PgPool, String) {
 fn app_on(test: &TestApp, pool: &PgPool, owner: &str) -> App {
     let mut app = test.replica(owner);
     app.store = Store::new(pool.clone());
-    app.watcher = Arc::new(Leader::new(
+    app.place.watcher = Arc::new(Leader::new(
         "watcher",
-        owner.to_owned(),
+        REGION,
+        owner,
         Duration::from_secs(30),
     ));
     app

@@ -17,7 +17,7 @@ use sqlx::PgPool;
 
 use super::holds::{P5_USD_PER_HOUR, long, start};
 use crate::between::{Act, Between};
-use crate::support::{Region, TestApp, number, on_p5, spec, usual};
+use crate::support::{REGION, Region, TestApp, holder, number, on_p5, spec, usual};
 
 /// As after a restore: jobs run, and their attempts are over in the database.
 async fn without_attempts(test: &TestApp, pool: &PgPool) {
@@ -131,13 +131,18 @@ async fn an_end_is_noticed_while_the_account_cannot_be_confirmed(pool: PgPool) {
 async fn long_work_does_not_cost_the_watcher_its_lease(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let (store, ttl) = (&test.app.store, Duration::from_millis(1500));
-    let leader = Leader::new("watcher", "a".to_owned(), ttl);
+    let leader = Leader::new("watcher", REGION, "a", ttl);
     let term = leader.term(store).await.unwrap();
     let mut taken = Vec::new();
     let others = async {
         let begun = std::time::Instant::now();
         while begun.elapsed() < ttl * 2 {
-            taken.extend(store.acquire_lease("watcher", "b", ttl).await.unwrap());
+            taken.extend(
+                store
+                    .acquire_lease("watcher", REGION, "b", ttl)
+                    .await
+                    .unwrap(),
+            );
             real_sleep(ttl / 20).await;
         }
     };
@@ -435,7 +440,7 @@ async fn a_stop_goes_before_any_number_of_looks(pool: PgPool) {
     let claimed = test
         .app
         .store
-        .claim_due_trials("x", Duration::from_secs(30), now, 10)
+        .claim_due_trials(holder("x", Duration::from_secs(30)), now, 10)
         .await
         .unwrap();
     let stops = claimed

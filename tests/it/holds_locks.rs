@@ -24,7 +24,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
-use crate::support::{TestApp, jobs, number, on_p5};
+use crate::support::{REGION, TestApp, holder, jobs, number, on_p5};
 
 fn uuid_of(id: &str) -> Uuid {
     Uuid::try_parse(id.rsplit_once('_').unwrap().1).unwrap()
@@ -121,7 +121,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
     let (test, _, _) = running(&pool, 3).await;
     let (store, now) = (&test.app.store, test.app.clock.now());
     let term = store
-        .acquire_lease("watcher", "x", Duration::from_mins(1))
+        .acquire_lease("watcher", REGION, "x", Duration::from_mins(1))
         .await
         .unwrap()
         .unwrap();
@@ -131,7 +131,7 @@ async fn a_listing_and_a_read_of_metrics_of_the_same_trials_do_not_wait_for_each
         .await
         .unwrap();
     let due = store
-        .claim_due_metrics(now, TimeDelta::minutes(10), 100)
+        .claim_due_metrics(REGION, now, TimeDelta::minutes(10), 100)
         .await
         .unwrap();
     let rows: Vec<(Uuid, Uuid)> = sqlx::query_as("SELECT trial_id, id FROM jobs ORDER BY ctid")
@@ -170,7 +170,7 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
     rows.sort_unstable();
     let (store, now) = (&test.app.store, test.app.clock.now());
     let term = store
-        .acquire_lease("watcher", "x", Duration::from_mins(1))
+        .acquire_lease("watcher", REGION, "x", Duration::from_mins(1))
         .await
         .unwrap()
         .unwrap();
@@ -182,7 +182,7 @@ async fn a_look_and_a_listing_of_the_same_trial_do_not_wait_for_each_other(pool:
         .await
         .unwrap();
     let claimed = store
-        .claim_due_trials("x", Duration::from_mins(1), now, 10)
+        .claim_due_trials(holder("x", Duration::from_mins(1)), now, 10)
         .await
         .unwrap();
     let trial = claimed.first().unwrap();

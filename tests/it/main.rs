@@ -37,6 +37,7 @@ mod ledger;
 mod metrics;
 mod metrics_sources;
 mod operations;
+mod places;
 mod plans;
 mod preview;
 mod prices;

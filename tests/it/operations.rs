@@ -130,10 +130,10 @@ async fn each_request_is_one_line_with_its_key_and_its_trace(pool: PgPool) {
     for figure in [
         "bakeoff_http_request_duration_seconds_count{method=\"GET\",route=\"/v1/experiments\",status=\"200\"} 1",
         "bakeoff_http_request_duration_seconds_count{method=\"GET\",route=\"none\",status=\"404\"} 1",
-        "bakeoff_task_lag_seconds{task=\"scheduler\"}",
-        "bakeoff_task_failing{task=\"watcher\"} 0",
+        "bakeoff_task_lag_seconds{task=\"scheduler\",region=\"us-east-1\"}",
+        "bakeoff_task_failing{task=\"watcher\",region=\"us-east-1\"} 0",
         "bakeoff_http_request_duration_seconds_bucket{method=\"GET\",route=\"none\",status=\"404\",le=\"30\"} 1",
-        "bakeoff_task_runs_total{task=\"watcher\"}",
+        "bakeoff_task_runs_total{task=\"watcher\",region=\"us-east-1\"}",
         "bakeoff_tick_seconds_count{task=\"ingester\"}",
     ] {
         assert!(metrics.contains(figure), "{figure} is not in {metrics}");

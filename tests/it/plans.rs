@@ -31,7 +31,7 @@ const TICK: [(&str, &str); 11] = [
     ),
     ("WITH heads AS (", "queue: heads of every quota pool"),
     (
-        "SELECT instance_type, purchase_option, project_id, sum(instance_count)",
+        "SELECT region = $1 AS \"is_here!\"",
         "queue: what is in use",
     ),
     (

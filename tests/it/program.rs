@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use bakeoff::api::operations::Health;
 use bakeoff::clock::{real_now, real_sleep};
 use reqwest::{Method, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{ConnectOptions, PgPool};
 
 use crate::between::Line;
-use crate::support::{Region, TestApp, number, scratch, usual};
+use crate::support::{Region, TestApp, number, on_p5, scratch, usual};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -183,7 +184,7 @@ async fn a_start_whose_database_never_answers_ends(pool: PgPool) {
         .await
         .unwrap();
     // The schema is read on a connection of its own; whose jobs there are, on one of the pool.
-    for statement in ["_sqlx_migrations", "AND region <> $1"] {
+    for statement in ["_sqlx_migrations", "AND region <> ALL($1)"] {
         let line = Line::start(&pool).await;
         line.lose(statement);
         let mut command = command(&region);
@@ -199,6 +200,36 @@ async fn a_start_whose_database_never_answers_ends(pool: PgPool) {
         );
         assert!(line.has_lost(), "{statement}");
     }
+}
+
+/// Every region has its own scheduler and listings; what concerns no region runs once.
+#[sqlx::test(migrations = false)]
+async fn a_service_of_two_regions_watches_both(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let regions = ["--region", "us-east-1,us-west-2"];
+    let service = Service::on(&pool, &test.region, &regions).await;
+    let listed = "SELECT count(*) FROM leases WHERE name = 'watcher' AND listed_at IS NOT NULL";
+    while number(&pool, listed).await < 2 {
+        real_sleep(LOOK_EVERY).await;
+    }
+    let health: Health = test
+        .client
+        .get(format!("{}/readyz?verbose=true", service.url))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let of = |name: &str| {
+        let tasks = health.tasks.iter().filter(|task| task.task == name);
+        tasks.map(|task| task.region.clone()).collect::<Vec<_>>()
+    };
+    for name in ["watcher", "scheduler"] {
+        assert_eq!(of(name), ["us-east-1", "us-west-2"], "{name}");
+    }
+    assert_eq!(of("fence"), ["us-east-1"]);
+    service.stop().await;
 }
 
 /// Requests that wait for the database may take every connection of the API: tasks have their own.
@@ -259,8 +290,27 @@ async fn tasks_go_on_while_every_connection_of_the_api_is_taken(pool: PgPool) {
     service.stop().await;
 }
 
-/// Its jobs are in one account, and somebody starts it with credentials of another, or for another
-/// region.
+/// Jobs of a region that is not served would seem to have vanished.
+#[sqlx::test(migrations = false)]
+async fn a_service_without_the_region_of_what_runs_does_not_start(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    test.start(&on_p5(1)).await;
+    sqlx::query("UPDATE experiments SET region = 'us-west-2'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let mut command = command(&test.region);
+    command.env(
+        "DATABASE_URL",
+        pool.connect_options().to_url_lossy().as_str(),
+    );
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("running outside us-east-1"), "{said}");
+}
+
+/// Its jobs are in one account, and somebody starts it with credentials of another.
 #[sqlx::test(migrations = false)]
 async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
     let region = Region::start(&[], usual());

@@ -12,7 +12,7 @@ use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::support::{TestApp, number, on_p5, spec, spot_spec};
+use crate::support::{TestApp, holder, number, on_p5, spec, spot_spec};
 
 async fn state(test: &TestApp, experiment: &str) -> ExperimentState {
     test.experiment(experiment).await.state
@@ -235,7 +235,11 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     let now = test.app.clock.now();
     let stale = test.admit("first", std::time::Duration::ZERO).await;
     let fresh = store
-        .claim_due_trials("second", std::time::Duration::from_secs(30), now, 10)
+        .claim_due_trials(
+            holder("second", std::time::Duration::from_secs(30)),
+            now,
+            10,
+        )
         .await
         .unwrap();
     assert_eq!(
@@ -252,7 +256,7 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     let much_later = now + TimeDelta::days(3);
     assert!(
         store
-            .claim_due_trials("third", std::time::Duration::ZERO, much_later, 10)
+            .claim_due_trials(holder("third", std::time::Duration::ZERO), much_later, 10)
             .await
             .unwrap()
             .is_empty()
@@ -420,8 +424,8 @@ async fn an_orphaned_job_that_runs_after_all_is_billed_for_the_rest(pool: PgPool
     test.advance(TimeDelta::minutes(20)).await;
     for statement in [
         "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
-        "INSERT INTO orphaned_jobs (job_name, job_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
-         SELECT job_name, id, planned_at, planned_at, planned_at, 60, 1 FROM jobs",
+        "INSERT INTO orphaned_jobs (job_name, region, job_id, found_at, last_seen_at, settled_at, billed_seconds, settlements)
+         SELECT job_name, region, id, planned_at, planned_at, planned_at, 60, 1 FROM jobs",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
     }

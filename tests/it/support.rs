@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff::app::{App, Settings};
+use bakeoff::app::{App, Place, Settings};
 use bakeoff::auth::keys::{Role, format_key, hash};
 use bakeoff::auth::secrets;
 use bakeoff::aws::sns::Sns;
@@ -15,7 +15,6 @@ use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
 use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
-use bakeoff::leader::Leader;
 use bakeoff::pulse::Pulse;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
@@ -31,11 +30,10 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, PgPool};
-use tokio::sync::Notify;
 
 /// AWS at an address.
 pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
-    let region = bakeoff_aws::connect_to(api, s3, "us-east-1").await;
+    let region = bakeoff_aws::connect_to(api, s3, REGION).await;
     Ports {
         jobs: Arc::new(region.jobs),
         metrics: Arc::new(region.metrics),
@@ -55,6 +53,15 @@ pub(crate) fn production_store(pool: &PgPool) -> Store {
         Some(Duration::from_secs(6)),
     )
     .expect("a store")
+}
+
+/// A holder of leases on trials and pools, in the usual region.
+pub(crate) fn holder(owner: &str, lease: Duration) -> Holder<'_> {
+    Holder {
+        region: REGION,
+        owner,
+        lease,
+    }
 }
 
 /// A region that ends with the test.
@@ -138,8 +145,21 @@ pub(crate) fn usual() -> DateTime<Utc> {
 /// The topic that the service under test listens to.
 pub(crate) const SNS_TOPIC: &str = "arn:aws:sns:us-east-1:111122223333:bakeoff";
 
+/// The region that a test's experiments run in.
+pub(crate) const REGION: &str = "us-east-1";
+
 /// The account that a region's jobs are in.
-const ACCOUNT: &str = "111122223333";
+pub(crate) const ACCOUNT: &str = "111122223333";
+
+/// The service's URL.
+pub(crate) async fn listening(app: &App) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
+    url
+}
 
 /// The whole of it.
 pub(crate) struct TestApp {
@@ -178,7 +198,7 @@ impl TestApp {
             .expect("prices");
         let ports = ports_of(&region.url, &region.s3_url).await;
         let settings = Settings {
-            region: "us-east-1".into(),
+            regions: vec![REGION.into()],
             owner: "test".into(),
             installation: store.installation().await.expect("installation"),
             policy: Policy {
@@ -195,36 +215,28 @@ impl TestApp {
             public_url: None,
             secret_key: [7; 32],
         };
+        // Time stands still in a test: what waits for a call of AWS's would wait for ever.
+        let aws = Aws::new(ports.clone(), clock.clone(), 100_000.0);
+        let place = Place::new(REGION, aws, &settings.owner, settings.lease);
         let app = App {
-            // Time stands still in a test: what waits for a call of AWS's would wait for ever.
-            aws: Arc::new(Aws::new(ports.clone(), clock.clone(), 100_000.0)),
-            watcher: Arc::new(Leader::new(
-                "watcher",
-                settings.owner.clone(),
-                settings.lease,
-            )),
+            places: Arc::new([(REGION.to_owned(), place.clone())].into()),
+            place,
             fence: Arc::new(Fence::new(None, false)),
             newest: Arc::default(),
-            tasks: Arc::default(),
             pulse: Pulse::default(),
             sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
             metrics: None,
             store,
             clock,
             settings: Arc::new(settings),
-            wake: Arc::new(Notify::new()),
             events: EventBoard::default(),
         };
         app.store
             .pin_account(Some(ACCOUNT))
             .await
             .expect("an installation");
-        app.aws.expect_account(ACCOUNT);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("its address"));
-        tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
+        app.place.aws.expect_account(ACCOUNT);
+        let url = listening(&app).await;
         let project = ProjectId(ids::fresh());
         app.store
             .ensure_project(project, "first", app.clock.now())
@@ -327,6 +339,11 @@ impl TestApp {
     /// Steps both clocks.
     pub(crate) async fn advance(&self, by: TimeDelta) {
         self.app.clock.advance(by);
+        self.advance_region(by).await;
+    }
+
+    /// Steps the region's clock alone.
+    pub(crate) async fn advance_region(&self, by: TimeDelta) {
         let url = format!(
             "{}/_sim/advance?seconds={}",
             self.region.url,
@@ -374,7 +391,7 @@ impl TestApp {
         let think = |waiting: &[Waiting], capacity| queue::admit(waiting, capacity, now);
         self.app
             .store
-            .admit(Holder { owner, lease }, 100, now, think)
+            .admit(holder(owner, lease), 100, now, think)
             .await
             .expect("an admission")
     }
@@ -418,7 +435,7 @@ impl TestApp {
             .await
             .expect("an installation");
         aws.expect_account(&expected.expect("an account"));
-        self.app.aws = Arc::new(aws);
+        self.app.place.aws = Arc::new(aws);
     }
 
     /// Dollars that the region has billed for all jobs by now.

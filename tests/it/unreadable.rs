@@ -10,7 +10,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, number, on_p5, spot_spec};
+use crate::support::{REGION, TestApp, number, on_p5, spot_spec};
 
 async fn run(pool: &PgPool, statement: &'static str) {
     sqlx::query(statement).execute(pool).await.unwrap();
@@ -70,7 +70,7 @@ async fn checkpoints_are_looked_at_although_another_trials_cannot_be(pool: PgPoo
     let due = test
         .app
         .store
-        .claim_due_checkpoints(now, TimeDelta::minutes(10), 100)
+        .claim_due_checkpoints(REGION, now, TimeDelta::minutes(10), 100)
         .await;
     let due: Result<Vec<uuid::Uuid>, _> =
         due.map(|due| due.into_iter().map(|due| due.trial_id.0).collect());

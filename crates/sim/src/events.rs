@@ -137,6 +137,6 @@ fn event(job: &Job, now: DateTime<Utc>) -> Value {
     let id = uuid::Uuid::now_v7();
     json!({
         "version": "0", "id": id, "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
-        "account": job.account, "time": now, "region": "us-east-1", "resources": [job.arn], "detail": detail,
+        "account": job.account, "time": now, "region": job.arn.split(':').nth(3), "resources": [job.arn], "detail": detail,
     })
 }

@@ -54,6 +54,9 @@ struct Options {
     /// Address for S3.
     #[arg(long, default_value = "127.0.0.1:0")]
     s3_listen: SocketAddr,
+    /// Its name, in ARNs and events. Prices are those of us-east-1 in any.
+    #[arg(long, default_value = "us-east-1")]
+    region: String,
     /// Folder that holds the buckets.
     #[arg(long)]
     s3_root: PathBuf,
@@ -162,7 +165,9 @@ fn region(options: &Options) -> Region {
         options.create_per_second,
     );
     Region::new(
-        world.launching_within(options.launch_seconds),
+        world
+            .launching_within(options.launch_seconds)
+            .named(&options.region),
         options.clock.unwrap_or(Timescale::REAL),
         options.manual_clock,
         options.s3_root.clone(),

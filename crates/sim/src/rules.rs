@@ -33,7 +33,7 @@ pub(crate) fn check_create(
         });
     }
     quota(world, body, now)?;
-    inputs(region, body)
+    inputs(region, &world.region, body)
 }
 
 /// A role can only be passed by credentials of its own account. The text is that of other services;
@@ -174,7 +174,7 @@ fn quota(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal>
     Ok(())
 }
 
-fn inputs(region: &Region, body: &Value) -> Result<(), Refusal> {
+fn inputs(region: &Region, name: &str, body: &Value) -> Result<(), Refusal> {
     let channels = body["InputDataConfig"].as_array().into_iter().flatten();
     for uri in
         channels.filter_map(|channel| channel["DataSource"]["S3DataSource"]["S3Uri"].as_str())
@@ -187,7 +187,7 @@ fn inputs(region: &Region, body: &Value) -> Result<(), Refusal> {
                 .unwrap_or_default();
             let role = body["RoleArn"].as_str().unwrap_or("");
             return Err(invalid(format!(
-                "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region (us-east-1), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."
+                "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region ({name}), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."
             )));
         }
     }

@@ -143,6 +143,8 @@ impl Job {
 /// The whole state of the region.
 #[derive(Debug)]
 pub(crate) struct World {
+    /// The region's name.
+    pub(crate) region: String,
     seed: u64,
     pub(crate) faults: Faults,
     pub(crate) quotas: InstanceQuotas,
@@ -175,6 +177,7 @@ impl World {
         create_per_second: Option<f64>,
     ) -> Self {
         Self {
+            region: "us-east-1".to_owned(),
             seed,
             faults,
             quotas,
@@ -191,6 +194,14 @@ impl World {
             metrics_requested: BTreeMap::new(),
             metrics_unserved: BTreeMap::new(),
             rates: RateCard::new(),
+        }
+    }
+
+    /// Gives the region another name.
+    pub(crate) fn named(self, region: &str) -> Self {
+        Self {
+            region: region.to_owned(),
+            ..self
         }
     }
 
@@ -339,8 +350,8 @@ impl World {
         let early_bill = self.early_bill();
         let job = Job {
             arn: format!(
-                "arn:aws:sagemaker:us-east-1:{}:training-job/{name}",
-                self.account
+                "arn:aws:sagemaker:{}:{}:training-job/{name}",
+                self.region, self.account
             ),
             account: self.account.clone(),
             name: name.clone(),

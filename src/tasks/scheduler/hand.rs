@@ -58,7 +58,7 @@ impl Hand<'_> {
 
     pub(super) async fn look(&mut self) {
         let Some(attempt) = &self.attempt else { return };
-        self.seen = match self.app.aws.describe(&attempt.job_name).await {
+        self.seen = match self.app.place.aws.describe(&attempt.job_name).await {
             Ok(job) => {
                 self.check_tags(attempt, &job).await;
                 Seen::Job(Box::new(job))
@@ -77,7 +77,7 @@ impl Hand<'_> {
         if attempt.is_compared || !requested::is_sampled(attempt.id) {
             return;
         }
-        let Ok(tags) = self.app.aws.tags(&job.arn).await else {
+        let Ok(tags) = self.app.place.aws.tags(&job.arn).await else {
             return;
         };
         if let Some(missing) = requested::missing_tags(request, &tags)
@@ -171,7 +171,7 @@ impl Hand<'_> {
             return Ok(false);
         };
         let kind = std::slice::from_ref(&plan.instance_type);
-        let region = &self.app.settings.region;
+        let region = &self.trial.region;
         let tariffs = self
             .app
             .store
@@ -325,7 +325,7 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         }
-        if let Err(wait) = self.app.aws.take(Operation::CreateTrainingJob) {
+        if let Err(wait) = self.app.place.aws.take(Operation::CreateTrainingJob) {
             self.app
                 .store
                 .release_lease(self.trial, now + wait, None)
@@ -337,7 +337,7 @@ impl Hand<'_> {
             self.app.store.release_lease(self.trial, now, None).await?;
             return Ok(false);
         }
-        let reply = self.app.aws.create(&request).await;
+        let reply = self.app.place.aws.create(&request).await;
         self.learn_of_quota(&reply, now).await?;
         let Some(facts) = self.facts() else {
             return Ok(false);
@@ -426,7 +426,12 @@ impl Hand<'_> {
         crash::point("after_running");
         // The job runs, but another holder has moved the trial on. That holder adopts the job,
         // unless the attempt is over: then only this process knows of the job.
-        if applied == Applied::Stale && self.app.store.record_orphan(&attempt.job_name, now).await?
+        if applied == Applied::Stale
+            && self
+                .app
+                .store
+                .record_orphan(&self.trial.region, &attempt.job_name, now)
+                .await?
         {
             tracing::error!(
                 job = attempt.job_name,
@@ -453,7 +458,7 @@ impl Hand<'_> {
         let until = now + policy.backoff_after(self.trial.over_quota, &quota_pool.instance_type);
         self.app
             .store
-            .hold_quota_pool(&quota_pool, until, now)
+            .hold_quota_pool(&self.trial.region, &quota_pool, until, now)
             .await
     }
 
@@ -467,7 +472,7 @@ impl Hand<'_> {
                 job = attempt.job_name,
                 "not stopped: this database may be a copy; the fence is not confirmed"
             );
-        } else if let Err(error) = self.app.aws.stop(&attempt.job_name).await {
+        } else if let Err(error) = self.app.place.aws.stop(&attempt.job_name).await {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
         }
