@@ -15,21 +15,19 @@ ALTER TABLE installation
 
 ALTER TABLE trials
     -- Jobs that found no capacity, and until when that is waited for; empty in rows from before there was a deadline.
-    ADD COLUMN no_capacity integer NOT NULL DEFAULT 0 CHECK (no_capacity >= 0),
+    ADD COLUMN no_capacity integer NOT NULL DEFAULT 0,
+    ADD CONSTRAINT trials_no_capacity_check CHECK (no_capacity >= 0) NOT VALID,
     ADD COLUMN give_up_at timestamptz;
--- A person's stop goes before every look.
-CREATE INDEX trials_stops_due ON trials (due_at)
-    WHERE stop_requested_at IS NOT NULL AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping');
 
 ALTER TABLE attempts
     -- What SageMaker said of the script's metrics at the end, until the last read has written it as points.
     ADD COLUMN final_metrics jsonb,
     -- A job of our name and marker that no row stood for: this row was made when it was found.
     ADD COLUMN is_recovered boolean NOT NULL DEFAULT false;
--- Attempts whose end nobody told us: their jobs are looked for in listings for a while.
-CREATE INDEX attempts_in_doubt ON attempts (settled_at) WHERE state = 'never_created' OR billing_estimated;
 
-ALTER TABLE warm_pools ADD COLUMN absent integer NOT NULL DEFAULT 0 CHECK (absent >= 0);
+ALTER TABLE warm_pools
+    ADD COLUMN absent integer NOT NULL DEFAULT 0,
+    ADD CONSTRAINT warm_pools_absent_check CHECK (absent >= 0) NOT VALID;
 
 -- An experiment that a change of price could not be applied to: tried again.
 CREATE TABLE repricing_failures (

@@ -1,5 +1,6 @@
 -- What SQL reads of a specification or a plan is a column of its own: nobody checks a JSON path, and a field that was
--- renamed would bill volumes as nothing. Constant defaults only, so that no row is read or rewritten here.
+-- renamed would bill volumes as nothing. Constant defaults only, so that no row is rewritten here. Replicas of
+-- earlier versions cannot work on this schema, and may not notice it: stop them first.
 
 DO $$
 DECLARE

@@ -1,3 +1,3 @@
 -- no-transaction
--- Nobody waits while it is built. When that was interrupted, an invalid index is left: drop it, and start again.
-CREATE INDEX CONCURRENTLY events_by_project ON events (project_id, id);
+-- Nobody waits while it is built. What an interrupted build has left is dropped before (src/store/schema.rs), or is whole.
+CREATE INDEX CONCURRENTLY IF NOT EXISTS events_by_project ON events (project_id, id);

@@ -97,6 +97,8 @@ pub struct Place {
     pub tasks: Arc<TaskBoard>,
     /// Wakes its scheduler; carries nothing.
     pub wake: Arc<Notify>,
+    /// The newest time on the domain clock that its scheduler has seen.
+    pub newest: Arc<HighWater>,
 }
 
 impl Place {
@@ -107,6 +109,7 @@ impl Place {
             watcher: Arc::new(Leader::new("watcher", region, owner, lease)),
             tasks: Arc::default(),
             wake: Arc::default(),
+            newest: Arc::default(),
         }
     }
 }
@@ -122,8 +125,8 @@ pub struct App {
     pub places: Arc<BTreeMap<String, Place>>,
     /// Whether this process may act on AWS for its installation.
     pub fence: Arc<Fence>,
-    /// The newest time on the domain clock that the scheduler has seen.
-    pub newest: Arc<HighWater>,
+    /// Leadership over renewing the fence, of all regions together.
+    pub renewer: Arc<Leader>,
     /// The pulse of the task that holds this clone.
     pub pulse: Pulse,
     pub settings: Arc<Settings>,

@@ -11,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::lifecycle::policy::Policy;
 use bakeoff_domain::money::price;
+use bakeoff_domain::sagemaker::is_region;
 use chrono::TimeDelta;
 use clap::Args;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -29,6 +30,7 @@ use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
+use crate::leader::Leader;
 use crate::pulse::Pulse;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
@@ -272,11 +274,11 @@ async fn drain(server: JoinHandle<()>, tracker: &TaskTracker, stop: &Cancellatio
 
 /// Wires up AWS and the database; starts nothing yet.
 async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyhow::Result<App> {
-    let elsewhere = store.living_elsewhere(&options.regions).await?;
+    let elsewhere = store.living_elsewhere(&regions(options)?).await?;
     ensure!(
         elsewhere == 0,
-        "{elsewhere} experiments are still running outside {}: their jobs would appear to have vanished. Start with \
-         their region (--region), or cancel them there first",
+        "{elsewhere} experiments, orphaned jobs or warm pools are still running outside {}: their jobs would appear to \
+         have vanished. Start with their region (--region), or end them there first",
         options.regions.join(", ")
     );
     let clock = Clock::Running(clock);
@@ -301,7 +303,7 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
         place,
         places: Arc::new(places),
         fence: Arc::new(fence),
-        newest: Arc::default(),
+        renewer: Arc::new(Leader::new("fence", "", &settings.owner, settings.lease)),
         pulse: Pulse::default(),
         sns: sns(options)?.map(Arc::new),
         metrics: Some(record_metrics()?),
@@ -457,6 +459,22 @@ fn connections(all: u32) -> (u32, u32) {
     (tasks, all.saturating_sub(tasks).max(4))
 }
 
+/// The regions, each once and well-formed: calls to another one would only ever fail.
+fn regions(options: &ServeOptions) -> anyhow::Result<Vec<String>> {
+    let mut regions: Vec<String> = Vec::new();
+    for region in &options.regions {
+        let region = region.trim();
+        ensure!(
+            is_region(region),
+            "--region: `{region}` is not a region such as us-east-1"
+        );
+        if !regions.iter().any(|known| known == region) {
+            regions.push(region.to_owned());
+        }
+    }
+    Ok(regions)
+}
+
 fn lease(options: &ServeOptions) -> Duration {
     Duration::from_secs(options.lease_seconds.max(1).into())
 }
@@ -503,7 +521,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         ..Policy::default()
     };
     Ok(Settings {
-        regions: options.regions.clone(),
+        regions: regions(options)?,
         // Unique even if hosts share a name or a restarted process gets the same pid.
         owner: format!(
             "{}/{}/{}",

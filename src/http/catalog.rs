@@ -7,6 +7,7 @@ use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price, PriceStatus};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::is_region;
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -208,13 +209,6 @@ const CLOCK_SLACK: TimeDelta = TimeDelta::minutes(5);
 /// SageMaker began in November 2017.
 const FIRST_YEAR: i32 = 2017;
 const AHEAD_MAX: TimeDelta = TimeDelta::days(3 * 366);
-
-fn is_region(text: &str) -> bool {
-    (5..=40).contains(&text.len())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-}
 
 /// A project's own rate for an instance type.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -61,10 +61,11 @@ pub(super) async fn readyz(
         Vec::new()
     };
     let patience = app.settings.patience() * 2;
-    let boards = app.places.values().map(|place| &place.tasks);
-    let mut failing: Vec<String> = boards
-        .flat_map(|board| board.failing_for(patience))
-        .collect();
+    let boards = app.places.iter().flat_map(|(region, place)| {
+        let failing = place.tasks.failing_for(patience).into_iter();
+        failing.map(move |task| format!("{region}: {task}"))
+    });
+    let mut failing: Vec<String> = boards.collect();
     if !failing.is_empty() {
         failing.extend(tasks.iter().map(TaskHealth::in_words));
         return Err(Problem::unavailable(&failing.join("; ")));

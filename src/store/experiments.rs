@@ -319,12 +319,15 @@ impl Store {
             .transpose()
     }
 
-    /// Number of living experiments in regions other than those that this service serves.
+    /// Number of living experiments, orphaned jobs and warm pools in regions other than those that
+    /// this service serves.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn living_elsewhere(&self, regions: &[String]) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT count(*) AS "count!" FROM experiments
-               WHERE state IN ('running', 'cancelling') AND region <> ALL($1)"#,
+            r#"SELECT (SELECT count(*) FROM experiments
+                       WHERE state IN ('running', 'cancelling') AND region <> ALL($1))
+                    + (SELECT count(*) FROM orphaned_jobs WHERE settled_at IS NULL AND region <> ALL($1))
+                    + (SELECT count(*) FROM warm_pools WHERE due_at IS NOT NULL AND region <> ALL($1)) AS "count!""#,
             regions,
         )
         .fetch_one(&self.pool)

@@ -59,7 +59,7 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn swept(&self, term: &Term, began_at: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
-            "UPDATE leases SET swept_at = $4 WHERE name = $1 AND region = $2 AND term = $3",
+            "UPDATE leases SET swept_at = greatest(swept_at, $4) WHERE name = $1 AND region = $2 AND term = $3",
             term.name,
             term.region,
             term.term,

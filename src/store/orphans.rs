@@ -83,7 +83,7 @@ impl Store {
                SELECT $1, $3, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
                FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
                WHERE j.id IS NULL OR j.settled_at IS NOT NULL
-               ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2,
+               ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2, region = $3,
                                                     job_id = coalesce(orphaned_jobs.job_id, excluded.job_id)
                WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.job_id IS NULL AND excluded.job_id IS NOT NULL)"#,
             job_name,

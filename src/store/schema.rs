@@ -13,6 +13,16 @@ pub static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Only one process migrates a database at a time.
 const MIGRATION_LOCK: i64 = 0x6261_6b65_0002;
+/// The indexes that migrations build while others read and write.
+const BUILT_CONCURRENTLY: [&str; 7] = [
+    "events_by_project",
+    "alarms_by_project",
+    "ledger_once_by_resource",
+    "trials_stops_due",
+    "jobs_in_doubt",
+    "warm_pools_due",
+    "warm_pools_of_nothing",
+];
 /// How often a process looks whether another one has finished migrating.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -46,6 +56,7 @@ impl Store {
 /// Takes the lock by asking again and again: an index that is built concurrently waits for every
 /// statement under way, and would wait forever for one that waits for this lock.
 async fn wait_for_migration_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let mut has_told = false;
     loop {
         let is_ours = sqlx::query_scalar!(
             r#"SELECT pg_try_advisory_lock($1) AS "ours!""#,
@@ -53,6 +64,11 @@ async fn wait_for_migration_lock(connection: &mut PgConnection) -> Result<(), St
         );
         if is_ours.fetch_one(&mut *connection).await? {
             return Ok(());
+        }
+        if !has_told {
+            // A session goes on with its statement when its client is gone.
+            tracing::info!("waiting: another session is migrating this database");
+            has_told = true;
         }
         real_sleep(LOOK_AGAIN).await;
     }
@@ -77,15 +93,14 @@ async fn apply_pending(connection: &mut PgConnection) -> Result<(), StoreError> 
     Ok(MIGRATOR.run(connection).await?)
 }
 
-/// Drops the indexes that an interrupted migration has left unfinished, so that it can be repeated.
-/// The build may still be going on for a process that is gone; it is left alone, and the migration
-/// fails until it has ended.
+/// Drops the indexes that an interrupted migration has left unfinished, so that it can be repeated;
+/// those that were finished are found by `IF NOT EXISTS`.
 async fn drop_unfinished_indexes(connection: &mut PgConnection) -> Result<(), StoreError> {
     let unfinished = sqlx::query_scalar!(
         r#"SELECT format('%I.%I', n.nspname, c.relname) AS "name!"
            FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-           WHERE NOT i.indisvalid AND n.nspname = current_schema()
-             AND i.indexrelid NOT IN (SELECT index_relid FROM pg_stat_progress_create_index)"#
+           WHERE NOT i.indisvalid AND n.nspname = current_schema() AND c.relname = ANY($1)"#,
+        &BUILT_CONCURRENTLY.map(str::to_owned),
     )
     .fetch_all(&mut *connection)
     .await?;

@@ -90,7 +90,8 @@ async fn hold(
     let age = seen.facts.renewed_at.map(|at| (now - at).abs());
     let is_ours = seen.decision == FenceDecision::Ours;
     let is_due = !is_ours || age.is_none_or(|age| age >= RENEW_EVERY);
-    if is_due && app.place.watcher.is_trusted().await && renew(app, uri, seen, now).await? {
+    if is_due && app.renewer.term(&app.store).await?.is_some() && renew(app, uri, seen, now).await?
+    {
         return Ok(Standing::Ours);
     }
     Ok(if is_ours && age.is_some_and(|age| age <= TRUSTED) {
@@ -201,7 +202,7 @@ async fn renew(app: &App, uri: &str, seen: &Seen, now: DateTime<Utc>) -> Result<
         .fence_will_be(token, seen.found, is_taken_over.then_some(now))
         .await?;
     // A process that slept in between must not overwrite another database's takeover.
-    if !app.place.watcher.is_trusted().await {
+    if !app.renewer.is_trusted().await {
         return Ok(false);
     }
     let body = to_json(&object)?.to_string().into_bytes();

@@ -205,10 +205,15 @@ async fn fence_loop(app: App, stop: CancellationToken) {
             app.clock.sleep(next.unwrap_or(TimeDelta::seconds(5))).await;
         };
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
             () = pause => {}
         }
     }
+    // A database that does not answer must not keep the process alive.
+    app.pulse
+        .patiently(app.settings.lease / 3, app.renewer.resign(&app.store))
+        .await
+        .unwrap_or_default();
 }
 
 /// Confirms that the credentials belong to the account that owns the installation's jobs: the first

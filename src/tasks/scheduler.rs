@@ -81,14 +81,14 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
         return Ok(Vec::new());
     }
     let now = app.clock.now();
-    if !app.newest.is_known()
+    if !app.place.newest.is_known()
         && let Some(listed_at) = app.store.last_listed().await?
     {
         // The clock may have been stepped back while no replica ran.
-        app.newest.reached(listed_at);
+        app.place.newest.reached(listed_at);
     }
-    let back = app.newest.step_back(now);
-    let is_again = app.newest.is_to_be_handled_again(settings.lease);
+    let back = app.place.newest.step_back(now);
+    let is_again = app.place.newest.is_to_be_handled_again(settings.lease);
     if back.is_some() || is_again {
         let woken = app
             .store
@@ -105,9 +105,11 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
     if is_again {
         // Work without progress for that long has been given up. A process that is frozen for
         // longer is not covered, nor is reading the metrics of very many jobs.
-        app.newest.has_been_handled_again(settings.patience() * 2);
+        app.place
+            .newest
+            .has_been_handled_again(settings.patience() * 2);
     }
-    app.newest.reached(now);
+    app.place.newest.reached(now);
     let claimed = app.store.claim_due_trials(app.holder(), now, most).await?;
     let admitted_at = Stopwatch::start();
     // A failed admission must not leave trials already claimed waiting for their leases to expire.

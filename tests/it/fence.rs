@@ -38,6 +38,7 @@ impl Replica {
             owner,
             Duration::from_mins(1),
         ));
+        app.renewer = Arc::new(Leader::new("fence", "", owner, Duration::from_mins(1)));
         app.fence = Arc::new(Fence::new(Some(FENCE.to_owned()), false));
         Self {
             app,
@@ -171,6 +172,7 @@ async fn a_fence_that_is_forgotten_stays_where_it_is_until_another_is_named(pool
     assert_eq!(named(None).await.as_deref(), Some(FENCE));
     // What it finds there is its own no more: silence, a sweep, and only then does it act.
     owner.app.place.watcher.resign(store).await;
+    owner.app.renewer.resign(store).await;
     let mut again = Replica::on(&test, store.clone(), "again");
     minutes(&test, &mut [&mut again], 3).await;
     assert_eq!(again.standing(), Standing::Stranger);

@@ -379,7 +379,7 @@ async fn a_stop_is_sent_at_once_by_a_process_that_started_after_the_clock_was_se
         .await;
     test.app.clock.advance(-TimeDelta::hours(1));
     let mut started = test.replica("started");
-    started.newest = Arc::default();
+    started.place.newest = Arc::default();
     while scheduler::tick(&started).await.unwrap() > 0 {}
     let asked = test.jobs().await[0].stop_asked_at;
     assert!(

@@ -206,7 +206,7 @@ async fn a_start_whose_database_never_answers_ends(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_service_of_two_regions_watches_both(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
-    let regions = ["--region", "us-east-1,us-west-2"];
+    let regions = ["--region", "us-east-1, us-west-2"];
     let service = Service::on(&pool, &test.region, &regions).await;
     let listed = "SELECT count(*) FROM leases WHERE name = 'watcher' AND listed_at IS NOT NULL";
     while number(&pool, listed).await < 2 {

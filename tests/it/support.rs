@@ -15,6 +15,7 @@ use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
 use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
+use bakeoff::leader::Leader;
 use bakeoff::pulse::Pulse;
 use bakeoff::store::Store;
 use bakeoff::store::keys::NewKey;
@@ -222,7 +223,7 @@ impl TestApp {
             places: Arc::new([(REGION.to_owned(), place.clone())].into()),
             place,
             fence: Arc::new(Fence::new(None, false)),
-            newest: Arc::default(),
+            renewer: Arc::new(Leader::new("fence", "", "test", Duration::from_mins(10))),
             pulse: Pulse::default(),
             sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
             metrics: None,

@@ -8,3 +8,11 @@ pub mod ports;
 pub mod quota;
 pub mod request;
 pub mod requested;
+
+/// Whether a text looks like the name of a region, such as `us-east-1`.
+pub fn is_region(text: &str) -> bool {
+    (5..=40).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
