@@ -1,5 +1,5 @@
-//! The fence: each replica checks that the object still belongs to its database, and the watcher's
-//! leader renews it. [`bakeoff_domain::lifecycle::fence`] interprets the result, and
+//! The fence: each replica checks that the object still belongs to its database, and one of them,
+//! by lease, renews it. [`bakeoff_domain::lifecycle::fence`] interprets the result, and
 //! [`crate::fence`] defines what is allowed meanwhile.
 
 use bakeoff_domain::lifecycle::fence::{
