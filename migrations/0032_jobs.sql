@@ -7,7 +7,7 @@ DECLARE
     usual_region text := coalesce((SELECT region FROM experiments GROUP BY 1 ORDER BY count(*) DESC LIMIT 1), '');
     usual_account text := coalesce((SELECT account FROM installation),
         (SELECT substring(job_arn FROM '^arn:[^:]*:sagemaker:[^:]*:([0-9]{12}):') FROM attempts
-         WHERE job_arn LIKE 'arn:%' ORDER BY planned_at DESC LIMIT 1));
+         WHERE job_arn LIKE 'arn:%' LIMIT 1));
 BEGIN
     EXECUTE format('ALTER TABLE attempts ADD COLUMN region text NOT NULL DEFAULT %L', usual_region);
     EXECUTE format('ALTER TABLE attempts ADD COLUMN account text DEFAULT %L', usual_account);
