@@ -4,6 +4,7 @@
 
 mod client;
 mod course;
+mod database;
 mod http;
 mod plan;
 mod proxy;
@@ -16,7 +17,7 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -243,6 +244,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
         cluster_url: Box::new(move |name| pattern.replace("DATABASE", name)),
         cluster_port: port.ok_or("the cluster has no port")?,
         outages: Mutex::default(),
+        left_open: Mutex::default(),
         psql: cluster.psql(),
         is_one_frozen: flags.is_one_frozen,
     };
@@ -251,6 +253,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
     let verdicts = Mutex::new(Verdicts::new());
     let bar = Bar::new(flags);
     let door = Mutex::new(());
+    let is_over = AtomicBool::new(false);
     let restarts = std::thread::scope(|scope| {
         let players = scope.spawn(|| {
             let workers: Vec<_> = (0..flags
@@ -265,7 +268,13 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
             }
             play_late_ones_again(&ground, &verdicts);
         });
-        kill_postgres_until(|| players.is_finished(), cluster, &ground)
+        scope.spawn(|| {
+            let admin = ground.database("postgres");
+            database::watch(&admin, &is_over, &ground.left_open);
+        });
+        let restarts = kill_postgres_until(|| players.is_finished(), cluster, &ground);
+        is_over.store(true, Ordering::SeqCst);
+        restarts
     });
     let mut verdicts = verdicts
         .into_inner()
@@ -497,7 +506,7 @@ fn total(stormed: &Stormed) -> Value {
 type Figure = (&'static str, fn(&Verdict) -> u32);
 
 /// Figures that must be zero.
-const WRONGS: [Figure; 11] = [
+const WRONGS: [Figure; 12] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -507,6 +516,7 @@ const WRONGS: [Figure; 11] = [
     ("metrics_wrong", |one| one.metrics_wrong),
     ("trespasses", |one| one.trespasses),
     ("unnoticed_upgrades", |one| one.unnoticed),
+    ("transactions_left_open", |one| one.left_open),
     ("panics", |one| one.panics),
     ("statuses_backwards", |one| one.backwards),
 ];

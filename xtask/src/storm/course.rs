@@ -9,9 +9,10 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::client::{self, Client, TURN_MAX};
+use super::database::{Database, LeftOpen};
 use super::http::{get, pages, post};
 use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
-use super::stage::{Database, LEASE_SECONDS, Stage};
+use super::stage::{LEASE_SECONDS, Stage};
 use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
 
@@ -38,10 +39,23 @@ pub(super) struct Ground {
     pub(super) cluster_port: u16,
     /// When Postgres was down.
     pub(super) outages: Mutex<Vec<(SystemTime, SystemTime)>>,
-    /// Needed to simulate migrations by a newer program; without it there are none.
+    /// Transactions that were left open.
+    pub(super) left_open: Mutex<Vec<LeftOpen>>,
+    /// Needed to simulate migrations by a newer program and to see what sessions hold; without it
+    /// there are none, and nothing is seen.
     pub(super) psql: Option<PathBuf>,
     /// Whether one of three replicas freezes for good in every seed.
     pub(super) is_one_frozen: bool,
+}
+
+impl Ground {
+    pub(super) fn database(&self, name: &str) -> Database {
+        Database {
+            url: (self.cluster_url)(name),
+            port: self.cluster_port,
+            psql: self.psql.clone(),
+        }
+    }
 }
 
 /// Plays and judges a seed. `played` is how often it has been played before.
@@ -53,12 +67,7 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
         format!("_{played}")
     };
     let folder = ground.folder.join(format!("seed-{seed}{again}"));
-    let url = (ground.cluster_url)(&format!("storm_{seed}{again}"));
-    let database = Database {
-        url,
-        port: ground.cluster_port,
-        psql: ground.psql.clone(),
-    };
+    let database = ground.database(&format!("storm_{seed}{again}"));
     let mut stage = Stage::set(folder.clone(), &plan, database, seed)?;
     let mut client = Client::new(&plan);
     let mut twin = plan.twin.map(Twin::new);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+use super::database::Database;
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::upgrade::Upgraded;
@@ -38,43 +39,7 @@ const FOREIGN_FOR: Duration = Duration::from_secs(4);
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Suffix of the name of a seed's second database.
-const COPY: &str = "_copy";
-
-/// How to reach a seed's database.
-pub(super) struct Database {
-    pub(super) url: String,
-    /// The port of the cluster, without the proxy.
-    pub(super) port: u16,
-    pub(super) psql: Option<PathBuf>,
-}
-
-impl Database {
-    /// Another database in the same cluster.
-    fn beside(&self, name: &str) -> Self {
-        let url = self
-            .url
-            .rsplit_once('/')
-            .map_or_else(String::new, |(head, _)| format!("{head}/{name}"));
-        Self {
-            url,
-            port: self.port,
-            psql: self.psql.clone(),
-        }
-    }
-
-    pub(super) fn execute(&self, sql: &str) -> Result<(), String> {
-        let psql = self.psql.as_ref().ok_or("there is no psql")?;
-        let done = Command::new(psql)
-            .args(["-q", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url])
-            .output();
-        let done = done.map_err(|error| error.to_string())?;
-        if done.status.success() {
-            Ok(())
-        } else {
-            Err(String::from_utf8_lossy(&done.stderr).into_owned())
-        }
-    }
-}
+pub(super) const COPY: &str = "_copy";
 
 /// A replica and what is planned for it.
 pub(super) struct Replica {
@@ -139,6 +104,7 @@ pub(super) struct Stage {
     pub(super) foreign_from: Vec<SystemTime>,
     /// When the credentials switch back.
     foreign_until: Option<Instant>,
+    /// The seed's database, without the proxy.
     pub(super) direct: Database,
     /// Whether the replicas have a fence.
     is_fenced: bool,

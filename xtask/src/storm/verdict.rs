@@ -75,6 +75,8 @@ pub(super) struct Verdict {
     pub(super) trespasses: u32,
     /// Replicas that had not noticed a newer schema in time.
     pub(super) unnoticed: u32,
+    /// Transactions that were left open, and their rows locked.
+    pub(super) left_open: u32,
     /// Panics of the service.
     pub(super) panics: u32,
     /// Trials whose statuses went backwards.
@@ -104,14 +106,14 @@ impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
-            && self.metrics_wrong + self.unnoticed == 0
+            && self.metrics_wrong + self.unnoticed + self.left_open == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
     /// yet.
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
-            || self.metrics_wrong + self.panics + self.backwards > 0;
+            || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0;
         self.is_late && !is_harmed
     }
 }
@@ -223,6 +225,7 @@ pub(super) fn judge(
     if plan.twin == Some(Kind::Copy) {
         counts::unasked_stops(jobs, &booked, client, &mut verdict);
     }
+    counts::left_open(stage, ground, &mut verdict);
     count_panics(stage, &mut verdict);
     // At a pace where hours pass in seconds, a read that fails for seconds is given up. Credentials
     // may change back between a read and the check of the account. What was read before a backup

@@ -221,7 +221,7 @@ impl Stage {
 
     /// Copies the database as it is now; no session may be connected meanwhile.
     pub(in crate::storm) fn copy_database(&self) -> Result<(), String> {
-        let name = self.direct.url.rsplit('/').next().unwrap_or_default();
+        let name = self.direct.name();
         let admin = self.direct.beside("postgres");
         admin.execute(&format!("DROP DATABASE IF EXISTS {name}{COPY}"))?;
         admin.execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))?;

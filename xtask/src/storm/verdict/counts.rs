@@ -14,7 +14,7 @@ use super::{
 use crate::storm::client::Client;
 use crate::storm::course::Ground;
 use crate::storm::http::{found, get};
-use crate::storm::stage::{Freeze, KEEP_ALIVE_SECONDS, Stage};
+use crate::storm::stage::{COPY, Freeze, KEEP_ALIVE_SECONDS, Stage};
 
 /// Minimum time from when a create was to be sent until its attempt may be given up. A create is
 /// sent within half a lease; after the other half another replica may take over, and it waits for a
@@ -413,6 +413,22 @@ fn covered(spans: &[Span], from: DateTime<Utc>, until: DateTime<Utc>) -> TimeDel
             }
         });
     total
+}
+
+/// Counts the transactions that were left open in the seed's databases.
+pub(super) fn left_open(stage: &Stage, ground: &Ground, verdict: &mut Verdict) {
+    let own = stage.direct.name();
+    let found = ground
+        .left_open
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let of_seed = found
+        .iter()
+        .filter(|one| one.database.strip_suffix(COPY).unwrap_or(&one.database) == own);
+    for one in of_seed {
+        verdict.left_open += 1;
+        verdict.notes.push(one.to_string());
+    }
 }
 
 #[cfg(test)]
