@@ -104,13 +104,12 @@ type Tick = futures::future::BoxFuture<'static, Result<usize, StoreError>>;
 async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken) {
     let slots = Arc::new(Semaphore::new(scheduler::SLOTS));
     while !stop.is_cancelled() {
-        let is_done = guarded(
+        let claimed = guarded(
             &app,
             "scheduler",
             scheduler::start(&app, &tracker, &slots).boxed(),
         )
-        .await
-        .is_some();
+        .await;
         tokio::select! {
             // While every slot is taken, nothing needs to be claimed.
             () = stop.cancelled() => return,
@@ -118,19 +117,23 @@ async fn scheduler_loop(app: App, tracker: TaskTracker, stop: CancellationToken)
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = scheduler_pause(&app, is_done) => {}
+            () = scheduler_pause(&app, claimed) => {}
             () = app.place.wake.notified() => {}
         }
     }
 }
 
 /// Waits until a trial is due, a waiting one may be admitted, or another replica's lease expires.
-async fn scheduler_pause(app: &App, is_done: bool) {
-    real_sleep(if is_done { PAUSE_REAL } else { FAILED_REAL }).await;
+/// `claimed`: how many trials the last tick claimed, unless it failed.
+async fn scheduler_pause(app: &App, claimed: Option<usize>) {
+    real_sleep(claimed.map_or(FAILED_REAL, |_| PAUSE_REAL)).await;
     // An unresponsive database must not block the wait forever.
     let next = app
         .pulse
-        .patiently(app.settings.patience(), scheduler_wait(app))
+        .patiently(
+            app.settings.patience(),
+            scheduler_wait(app, claimed.unwrap_or_default()),
+        )
         .await;
     let (wait, lease) = next.unwrap_or((TimeDelta::zero(), Duration::ZERO));
     tokio::select! {
@@ -141,18 +144,22 @@ async fn scheduler_pause(app: &App, is_done: bool) {
 
 /// How long until something is due (domain clock), and until another replica's lease expires (real
 /// time).
-async fn scheduler_wait(app: &App) -> (TimeDelta, Duration) {
+async fn scheduler_wait(app: &App, claimed: usize) -> (TimeDelta, Duration) {
     let now = app.clock.now();
     let region = &app.place.region;
     let (due, lease) = app.store.next_due(region).await.unwrap_or_default();
     let mut wait = due.map_or(IDLE_MAX, |at| at - now);
     if let Ok(Some(at)) = app.store.next_waiting(region).await {
-        // A full quota pool or an exhausted rate limit determines when to try again.
-        wait = wait.min(
-            (at - now)
-                .max(app.settings.policy.poll / 4)
-                .min(app.place.aws.creates_after()),
-        );
+        // Those that are left wait for the rate limit, or, if none of them was admitted without it,
+        // for room in a quota pool, which work that ends announces.
+        let limited = app.place.aws.creates_after();
+        let is_full = claimed == 0 && at <= now && limited.is_zero();
+        let room = if is_full {
+            app.settings.policy.poll / 4
+        } else {
+            limited
+        };
+        wait = wait.min((at - now).max(room));
     }
     (
         wait,

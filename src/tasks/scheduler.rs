@@ -65,6 +65,8 @@ pub(super) async fn start(
         aside.spawn(async move {
             work_logged(&app, trial, claimed_at).await;
             drop(slot);
+            // It may have made room in a quota pool.
+            app.place.wake.notify_one();
         });
     }
     Ok(count)
