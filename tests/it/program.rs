@@ -290,6 +290,18 @@ async fn tasks_go_on_while_every_connection_of_the_api_is_taken(pool: PgPool) {
     service.stop().await;
 }
 
+/// What a service says that must not start on a test's database.
+fn why_it_does_not_start(pool: &PgPool, region: &Region) -> String {
+    let mut command = command(region);
+    command.env(
+        "DATABASE_URL",
+        pool.connect_options().to_url_lossy().as_str(),
+    );
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// Jobs of a region that is not served would seem to have vanished.
 #[sqlx::test(migrations = false)]
 async fn a_service_without_the_region_of_what_runs_does_not_start(pool: PgPool) {
@@ -299,14 +311,7 @@ async fn a_service_without_the_region_of_what_runs_does_not_start(pool: PgPool) 
         .execute(&pool)
         .await
         .unwrap();
-    let mut command = command(&test.region);
-    command.env(
-        "DATABASE_URL",
-        pool.connect_options().to_url_lossy().as_str(),
-    );
-    let output = command.stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let said = why_it_does_not_start(&pool, &test.region);
     assert!(said.contains("running outside us-east-1"), "{said}");
 }
 
@@ -317,14 +322,7 @@ async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
     let store = bakeoff::store::Store::new(pool.clone());
     store.migrate().await.unwrap();
     store.pin_account(Some("999988887777")).await.unwrap();
-    let mut command = command(&region);
-    command.env(
-        "DATABASE_URL",
-        pool.connect_options().to_url_lossy().as_str(),
-    );
-    let output = command.stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let said = why_it_does_not_start(&pool, &region);
     assert!(
         said.contains("999988887777") && said.contains("111122223333"),
         "{said}"

@@ -348,7 +348,7 @@ impl TestApp {
         let url = format!(
             "{}/_sim/advance?seconds={}",
             self.region.url,
-            by.num_seconds()
+            by.as_seconds_f64()
         );
         assert!(
             self.client
@@ -496,7 +496,7 @@ impl TestApp {
 
     /// After an end: no lease is held, no money is reserved, every job has its row and every
     /// attempt at most one job.
-    async fn assert_nothing_leaks(&self, foreign: &[&str]) {
+    pub(crate) async fn assert_nothing_leaks(&self, foreign: &[&str]) {
         let pool = self.app.store.pool();
         let held: i64 =
             sqlx::query_scalar("SELECT count(*) FROM trials WHERE lease_owner IS NOT NULL")

@@ -1,14 +1,21 @@
-//! A database of an earlier version: what its rows are after the migrations, and that jobs which an
-//! earlier version made are still known.
+//! A database of an earlier version: what its rows are after the migrations, that jobs which an
+//! earlier version made are still known, and that its experiments go on to their ends.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use bakeoff::auth::keys::Role;
 use bakeoff::ids;
 use bakeoff::store::{MIGRATOR, Store};
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
+use uuid::Uuid;
 
 use crate::between::{Act, Between};
 use crate::fleet::repeats;
-use crate::support::TestApp;
+use crate::support::{TestApp, number};
 
 /// The last version in which ranges of numbers said what a ledger row was for, nothing had a region,
 /// and orphaned jobs were strays.
@@ -63,29 +70,39 @@ const ROWS: [(&str, &str, i32, &str, i32, i32); 21] = [
     ("adjusted", "orphaned_job", 1, "orphaned_job", 1, 0),
 ];
 
-/// An empty database that checks no references: those of tests may be copies of one that is up to date.
-async fn empty(beside: &PgPool) -> PgPool {
+/// A database without anything: those of tests may be copies of one that is up to date.
+async fn created(beside: &PgPool) -> PgPool {
     let name = format!("old_{}", ids::fresh().as_simple());
-    // Its rows may refer to what is not there.
-    for statement in [
-        format!("CREATE DATABASE {name} TEMPLATE template0"),
-        format!("ALTER DATABASE {name} SET session_replication_role = replica"),
-    ] {
-        let done = sqlx::query(AssertSqlSafe(statement)).execute(beside).await;
-        done.unwrap();
-    }
+    execute(beside, format!("CREATE DATABASE {name} TEMPLATE template0")).await;
     let options = (*beside.connect_options()).clone().database(&name);
     PgPool::connect_with(options).await.unwrap()
+}
+
+/// The same, and it checks no references: its rows may refer to what is not there.
+async fn empty(beside: &PgPool) -> PgPool {
+    let pool = created(beside).await;
+    let name = pool.connect_options().get_database().unwrap().to_owned();
+    execute(
+        beside,
+        format!("ALTER DATABASE {name} SET session_replication_role = replica"),
+    )
+    .await;
+    let options = (*pool.connect_options()).clone();
+    pool.close().await;
+    PgPool::connect_with(options).await.unwrap()
+}
+
+async fn execute(pool: &PgPool, statement: String) {
+    sqlx::query(AssertSqlSafe(statement))
+        .execute(pool)
+        .await
+        .unwrap();
 }
 
 async fn drop_database(pool: PgPool, beside: &PgPool) {
     let name = pool.connect_options().get_database().unwrap().to_owned();
     pool.close().await;
-    let gone = format!("DROP DATABASE {name}");
-    sqlx::query(AssertSqlSafe(gone))
-        .execute(beside)
-        .await
-        .unwrap();
+    execute(beside, format!("DROP DATABASE {name} WITH (FORCE)")).await;
 }
 
 #[sqlx::test(migrations = false)]
@@ -191,4 +208,183 @@ async fn a_job_of_an_earlier_version_is_adopted(pool: PgPool) {
     assert_eq!((trial.attempts.len(), test.jobs().await.len()), (1, 1));
     let described = between.count("DescribeTrainingJob");
     assert!(described > 0, "its marker was never read");
+}
+
+/// What the service of version 13 asked of the region until it was killed and `tests/upgrade/dump.sql`
+/// taken: its calls were recorded on the way. Asked the same at the same times, another region has the
+/// same jobs.
+#[derive(Deserialize)]
+struct Past {
+    calls: Vec<Call>,
+    ended_at: DateTime<Utc>,
+    /// A job that was created after its trial had been cancelled.
+    orphaned_job: String,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    at: DateTime<Utc>,
+    operation: String,
+    body: Value,
+}
+
+impl Past {
+    /// Repeats the calls, and goes on to the moment at which the service was killed.
+    async fn repeat(&self, test: &TestApp) {
+        for call in &self.calls {
+            test.advance(call.at - test.app.clock.now()).await;
+            let request = test.client.post(&test.region.url).json(&call.body);
+            let target = format!("SageMaker.{}", call.operation);
+            let answer = request.header("x-amz-target", target).send().await.unwrap();
+            assert!(answer.status().is_success(), "{}", call.operation);
+        }
+        test.advance(self.ended_at - test.app.clock.now()).await;
+    }
+}
+
+/// A database as the version at `BEFORE_COLUMNS` left it when it was killed.
+async fn restored(beside: &PgPool) -> PgPool {
+    let pool = created(beside).await;
+    // The dump changes settings of its session.
+    let mut session = pool.connect_options().connect().await.unwrap();
+    sqlx::raw_sql(include_str!("../upgrade/dump.sql"))
+        .execute(&mut session)
+        .await
+        .unwrap();
+    session.close().await.unwrap();
+    pool
+}
+
+/// What the dump must have in it, in the tables of its version, for its end to prove anything.
+const LIVING: [(&str, &str); 8] = [
+    (
+        "running trials",
+        "SELECT count(*) FROM trials WHERE state = 'running'",
+    ),
+    (
+        "waiting trials",
+        "SELECT count(*) FROM trials WHERE state = 'queued'",
+    ),
+    (
+        "stopping trials",
+        "SELECT count(*) FROM trials WHERE state = 'stopping'",
+    ),
+    (
+        "spot trials",
+        "SELECT count(*) FROM trials WHERE state = 'running' AND purchase_option = 'spot'",
+    ),
+    (
+        "warm pools",
+        "SELECT count(*) FROM warm_pools WHERE state <> 'settled'",
+    ),
+    (
+        "orphaned jobs",
+        "SELECT count(*) FROM stray_jobs WHERE settled_at IS NULL",
+    ),
+    (
+        "metrics half read",
+        "SELECT count(*) FROM attempts WHERE metrics_due_at IS NOT NULL",
+    ),
+    (
+        "reserved money",
+        "SELECT count(*) FROM projects WHERE reserved_usd > 0",
+    ),
+];
+
+/// Dollars booked for each job, by name.
+async fn booked(pool: &PgPool) -> BTreeMap<String, f64> {
+    let rows: Vec<(String, f64)> = sqlx::query_as(
+        "SELECT j.job_name, sum(l.usd)::float8 FROM ledger l JOIN jobs j ON j.id = l.job_id
+         WHERE l.kind IN ('settled', 'adjusted') AND l.component <> 'cloudwatch' GROUP BY j.job_name",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap();
+    rows.into_iter().collect()
+}
+
+/// Runs until every experiment has ended, and then a little longer, in which the orphaned job and the
+/// last pools are settled.
+async fn run_out(test: &TestApp, pool: &PgPool) {
+    let living = "SELECT count(*) FROM experiments WHERE ended_at IS NULL";
+    let (mut rounds, mut after) = (0, 0);
+    while after < 24 {
+        assert!(rounds < 600, "it does not end");
+        test.tick().await;
+        test.advance(TimeDelta::minutes(5)).await;
+        rounds += 1;
+        after += i32::from(number(pool, living).await == 0);
+    }
+}
+
+/// The ledger of each job is its bill, nothing runs any more, and no trial has two jobs.
+async fn assert_bills(test: &TestApp, pool: &PgPool, orphaned_job: &str) {
+    let (jobs, booked) = (test.jobs().await, booked(pool).await);
+    for job in &jobs {
+        let billed = job.usd_of_all();
+        let own = booked.get(&job.name).copied().unwrap_or(0.0);
+        assert!(
+            (billed - own).abs() < 0.005,
+            "billed {billed}, booked {own}: {job:?}"
+        );
+        assert!(!job.is_running() && !job.idle_pool, "{job:?}");
+    }
+    // SageMaker restarts interrupted spot jobs itself, and no create succeeded twice.
+    let trials: BTreeSet<_> = jobs.iter().map(|job| &job.trial).collect();
+    assert_eq!(trials.len(), jobs.len(), "a trial has two jobs: {jobs:?}");
+    let orphan = jobs.iter().find(|job| job.name == orphaned_job).unwrap();
+    assert!(orphan.stop_asked_at.is_some(), "{orphan:?}");
+}
+
+/// Every experiment has ended as it should, and all events are told, in order.
+async fn assert_ends(test: &TestApp, pool: &PgPool) {
+    let ids: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM experiments")
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    let mut told = 0;
+    for id in ids {
+        let id = ExperimentId(id).to_string();
+        let ended = test.get(&format!("/v1/experiments/{id}")).await;
+        let state = match ended["name"].as_str() {
+            Some("cancelled" | "late") => "cancelled",
+            _ => "completed",
+        };
+        assert_eq!(ended["state"], state, "{ended}");
+        let events = test.events(&id).await;
+        assert!(events.is_sorted_by_key(|event| event.id));
+        // Times are taken before a commit: they are in order within a trial.
+        let mut last = BTreeMap::new();
+        for event in &events {
+            let before = last.insert(event.trial_id, event.recorded_at);
+            assert!(before.is_none_or(|at| at <= event.recorded_at), "{event:?}");
+        }
+        told += i64::try_from(events.len()).unwrap();
+    }
+    assert_eq!(told, number(pool, "SELECT count(*) FROM events").await);
+}
+
+#[sqlx::test(migrations = false)]
+async fn experiments_of_an_earlier_version_go_on_to_their_ends(beside: PgPool) {
+    let pool = restored(&beside).await;
+    for (what, query) in LIVING {
+        assert!(number(&pool, query).await > 0, "the dump has no {what}");
+    }
+    let settled = "SELECT count(*) FROM ledger WHERE kind = 'settled'";
+    let settled_before = number(&pool, settled).await;
+
+    let mut test = TestApp::with_faults(pool.clone(), &["--quota-of", "ml.p5.48xlarge=1"]).await;
+    let past: Past = serde_json::from_str(include_str!("../upgrade/calls.json")).unwrap();
+    past.repeat(&test).await;
+    let project = sqlx::query_scalar("SELECT id FROM projects WHERE name = 'research'");
+    test.project = ProjectId(project.fetch_one(&pool).await.unwrap());
+    test.admin = test.key(test.project, Role::Admin).await;
+    run_out(&test, &pool).await;
+
+    assert!(number(&pool, settled).await > settled_before);
+    test.assert_nothing_leaks(&[]).await;
+    assert_bills(&test, &pool, &past.orphaned_job).await;
+    assert_ends(&test, &pool).await;
+    drop(test);
+    drop_database(pool, &beside).await;
 }

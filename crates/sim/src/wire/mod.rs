@@ -15,7 +15,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use chrono::{DateTime, TimeDelta, Utc};
+use bakeoff_domain::clock;
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -75,11 +76,12 @@ async fn points(State(region): State<Region>, Path(name): Path<String>) -> Respo
 
 #[derive(Deserialize)]
 struct Advance {
-    seconds: u32,
+    /// At most microseconds count.
+    seconds: f64,
 }
 
 async fn advance(State(region): State<Region>, Query(by): Query<Advance>) -> StatusCode {
-    let moved = region.advance(TimeDelta::seconds(by.seconds.into()));
+    let moved = region.advance(clock::seconds(by.seconds.max(0.0)));
     if moved {
         checkpoints::write_due(&region);
     }
