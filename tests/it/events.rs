@@ -16,7 +16,7 @@ use bakeoff_domain::ids::ExperimentId;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::fleet::repeats;
 use crate::style::root;
@@ -227,6 +227,68 @@ async fn readers_that_are_killed_miss_none_and_see_none_twice_while_eight_write(
         assert!(seen == all, "{}: out of order", follower.how);
     }
     drop(fs::remove_dir_all(folder));
+}
+
+/// Makes the events of an experiment commit only while nobody else holds advisory lock 42.
+async fn commit_late(pool: &PgPool, experiment: ExperimentId) {
+    let made = format!(
+        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW WHEN (NEW.experiment_id = '{}') EXECUTE FUNCTION wait_for_the_test()",
+        experiment.0
+    );
+    sqlx::raw_sql(AssertSqlSafe(made))
+        .execute(pool)
+        .await
+        .unwrap();
+}
+
+/// Otherwise a reader would pass the id of an event that is not there yet.
+#[sqlx::test(migrations = false)]
+async fn an_event_waits_for_those_before_it_in_the_feed(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (early, late): (ExperimentId, ExperimentId) = (
+        test.start(&repeats(1)).await.parse().unwrap(),
+        test.start(&repeats(1)).await.parse().unwrap(),
+    );
+    commit_late(&pool, early).await;
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(42)")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let pause = |id: ExperimentId| {
+        let (store, project, now) = (test.app.store.clone(), test.project, test.app.clock.now());
+        tokio::spawn(async move {
+            store
+                .command(project, id, ExperimentCommand::Pause, now)
+                .await
+        })
+    };
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let first = pause(early);
+    while number(&pool, waiting).await < 1 {
+        assert!(!first.is_finished(), "its commit waits for the test");
+        real_sleep(Duration::from_millis(10)).await;
+    }
+    let second = pause(late);
+    while number(&pool, waiting).await < 2 {
+        assert!(!second.is_finished(), "it passed the first");
+        real_sleep(Duration::from_millis(10)).await;
+    }
+    held.rollback().await.unwrap();
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    let told: Vec<EventView> = test.page("/v1/events?page_size=500").await;
+    let paused = told
+        .iter()
+        .rev()
+        .take(2)
+        .rev()
+        .map(|event| event.experiment_id);
+    assert_eq!(paused.collect::<Vec<_>>(), [early, late]);
 }
 
 async fn stream(test: &TestApp, path: &str, after: i64) -> reqwest::Response {

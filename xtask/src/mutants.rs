@@ -149,7 +149,7 @@ const MUTANTS: [Mutant; 26] = [
     ),
     it(
         "events-without-the-feed-lock",
-        "events::readers_that_are_killed_miss_none_and_see_none_twice_while_eight_write",
+        "events::an_event_waits_for_those_before_it_in_the_feed",
     ),
 ];
 
