@@ -79,20 +79,23 @@ impl fmt::Display for LeftOpen {
     }
 }
 
-/// Looks at the sessions of all databases until it is over. `admin` is a database of the cluster that
-/// no seed uses. Without `psql`, nothing is seen.
-pub(super) fn watch(admin: &Database, is_over: &AtomicBool, found: &Mutex<Vec<LeftOpen>>) {
+/// Looks at the sessions of all databases until it is over; returns how many looks succeeded. `admin`
+/// is a database of the cluster that no seed uses. Without `psql`, there are none.
+pub(super) fn watch(admin: &Database, is_over: &AtomicBool, found: &Mutex<Vec<LeftOpen>>) -> u64 {
     let open = format!(
         "SELECT datname, pid, xact_start, extract(epoch FROM clock_timestamp() - state_change)::int,
                 left(regexp_replace(query, '\\s+', ' ', 'g'), 120)
            FROM pg_stat_activity
           WHERE state LIKE 'idle in transaction%' AND clock_timestamp() - state_change > interval '{LEFT_OPEN_MAX} s'"
     );
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut looks_made) = (BTreeMap::new(), 0);
     while admin.psql.is_some() && !is_over.load(Ordering::SeqCst) {
         std::thread::sleep(LOOK_EVERY);
         // Postgres is killed now and then.
-        let rows = admin.ask(&open).unwrap_or_default();
+        let Ok(rows) = admin.ask(&open) else {
+            continue;
+        };
+        looks_made += 1;
         let mut still = BTreeMap::new();
         for row in rows.lines() {
             let columns: Vec<&str> = row.splitn(5, '|').collect();
@@ -114,4 +117,5 @@ pub(super) fn watch(admin: &Database, is_over: &AtomicBool, found: &Mutex<Vec<Le
         }
         seen = still;
     }
+    looks_made
 }
