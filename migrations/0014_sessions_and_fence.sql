@@ -1,5 +1,5 @@
 -- Holding on when databases fall silent, sweeps are lost, capacity is short, or the database is copied.
-
+LOCK TABLE installation, trials, attempts, warm_pools IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE installation
     -- The account that its jobs are in: the first that was seen.
     ADD COLUMN account text CHECK (account ~ '^[0-9]{12}$'),

@@ -1,4 +1,5 @@
 -- A pool that was settled, or had no row, and shows again: it is ended and billed, keeps what was booked for it, and nobody may use it.
+LOCK TABLE warm_pools IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE warm_pools
     DROP CONSTRAINT warm_pools_state_check,
     DROP CONSTRAINT warm_pools_check,

@@ -1,7 +1,7 @@
 -- What SQL reads of a specification or a plan is a column of its own: nobody checks a JSON path, and a field that was
 -- renamed would bill volumes as nothing. Constant defaults only, so that no row is rewritten here. Replicas of
 -- earlier versions cannot work on this schema, and may not notice it: stop them first.
-
+LOCK TABLE experiments, trials IN SHARE UPDATE EXCLUSIVE MODE;
 DO $$
 DECLARE
     -- The region that nearly all of them run in; the others are filled in after this.

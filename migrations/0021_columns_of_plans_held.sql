@@ -1,5 +1,5 @@
 -- What holds for every row from now on.
-
+LOCK TABLE experiments, trials IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE experiments ALTER COLUMN region DROP DEFAULT;
 ALTER TABLE trials
     ALTER COLUMN region DROP DEFAULT,

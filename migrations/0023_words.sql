@@ -8,6 +8,7 @@ UPDATE events SET kind = CASE kind
         ELSE 'trial.setting_ignored' END
     WHERE kind IN ('trial.stray_job', 'trial.stray_pool', 'trial.silent_drop');
 
+LOCK TABLE stray_jobs, ledger IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE stray_jobs RENAME TO orphaned_jobs;
 ALTER INDEX stray_jobs_pkey RENAME TO orphaned_jobs_pkey;
 ALTER INDEX stray_jobs_due RENAME TO orphaned_jobs_due;

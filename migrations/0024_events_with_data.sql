@@ -1,5 +1,5 @@
 -- Events carry data, and each project has one feed. Rows from before keep their sentence.
-
+LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE events ALTER COLUMN message DROP NOT NULL, ADD COLUMN data jsonb;
 ALTER TABLE events ADD CONSTRAINT events_say_something CHECK (data IS NOT NULL OR message IS NOT NULL) NOT VALID;
 

@@ -1,7 +1,7 @@
 -- What ran, and which of its settlements a row belongs to, were encoded in ranges of `part`: from 100 a warm pool's volumes,
 -- from 200 an orphaned job's, 100 for each of its settlements. Now they are columns. Defaults are constants, so no row is
 -- rewritten here. Replicas of earlier versions cannot work on this schema: stop them first.
-
+LOCK TABLE ledger IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE ledger
     ADD COLUMN resource text NOT NULL DEFAULT 'job',
     ADD COLUMN settlement integer NOT NULL DEFAULT 0,

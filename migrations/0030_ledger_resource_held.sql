@@ -1,5 +1,5 @@
 -- What holds for every row from now on.
-
+LOCK TABLE ledger IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE ledger
     ADD CONSTRAINT ledger_once UNIQUE USING INDEX ledger_once_by_resource,
     ALTER COLUMN resource DROP DEFAULT,

@@ -1,6 +1,6 @@
 -- A job is what AWS runs for us, of any kind; an attempt of a trial is a job with a trial and a number. Renames and constant
 -- defaults only: no row is rewritten. Replicas of earlier versions cannot work on this schema: stop them first.
-
+LOCK TABLE attempts, ledger, warm_pools, orphaned_jobs IN SHARE UPDATE EXCLUSIVE MODE;
 DO $$
 DECLARE
     -- Where nearly all of them are; the others are filled in after this.

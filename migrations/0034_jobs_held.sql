@@ -1,5 +1,5 @@
 -- What holds for every job, of any kind.
-
+LOCK TABLE jobs, ledger IN SHARE UPDATE EXCLUSIVE MODE;
 ALTER TABLE jobs
     ALTER COLUMN kind DROP DEFAULT,
     ALTER COLUMN region DROP DEFAULT,

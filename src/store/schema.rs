@@ -1,4 +1,8 @@
 //! The schema: applies the compiled-in migrations, and says which version is applied.
+//!
+//! A migration that alters a table takes `SHARE UPDATE EXCLUSIVE` on it first. An autovacuum of that
+//! table is cancelled only after `deadlock_timeout` (1 s); whoever waits for it with this lock
+//! blocks neither reads nor writes, whereas everything would queue behind a waiting `ALTER TABLE`.
 
 use std::time::Duration;
 
