@@ -4,7 +4,9 @@ use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::PriceStatus;
-use bakeoff_domain::ranking::recommend::{Conclusion, NotRanked, Ranked, Recommendation};
+use bakeoff_domain::ranking::recommendation::{
+    Conclusion, NotRanked, Ranked, Recommendation, RunOdds,
+};
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -78,8 +80,10 @@ pub struct RankedView {
     pub price_status: PriceStatus,
     /// On the Pareto front of cost and time: no other candidate is better in both.
     pub pareto: bool,
-    /// Whether the full run stays within its budget and deadline.
+    /// Whether the full run, as projected, stays within its budget and deadline.
     pub feasible: bool,
+    /// The odds of buying it; null in recommendations from before they were computed.
+    pub odds: Option<RunOddsView>,
 }
 
 impl From<Ranked> for RankedView {
@@ -101,6 +105,7 @@ impl From<Ranked> for RankedView {
             price_status,
             pareto,
             feasible,
+            odds,
         } = ranked;
         Self {
             rank,
@@ -119,6 +124,58 @@ impl From<Ranked> for RankedView {
             price_status,
             pareto,
             feasible,
+            odds: odds.map(Into::into),
+        }
+    }
+}
+
+/// The odds of one full run, including the luck of the machines that it gets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RunOdds)]
+pub struct RunOddsView {
+    /// Lower end of the 90 % interval of the full run's hours.
+    pub hours_low: f64,
+    /// Upper end of it.
+    pub hours_high: f64,
+    /// Lower end of the 90 % interval of the full run's cost.
+    pub cost_usd_low: Usd,
+    /// Upper end of it.
+    pub cost_usd_high: Usd,
+    /// P(it is the best within the limits), where what has not run counts by its prediction.
+    pub p_best: f64,
+    /// P(cost ≤ budget); null without a budget.
+    pub p_within_budget: Option<f64>,
+    /// P(time ≤ deadline); null without a deadline.
+    pub p_within_deadline: Option<f64>,
+    /// What choosing it is expected to lose against the best, percent of the objective.
+    pub expected_regret_percent: f64,
+    /// P(it is worse than the best by more than 5 %).
+    pub p_worse_by_5_percent: f64,
+}
+
+impl From<RunOdds> for RunOddsView {
+    fn from(odds: RunOdds) -> Self {
+        let RunOdds {
+            hours_low,
+            hours_high,
+            cost_usd_low,
+            cost_usd_high,
+            p_best,
+            p_within_budget,
+            p_within_deadline,
+            expected_regret_percent,
+            p_worse_by_5_percent,
+        } = odds;
+        Self {
+            hours_low,
+            hours_high,
+            cost_usd_low,
+            cost_usd_high,
+            p_best,
+            p_within_budget,
+            p_within_deadline,
+            expected_regret_percent,
+            p_worse_by_5_percent,
         }
     }
 }
@@ -134,6 +191,8 @@ pub struct NotRankedView {
     pub reason: String,
     /// How to fix it.
     pub fix: Option<String>,
+    /// The odds of its full run as predicted, where it may still be the one to buy.
+    pub odds: Option<RunOddsView>,
 }
 
 impl From<NotRanked> for NotRankedView {
@@ -145,6 +204,7 @@ impl From<NotRanked> for NotRankedView {
             purchase_option,
             reason,
             fix,
+            odds,
         } = not_ranked;
         Self {
             trial_id,
@@ -153,6 +213,7 @@ impl From<NotRanked> for NotRankedView {
             purchase_option,
             reason,
             fix,
+            odds: odds.map(Into::into),
         }
     }
 }

@@ -50,8 +50,8 @@ impl From<Bucket> for BucketView {
 #[schema(as = Steady)]
 pub struct SteadyView {
     pub mean: f64,
-    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are treated
-    /// as independent.
+    /// Half width of the 95 % interval of a long run's mean: Student's, corrected for
+    /// autocorrelation, and at least 2 % of the mean.
     pub half_width: f64,
     pub points: u32,
     pub buckets: u32,

@@ -2,7 +2,7 @@
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::ranking::recommend::Conclusion;
+use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::predict::forecast::Interval;
@@ -379,7 +379,8 @@ fn recommendation(ended: &Ended) {
             "$/M tokens",
             "hours",
             "cost",
-            "max cost",
+            "90 % of runs cost",
+            "P(best)",
             "",
         ]);
         for row in &view.ranked {
@@ -437,7 +438,15 @@ fn projected(row: &RankedView) -> Vec<Cell> {
         right(format!("{:.4}", row.usd_per_million_tokens.0)),
         right(format!("{:.1}", row.projected_hours)),
         right(row.projected_cost_usd),
-        right(row.projected_cost_usd_max),
+        right(row.odds.as_ref().map_or_else(
+            || "–".to_owned(),
+            |odds| format!("{} to {}", odds.cost_usd_low, odds.cost_usd_high),
+        )),
+        right(
+            row.odds
+                .as_ref()
+                .map_or_else(|| "–".to_owned(), |odds| format!("{:.2}", odds.p_best)),
+        ),
         Cell::new(notes),
     ]
 }

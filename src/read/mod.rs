@@ -14,7 +14,9 @@ use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
-use bakeoff_domain::ranking::recommend::{Outcome, Recommendation, Tokens, recommend};
+use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
+use bakeoff_domain::ranking::recommend::recommend;
+use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -283,6 +285,10 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
             .figures
             .steady(trial.id.0, metric::TOKENS_PER_SECOND)
             .cloned(),
+        predicted: plan.forecast.as_ref().map(|forecast| Predicted {
+            tokens_per_second: forecast.tokens_per_second.expected,
+            log_sd: forecast.tokens_per_second.log_sd(),
+        }),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),

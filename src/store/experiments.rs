@@ -7,7 +7,7 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::ranking::recommend::Recommendation;
+use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};

@@ -9,7 +9,7 @@ use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::measure::steady::Steady;
-use bakeoff_domain::ranking::recommend::Recommendation;
+use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, Transition};
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
@@ -43,7 +43,10 @@ impl Document for ProfileSpec {}
 impl Document for RunSpec {}
 impl Document for ExperimentSpec {}
 impl Document for Vec<Finding> {}
-impl Document for Recommendation {}
+impl Document for Recommendation {
+    /// Odds came with version 3; those from before have none.
+    const VERSION: u32 = 3;
+}
 impl Document for TrialPlan {}
 impl Document for Vec<MetricDefinition> {}
 impl Document for Vec<Transition> {}

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use bakeoff_domain::ids::PriceId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
-use bakeoff_domain::ranking::recommend::Recommendation;
+use bakeoff_domain::ranking::recommendation::Recommendation;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 

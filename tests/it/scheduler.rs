@@ -6,7 +6,7 @@ use bakeoff::tasks::scheduler;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::ranking::recommend::Conclusion;
+use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::TimeDelta;
 use serde_json::json;

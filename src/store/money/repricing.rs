@@ -7,7 +7,7 @@ use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
-use bakeoff_domain::ranking::recommend::Recommendation;
+use bakeoff_domain::ranking::recommendation::Recommendation;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;

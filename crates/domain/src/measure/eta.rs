@@ -4,6 +4,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::measure::pace::{Batch, Pace, pace};
 use crate::money::{Usd, cost};
 
 /// The window behind an estimate: the newest intervals with progress.
@@ -58,9 +59,7 @@ pub enum NoEta {
 /// Estimates at `now` what remains of a run of `steps_planned` steps, at `usd_per_hour` (of all its
 /// instances together).
 ///
-/// The pace is a ratio estimator over the window, Σ steps / Σ time; its interval is 1.96 standard
-/// errors by the delta method (Cochran 1977, chapter 6), corrected for the residuals' first
-/// autocorrelation, since stalls cluster.
+/// The pace and its interval are those of [`pace`] over the window.
 pub fn estimate(
     reports: &[Progress],
     steps_planned: i64,
@@ -89,8 +88,12 @@ pub fn estimate(
             since: progressed_at,
         });
     }
-    let (pace, error) = pace(&window);
-    if pace <= 0.0 {
+    let batches: Vec<Batch> = window.iter().map(Interval::batch).collect();
+    let Pace {
+        per_second,
+        half_width,
+    } = pace(&batches).ok_or(NoEta::NotEnoughEvidence)?;
+    if per_second <= 0.0 {
         return Err(NoEta::Stalled {
             since: progressed_at,
         });
@@ -99,13 +102,17 @@ pub fn estimate(
     let hours = |pace: f64| left / pace / 3600.0;
     // An interval that reaches zero has no upper bound: ten times the estimate stands for
     // "unknown".
-    let slowest = (pace - 1.96 * error).max(pace / 10.0);
-    let [middle, low, high] = [hours(pace), hours(pace + 1.96 * error), hours(slowest)];
+    let slowest = (per_second - half_width).max(per_second / 10.0);
+    let [middle, low, high] = [
+        hours(per_second),
+        hours(per_second + half_width),
+        hours(slowest),
+    ];
     let usd = |hours: f64| usd_per_hour.map(|rate| cost::training(whole(hours * 3600.0), 1, rate));
     Ok(Eta {
         step: last.step,
         steps_planned,
-        steps_per_hour: pace * 3600.0,
+        steps_per_hour: per_second * 3600.0,
         remaining_hours: middle,
         remaining_hours_low: low,
         remaining_hours_high: high,
@@ -149,30 +156,13 @@ fn window(reports: &[Progress]) -> Vec<Interval> {
     intervals
 }
 
-/// Steps per second and its standard error.
-fn pace(window: &[Interval]) -> (f64, f64) {
-    let n = f64::from(u32::try_from(window.len()).unwrap_or(u32::MAX));
-    let seconds: f64 = window.iter().map(|interval| interval.seconds).sum();
-    let pace = window.iter().map(|interval| interval.steps).sum::<f64>() / seconds;
-    let residuals: Vec<f64> = window
-        .iter()
-        .map(|interval| interval.steps - pace * interval.seconds)
-        .collect();
-    let squares: f64 = residuals.iter().map(|residual| residual * residual).sum();
-    let products: f64 = residuals
-        .windows(2)
-        .map(|pair| pair.iter().product::<f64>())
-        .sum();
-    let correlation = if squares > 0.0 {
-        (products / squares).clamp(0.0, 0.9)
-    } else {
-        0.0
-    };
-    let variance = squares / (n - 1.0) * n / (seconds * seconds);
-    (
-        pace,
-        (variance * (1.0 + correlation) / (1.0 - correlation)).sqrt(),
-    )
+impl Interval {
+    fn batch(&self) -> Batch {
+        Batch {
+            done: self.steps,
+            seconds: self.seconds,
+        }
+    }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

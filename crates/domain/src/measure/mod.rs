@@ -3,6 +3,7 @@
 pub mod convergence;
 pub mod eta;
 pub mod metric;
+pub mod pace;
 pub mod rollup;
 pub mod samples;
 pub mod steady;

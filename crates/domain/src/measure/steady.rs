@@ -1,8 +1,10 @@
 //! Computes one steady figure from a series of bucket means: drop the warm-up (MSER), then take the
-//! mean with an interval. It neither ranks nor decides when to stop a trial.
+//! mean with the interval of [`crate::measure::pace`]. It neither ranks nor decides when to stop a trial.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+
+use crate::measure::pace::{Batch, pace};
 
 /// One bucket of a metric: what the store keeps instead of every point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,8 +37,8 @@ impl Bucket {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
     pub mean: f64,
-    /// Half width of the 95 % interval: 1.96 standard errors of the bucket means, which are assumed
-    /// independent.
+    /// Half width of the 95 % interval of the mean of a long run: Student's, corrected for
+    /// autocorrelation, and at least 2 % (see [`crate::measure::pace`]).
     pub half_width: f64,
     pub points: u32,
     pub buckets: u32,
@@ -50,6 +52,8 @@ pub struct Steady {
 pub const BUCKETS_MIN: usize = 4;
 /// Width of a bucket, seconds on the domain clock.
 pub const BUCKET_SECONDS: i64 = 300;
+/// The shortest training that yields a figure, seconds: the buckets that are needed, and the tail.
+pub const SECONDS_MIN: u32 = 1500;
 
 /// The steady mean of a series, oldest bucket first; `None` means "not enough evidence".
 ///
@@ -62,12 +66,16 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     }
     let dropped = warm_up(body);
     let kept = body.get(dropped..)?;
-    let (mean, variance) = moments(kept);
+    let batch = |bucket: &Bucket| Batch {
+        done: bucket.mean,
+        seconds: 1.0,
+    };
+    let pace = pace(&kept.iter().map(batch).collect::<Vec<_>>())?;
     let first = kept.first()?;
     let last = kept.last()?;
     Some(Steady {
-        mean,
-        half_width: 1.96 * (variance / count(kept)).sqrt(),
+        mean: pace.per_second,
+        half_width: pace.half_width,
         points: kept.iter().map(|bucket| bucket.points).sum(),
         buckets: u32::try_from(kept.len()).ok()?,
         buckets_dropped: u32::try_from(dropped).ok()?,
@@ -80,7 +88,7 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
 /// the cut moves back.
 fn warm_up(body: &[Bucket]) -> usize {
     // Centre on the overall mean: sums of squares of large numbers would lose precision.
-    let centre = moments(body).0;
+    let centre = mean(body);
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let mut best = (f64::INFINITY, 0);
     for (cut, bucket) in body.iter().enumerate().rev() {
@@ -96,19 +104,9 @@ fn warm_up(body: &[Bucket]) -> usize {
     best.1
 }
 
-fn count(buckets: &[Bucket]) -> f64 {
-    f64::from(u32::try_from(buckets.len()).unwrap_or(u32::MAX))
-}
-
-/// Mean and sample variance of the bucket means.
-fn moments(buckets: &[Bucket]) -> (f64, f64) {
-    let n = count(buckets);
-    let mean = buckets.iter().map(|bucket| bucket.mean).sum::<f64>() / n;
-    let squares: f64 = buckets
-        .iter()
-        .map(|bucket| (bucket.mean - mean).powi(2))
-        .sum();
-    (mean, squares / (n - 1.0).max(1.0))
+fn mean(buckets: &[Bucket]) -> f64 {
+    let count = f64::from(u32::try_from(buckets.len()).unwrap_or(u32::MAX));
+    buckets.iter().map(|bucket| bucket.mean).sum::<f64>() / count.max(1.0)
 }
 
 #[cfg(test)]
@@ -139,7 +137,8 @@ mod tests {
         .unwrap();
         assert_eq!(figure.buckets_dropped, 2);
         assert!((figure.mean - 100.0).abs() < 0.01, "{}", figure.mean);
-        assert!(figure.half_width < 1.0);
+        // The floor: 2 % of the mean.
+        assert!((figure.half_width - 2.0).abs() < 0.01);
     }
 
     #[test]

@@ -1,3 +1,8 @@
 //! Which candidate to buy, and why.
 
+pub mod outcome;
+pub mod posterior;
 pub mod recommend;
+pub mod recommendation;
+mod repeats;
+mod wording;

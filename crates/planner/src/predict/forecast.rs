@@ -22,6 +22,16 @@ pub struct Interval {
     pub high: f64,
 }
 
+/// Standard normal quantile of the ends of a 90 % interval.
+const NORMAL_95: f64 = 1.645;
+
+impl Interval {
+    /// Standard deviation of the figure's logarithm.
+    pub fn log_sd(&self) -> f64 {
+        (self.high / self.low).ln() / (2.0 * NORMAL_95)
+    }
+}
+
 /// Dollars with their interval. For spot only the bounds are known: the saving is known only at the
 /// end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

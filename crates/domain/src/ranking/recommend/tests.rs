@@ -3,8 +3,10 @@
 use rust_decimal::Decimal;
 
 use super::*;
-use crate::finding::Severity;
-use crate::ids::PriceId;
+use crate::finding::{Finding, Severity};
+use crate::ids::{PriceId, TrialId};
+use crate::money::price::PriceStatus;
+use crate::ranking::outcome::Predicted;
 
 fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
     Price {
@@ -52,6 +54,7 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
             from_at: chrono::DateTime::UNIX_EPOCH,
             until_at: chrono::DateTime::UNIX_EPOCH,
         }),
+        predicted: None,
         training_seconds: seconds,
         billable_seconds: seconds,
         wall_seconds: seconds,
@@ -182,4 +185,146 @@ fn silence_is_not_ranked() {
             .unwrap()
             .contains("PUT /v1/prices")
     );
+}
+
+fn predicted(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    Outcome {
+        state: TrialState::Parked,
+        reason: Some("the quota is 0".into()),
+        tokens_per_second: None,
+        predicted: Some(Predicted {
+            tokens_per_second,
+            log_sd: 0.1,
+        }),
+        training_seconds: 0,
+        billable_seconds: 0,
+        wall_seconds: 0,
+        ..outcome(candidate, usd, tokens_per_second)
+    }
+}
+
+/// The cheaper one by its forecast was parked for a quota of 0: the answer may not be "Buy" the
+/// dearer one, and names what has not run.
+#[test]
+fn nothing_is_bought_while_a_better_forecast_has_not_run() {
+    let parked = predicted("new", 60, 60_000.0);
+    let ran = outcome("known", 40, 20_000.0);
+    let other = outcome("slow", 40, 10_000.0);
+    let got = recommend(&[ran.clone(), other.clone(), parked], &cheapest(), TOKENS);
+    assert_eq!(got.conclusion, Conclusion::Leading);
+    assert_eq!(got.not_ranked[0].reason, "it has not run: the quota is 0");
+    let odds = got.not_ranked[0].odds.as_ref().unwrap();
+    assert!(odds.p_best > 0.9, "{odds:?}");
+    assert!(
+        got.reasons
+            .iter()
+            .any(|why| why.contains("(new) has not been measured")),
+        "{:?}",
+        got.reasons
+    );
+    // One that is three times as dear by its forecast keeps nobody from buying.
+    let hopeless = predicted("dear", 180, 20_000.0);
+    let got = recommend(&[ran, other, hopeless], &cheapest(), TOKENS);
+    assert_eq!(got.conclusion, Conclusion::Clear, "{:?}", got.reasons);
+}
+
+/// Cancelled before it ran is as unknown as parked.
+#[test]
+fn a_cancelled_trial_that_never_ran_still_counts() {
+    let mut cancelled = predicted("new", 60, 60_000.0);
+    cancelled.state = TrialState::Stopped;
+    let got = recommend(
+        &[outcome("known", 40, 20_000.0), cancelled],
+        &cheapest(),
+        TOKENS,
+    );
+    assert_eq!(got.conclusion, Conclusion::Leading);
+    assert!(!got.provisional);
+}
+
+/// A prediction is corrected by how far the same code was off on what ran.
+#[test]
+fn a_prediction_learns_from_the_same_code() {
+    let mut ran = outcome("known", 40, 10_000.0);
+    ran.predicted = Some(Predicted {
+        tokens_per_second: 20_000.0,
+        log_sd: 0.1,
+    });
+    let new = predicted("new", 40, 20_000.0);
+    let got = recommend(&[ran, new], &cheapest(), TOKENS);
+    let odds = got.not_ranked[0].odds.as_ref().unwrap();
+    // Uncorrected, it would be twice as fast, and certainly the best.
+    assert!((0.5..0.85).contains(&odds.p_best), "{odds:?}");
+}
+
+#[test]
+fn repeats_are_one_choice_with_their_mean() {
+    let got = recommend(
+        &[
+            outcome("a", 60, 30_000.0),
+            outcome("a", 60, 31_000.0),
+            outcome("a", 60, 32_000.0),
+            outcome("b", 60, 10_000.0),
+        ],
+        &cheapest(),
+        TOKENS,
+    );
+    assert_eq!(got.ranked.len(), 2);
+    assert!((got.ranked[0].tokens_per_second - 30_989.0).abs() < 1.0);
+    assert_eq!(got.conclusion, Conclusion::Clear);
+}
+
+/// Two equal arms: machines differ, so a lead of 3 % is no purchase.
+#[test]
+fn a_lead_within_the_luck_of_the_machines_is_no_purchase() {
+    let got = recommend(
+        &[outcome("a", 60, 30_900.0), outcome("b", 60, 30_000.0)],
+        &cheapest(),
+        TOKENS,
+    );
+    let odds = got.ranked[0].odds.as_ref().unwrap();
+    assert!((0.6..0.95).contains(&odds.p_best), "{odds:?}");
+}
+
+#[test]
+fn one_choice_alone_is_compared_with_nothing() {
+    let got = recommend(&[outcome("a", 60, 30_000.0)], &cheapest(), TOKENS);
+    assert_eq!(got.conclusion, Conclusion::Leading);
+    assert!(
+        got.reasons
+            .iter()
+            .any(|why| why.contains("no other choice"))
+    );
+}
+
+/// Budget $2,500: A at $2,499 in 72 h and B at $2,501 in 20 h. Each keeps to it in every second
+/// run, so neither is bought.
+#[test]
+fn a_budget_at_the_projection_is_a_coin_flip() {
+    let of = |candidate, usd, hours: f64| outcome(candidate, usd, 3.6e9 / hours / 3600.0);
+    let objective = ObjectiveSpec {
+        full_run_budget_usd: Some(Usd(Decimal::from(2500))),
+        ..cheapest()
+    };
+    let got = recommend(
+        &[of("a", 34, 73.5), of("b", 125, 20.008)],
+        &objective,
+        TOKENS,
+    );
+    assert_eq!(got.conclusion, Conclusion::Leading);
+    for row in &got.ranked {
+        let p = row.odds.as_ref().unwrap().p_within_budget.unwrap();
+        assert!((0.3..0.7).contains(&p), "{row:?}");
+    }
+}
+
+/// One calm hour of spot is no evidence of the next sixty.
+#[test]
+fn spot_is_leaned_towards_at_most() {
+    let mut spot = outcome("spot", 36, 10_000.0);
+    spot.purchase_option = PurchaseOption::Spot;
+    spot.billable_seconds /= 4;
+    let got = recommend(&[spot, outcome("slow", 60, 10_000.0)], &cheapest(), TOKENS);
+    assert_eq!(got.ranked[0].candidate, "spot");
+    assert_eq!(got.conclusion, Conclusion::Leading);
 }

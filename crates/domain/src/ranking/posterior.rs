@@ -1,0 +1,244 @@
+//! What is believed of the full runs that could be bought: seeded draws of their hours and dollars,
+//! and the odds read off them. The same evidence gives the same draws, byte for byte. Which words
+//! the odds deserve is decided in [`crate::ranking::recommend`].
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+use crate::money::Usd;
+use crate::spec::{Minimize, ObjectiveSpec};
+
+/// Draws per contender: P(best) is exact to about one point.
+const DRAWS: usize = 4096;
+const SEED: u64 = 0x0062_616b_656f_6666;
+/// Degrees of freedom of a predicted speed: laws err with heavy tails outside their tables.
+const PREDICTED_FREEDOM: f64 = 4.0;
+/// A regret beyond this share of the cost is a wrong buy.
+pub const WRONG_BUY: f64 = 0.05;
+
+/// One full run that could be bought, measured or only predicted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contender {
+    /// Hours that scale with the run, at the expected speed.
+    pub hours: f64,
+    /// Hours that are spent once, however long the run is.
+    pub hours_once: f64,
+    /// Dollars per hour of all instances, after what spot saves: the estimate, which is the
+    /// likeliest, and its bound.
+    pub usd_per_hour: (f64, f64),
+    /// Standard deviation of the logarithm of the speed, as far as it is shared by no other run of
+    /// this candidate.
+    pub log_sd: f64,
+    /// The same for one more run, on other machines.
+    pub host_sd: f64,
+    pub is_measured: bool,
+}
+
+/// A figure with its 90 % interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The odds of one contender.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Odds {
+    pub hours: Range,
+    pub usd: Range,
+    /// P(it is the best of those within the limits).
+    pub best: f64,
+    /// P(cost ≤ budget), if there is a budget.
+    pub within_budget: Option<f64>,
+    /// P(time ≤ deadline), if there is a deadline.
+    pub within_deadline: Option<f64>,
+    /// P(both).
+    pub within_limits: f64,
+    /// What choosing it is expected to lose against the best, as a share of its objective.
+    pub regret: f64,
+    /// P(it is worse than the best by more than [`WRONG_BUY`]).
+    pub wrong: f64,
+}
+
+/// One full run in one draw.
+#[derive(Clone, Copy)]
+struct Draw {
+    hours: f64,
+    usd: f64,
+    /// The objective without the luck of the machines.
+    objective: f64,
+    is_within: bool,
+}
+
+/// The odds of each contender, in order.
+pub fn odds(contenders: &[Contender], objective: &ObjectiveSpec) -> Vec<Odds> {
+    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+    let rows: Vec<Vec<Draw>> = contenders
+        .iter()
+        .map(|contender| draws(contender, objective, &mut rng))
+        .collect();
+    let best: Vec<Option<(usize, f64)>> = (0..DRAWS).map(|draw| best_of(&rows, draw)).collect();
+    rows.iter()
+        .enumerate()
+        .map(|(place, draws)| odds_of(place, draws, &best, objective))
+        .collect()
+}
+
+fn draws(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) -> Vec<Draw> {
+    let normal = Normal::standard();
+    let heavy = StudentsT::new(0.0, 1.0, PREDICTED_FREEDOM).ok();
+    let budget = objective.full_run_budget_usd.map(Usd::as_f64);
+    let (low, high) = contender.usd_per_hour;
+    let of = |_| {
+        let speed = match heavy.filter(|_| !contender.is_measured) {
+            Some(heavy) => heavy.inverse_cdf(uniform(rng)),
+            None => normal.inverse_cdf(uniform(rng)),
+        } * contender.log_sd;
+        let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
+        // The estimate is the likeliest, its bound the far end.
+        let rate = low + (high - low) * uniform(rng).powi(2);
+        let hours =
+            |slower: f64| contender.hours * slower.clamp(-5.0, 5.0).exp() + contender.hours_once;
+        let (expected, run) = (hours(speed), hours(speed + host));
+        let is_within = budget.is_none_or(|budget| run * rate <= budget)
+            && objective
+                .full_run_deadline_hours
+                .is_none_or(|deadline| run <= deadline);
+        Draw {
+            hours: run,
+            usd: run * rate,
+            objective: match objective.minimize {
+                Minimize::Cost => expected * rate,
+                Minimize::Time => expected,
+            },
+            is_within,
+        }
+    };
+    (0..DRAWS).map(of).collect()
+}
+
+/// A number in (0, 1), never at its ends, where quantiles are infinite.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "52 bits fit a float"
+)]
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    ((rng.next_u64() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
+}
+
+/// The contender with the least objective among those within the limits in this draw.
+fn best_of(rows: &[Vec<Draw>], draw: usize) -> Option<(usize, f64)> {
+    rows.iter()
+        .enumerate()
+        .filter_map(|(place, draws)| Some((place, draws.get(draw)?)))
+        .filter(|(_, draw)| draw.is_within)
+        .map(|(place, draw)| (place, draw.objective))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn odds_of(
+    place: usize,
+    draws: &[Draw],
+    best: &[Option<(usize, f64)>],
+    objective: &ObjectiveSpec,
+) -> Odds {
+    let share =
+        |holds: &dyn Fn(&Draw) -> bool| mean(draws.iter().map(|draw| indicator(holds(draw))));
+    let budget = objective.full_run_budget_usd.map(Usd::as_f64);
+    let deadline = objective.full_run_deadline_hours;
+    let regrets: Vec<f64> = draws
+        .iter()
+        .zip(best)
+        .map(|(draw, best)| match best {
+            Some((_, least)) => (1.0 - least / draw.objective).max(0.0),
+            None => 0.0,
+        })
+        .collect();
+    Odds {
+        hours: range(draws.iter().map(|draw| draw.hours)),
+        usd: range(draws.iter().map(|draw| draw.usd)),
+        best: mean(
+            best.iter()
+                .map(|best| indicator(best.is_some_and(|(winner, _)| winner == place))),
+        ),
+        within_budget: budget.map(|budget| share(&|draw| draw.usd <= budget)),
+        within_deadline: deadline.map(|deadline| share(&|draw| draw.hours <= deadline)),
+        within_limits: share(&|draw| draw.is_within),
+        regret: mean(regrets.iter().copied()),
+        wrong: mean(regrets.iter().map(|regret| indicator(*regret > WRONG_BUY))),
+    }
+}
+
+fn indicator(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = f64::from(u32::try_from(values.len()).unwrap_or(u32::MAX));
+    values.sum::<f64>() / count.max(1.0)
+}
+
+fn range(values: impl Iterator<Item = f64>) -> Range {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let at = |place: usize| values.get(place).copied().unwrap_or_default();
+    Range {
+        low: at(DRAWS / 20),
+        high: at(DRAWS - 1 - DRAWS / 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(hours: f64, usd_per_hour: f64) -> Contender {
+        Contender {
+            hours,
+            hours_once: 0.0,
+            usd_per_hour: (usd_per_hour, usd_per_hour),
+            log_sd: 0.02,
+            host_sd: 0.015,
+            is_measured: true,
+        }
+    }
+
+    fn cheapest(budget: Option<i64>) -> ObjectiveSpec {
+        ObjectiveSpec {
+            minimize: Minimize::Cost,
+            full_run_budget_usd: budget.map(|usd| Usd(usd.into())),
+            full_run_deadline_hours: None,
+        }
+    }
+
+    #[test]
+    fn equal_contenders_share_the_odds() {
+        let odds = odds(&[measured(10.0, 5.0), measured(5.0, 10.0)], &cheapest(None));
+        assert!((odds[0].best - 0.5).abs() < 0.03, "{odds:?}");
+        assert!((odds[0].best + odds[1].best - 1.0).abs() < 1e-9);
+    }
+
+    /// A budget at the expected cost is met by every second run.
+    #[test]
+    fn a_limit_at_the_middle_is_met_half_of_the_time() {
+        let odds = odds(&[measured(100.0, 25.0)], &cheapest(Some(2500)));
+        let within = odds[0].within_budget.unwrap();
+        assert!((within - 0.5).abs() < 0.03, "{within}");
+    }
+
+    /// √(0.02² + 0.015²) · 1.645 = 4.1 %.
+    #[test]
+    fn the_interval_counts_the_machines_of_the_run() {
+        let odds = odds(&[measured(100.0, 1.0)], &cheapest(None));
+        assert!((odds[0].hours.high - 104.2).abs() < 0.4, "{odds:?}");
+        assert!((odds[0].hours.low - 96.0).abs() < 0.4, "{odds:?}");
+    }
+
+    #[test]
+    fn the_same_evidence_gives_the_same_odds() {
+        let all = [measured(10.0, 5.0), measured(9.0, 5.2)];
+        assert_eq!(odds(&all, &cheapest(None)), odds(&all, &cheapest(None)));
+    }
+}

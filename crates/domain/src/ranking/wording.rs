@@ -1,0 +1,224 @@
+//! The recommendation in words. It decides nothing.
+
+use crate::money::Usd;
+use crate::money::price::PriceStatus;
+use crate::ranking::outcome::{Outcome, Tokens};
+use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds};
+use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
+
+fn name(row: &Ranked) -> String {
+    let purchase = match row.purchase_option {
+        PurchaseOption::OnDemand => "on demand",
+        PurchaseOption::Spot => "spot",
+    };
+    format!("{} {purchase} ({})", row.instance_type, row.candidate)
+}
+
+/// The conclusion in one sentence.
+pub(super) fn headline(
+    conclusion: Conclusion,
+    ranked: &[Ranked],
+    objective: &ObjectiveSpec,
+) -> String {
+    let what = match objective.minimize {
+        Minimize::Cost => "cheapest",
+        Minimize::Time => "fastest",
+    };
+    match (conclusion, ranked.first()) {
+        (Conclusion::Clear | Conclusion::Leading, Some(first)) => {
+            let verb = if conclusion == Conclusion::Clear {
+                "Buy"
+            } else {
+                "Lean towards"
+            };
+            format!(
+                "{verb} {}: the {what} comparable full run, {} in {:.1} h (projected).",
+                name(first),
+                first.projected_cost_usd,
+                first.projected_hours
+            )
+        }
+        (Conclusion::Infeasible, Some(first)) => format!(
+            "No candidate meets the full run's limits; the closest is {}, {} in {:.1} h (projected).",
+            name(first),
+            first.projected_cost_usd,
+            first.projected_hours
+        ),
+        _ => "Not enough evidence to recommend an instance.".to_owned(),
+    }
+}
+
+/// What the conclusion rests on, and what is missing for a purchase.
+pub(super) fn reasons(
+    conclusion: Conclusion,
+    ranked: &[Ranked],
+    not_ranked: &[NotRanked],
+    objective: &ObjectiveSpec,
+) -> Vec<String> {
+    let minimize = objective.minimize;
+    let mut reasons = Vec::new();
+    let Some(first) = ranked.first() else {
+        return reasons;
+    };
+    reasons.push(format!(
+        "{}: {:.0} ± {:.0} tokens/s measured, {} per million tokens at {}",
+        name(first),
+        first.tokens_per_second,
+        first.tokens_per_second_half_width,
+        precise(first.usd_per_million_tokens),
+        first.price
+    ));
+    if let Some(second) = ranked.get(1) {
+        reasons.push(format!(
+            "runner-up {}: {:.2} × the cost and {:.2} × the hours",
+            name(second),
+            second.projected_cost_usd.as_f64() / first.projected_cost_usd.as_f64(),
+            second.projected_hours / first.projected_hours
+        ));
+    }
+    if let Some(odds) = &first.odds {
+        reasons.push(chances(first, odds));
+    }
+    if conclusion == Conclusion::Leading {
+        reasons.extend(missing(first, ranked, not_ranked));
+    }
+    let other = |a: &&Ranked, b: &&Ranked| match minimize {
+        Minimize::Cost => a.projected_hours.total_cmp(&b.projected_hours),
+        Minimize::Time => a.projected_cost_usd.cmp(&b.projected_cost_usd),
+    };
+    if let Some(best) = ranked.iter().filter(|row| row.feasible).min_by(other)
+        && best.trial_id != first.trial_id
+    {
+        let what = match minimize {
+            Minimize::Cost => "fastest",
+            Minimize::Time => "cheapest",
+        };
+        reasons.push(format!(
+            "{what} is {}: {} in {:.1} h (projected)",
+            name(best),
+            best.projected_cost_usd,
+            best.projected_hours
+        ));
+    }
+    for row in ranked.iter().filter(|row| {
+        !matches!(
+            row.price_status,
+            PriceStatus::Listed | PriceStatus::AssumedSameAs
+        )
+    }) {
+        let bound = if row.projected_cost_usd_max > row.projected_cost_usd {
+            format!(
+                ", up to {} at the estimate's bound",
+                row.projected_cost_usd_max
+            )
+        } else {
+            String::new()
+        };
+        reasons.push(format!(
+            "the price of {} is {}{bound}",
+            row.instance_type,
+            row.price_status.as_str()
+        ));
+    }
+    reasons
+}
+
+/// The odds of the first, in words.
+fn chances(first: &Ranked, odds: &RunOdds) -> String {
+    let mut all = vec![format!(
+        "the best with P = {:.2}, worse than the best by more than 5 % with P = {:.2}",
+        odds.p_best, odds.p_worse_by_5_percent
+    )];
+    all.extend(
+        odds.p_within_budget
+            .map(|p| format!("within the budget with P = {p:.2}")),
+    );
+    all.extend(
+        odds.p_within_deadline
+            .map(|p| format!("within the deadline with P = {p:.2}")),
+    );
+    format!(
+        "{}: {}; 90 % of such runs cost {} to {} and take {:.1} to {:.1} h",
+        name(first),
+        all.join(", "),
+        odds.cost_usd_low,
+        odds.cost_usd_high,
+        odds.hours_low,
+        odds.hours_high
+    )
+}
+
+/// P below which a rival is not worth a sentence.
+const RIVAL: f64 = 0.05;
+
+/// Why the first is only leaned towards, and what would settle it.
+fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<String> {
+    let mut all = Vec::new();
+    let is_alone = ranked.len() == 1 && not_ranked.iter().all(|row| row.odds.is_none());
+    if is_alone {
+        all.push("it was compared with no other choice: add a candidate".to_owned());
+    }
+    if first.purchase_option == PurchaseOption::Spot {
+        all.push(
+            "one spot run says little of the interruptions and savings of the next: repeat it, or buy on demand"
+                .to_owned(),
+        );
+    }
+    let rivals = not_ranked.iter().filter_map(|row| {
+        let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
+        Some(format!(
+            "{} ({}) has not been measured, and is the best with P = {:.2}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
+            row.instance_type,
+            row.candidate,
+            odds.p_best,
+            odds.cost_usd_low,
+            odds.cost_usd_high,
+            odds.hours_low,
+            odds.hours_high
+        ))
+    });
+    all.extend(rivals);
+    let close = ranked.iter().skip(1).filter_map(|row| {
+        let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
+        Some(format!(
+            "{} is the best with P = {:.2}: repeats of both, or a confirmed price where one is estimated, would narrow this",
+            name(row),
+            odds.p_best
+        ))
+    });
+    all.extend(close);
+    all
+}
+
+fn precise(amount: Usd) -> String {
+    format!("${:.4}", amount.0)
+}
+
+/// What is measured, projected and not known.
+pub(super) fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String> {
+    let choices = ranked.len();
+    let mut basis = vec![
+        format!(
+            "measured: tokens per second and billed seconds, from trials of {} tokens each ({choices} ranked)",
+            tokens.trial
+        ),
+        format!(
+            "projected: hours and cost of the full run of {} tokens, at steady speed",
+            tokens.total
+        ),
+    ];
+    if outcomes
+        .iter()
+        .any(|outcome| outcome.purchase_option == PurchaseOption::Spot)
+    {
+        basis.push(
+            "observed once: spot interruptions and savings; another run may differ".to_owned(),
+        );
+    }
+    basis.push(
+        "odds: drawn from the measured speeds and their intervals, from how much machines differ (1.5 % unless repeats say otherwise), and from predictions of what has not run"
+            .to_owned(),
+    );
+    basis.push("not measured: final loss of the full run".to_owned());
+    basis
+}
