@@ -14,6 +14,9 @@ const DRAWS: usize = 4096;
 const SEED: u64 = 0x0062_616b_656f_6666;
 /// Degrees of freedom of a predicted speed: laws err with heavy tails outside their tables.
 const PREDICTED_FREEDOM: f64 = 4.0;
+/// The furthest that a drawn speed lies from the expected one, as a logarithm: a heavy tail's
+/// farthest draws would make means infinite.
+const LOG_MAX: f64 = 5.0;
 /// A regret beyond this share of the cost is a wrong buy.
 pub const WRONG_BUY: f64 = 0.05;
 
@@ -24,9 +27,7 @@ pub struct Contender {
     pub hours: f64,
     /// Hours that are spent once, however long the run is.
     pub hours_once: f64,
-    /// Dollars per hour of all instances, after what spot saves: the estimate, which is the
-    /// likeliest, and its bound.
-    pub usd_per_hour: (f64, f64),
+    pub rate: Rate,
     /// Standard deviation of the logarithm of the speed, as far as it is shared by no other run of
     /// this candidate.
     pub log_sd: f64,
@@ -35,7 +36,16 @@ pub struct Contender {
     pub is_measured: bool,
 }
 
-/// A figure with its 90 % interval.
+/// Dollars per hour of all instances, after what spot saves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    /// The likeliest.
+    pub estimate: f64,
+    /// The far end of what it may be; equal to the estimate where the price is known.
+    pub bound: f64,
+}
+
+/// A 90 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
     pub low: f64,
@@ -64,11 +74,13 @@ pub struct Odds {
 /// One full run in one draw.
 #[derive(Clone, Copy)]
 struct Draw {
+    /// Of the run that is paid for, with the luck of its machines.
     hours: f64,
     usd: f64,
-    /// The objective without the luck of the machines.
-    objective: f64,
+    /// Whether that run keeps to the limits.
     is_within: bool,
+    /// What choices are compared by: the expectation over machines.
+    objective: f64,
 }
 
 /// The odds of each contender, in order.
@@ -89,17 +101,17 @@ fn draws(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng)
     let normal = Normal::standard();
     let heavy = StudentsT::new(0.0, 1.0, PREDICTED_FREEDOM).ok();
     let budget = objective.full_run_budget_usd.map(Usd::as_f64);
-    let (low, high) = contender.usd_per_hour;
+    let Rate { estimate, bound } = contender.rate;
     let of = |_| {
         let speed = match heavy.filter(|_| !contender.is_measured) {
             Some(heavy) => heavy.inverse_cdf(uniform(rng)),
             None => normal.inverse_cdf(uniform(rng)),
         } * contender.log_sd;
         let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
-        // The estimate is the likeliest, its bound the far end.
-        let rate = low + (high - low) * uniform(rng).powi(2);
-        let hours =
-            |slower: f64| contender.hours * slower.clamp(-5.0, 5.0).exp() + contender.hours_once;
+        let rate = estimate + (bound - estimate) * uniform(rng).powi(2);
+        let hours = |slower: f64| {
+            contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
+        };
         let (expected, run) = (hours(speed), hours(speed + host));
         let is_within = budget.is_none_or(|budget| run * rate <= budget)
             && objective
@@ -108,11 +120,11 @@ fn draws(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng)
         Draw {
             hours: run,
             usd: run * rate,
+            is_within,
             objective: match objective.minimize {
                 Minimize::Cost => expected * rate,
                 Minimize::Time => expected,
             },
-            is_within,
         }
     };
     (0..DRAWS).map(of).collect()
@@ -198,7 +210,10 @@ mod tests {
         Contender {
             hours,
             hours_once: 0.0,
-            usd_per_hour: (usd_per_hour, usd_per_hour),
+            rate: Rate {
+                estimate: usd_per_hour,
+                bound: usd_per_hour,
+            },
             log_sd: 0.02,
             host_sd: 0.015,
             is_measured: true,

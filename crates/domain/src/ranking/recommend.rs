@@ -34,7 +34,7 @@ pub fn recommend(
         }
         not_ranked.extend(left_out);
         if let Some((row, run)) = row {
-            of_ranked.push(repeats.measured(&row, run));
+            of_ranked.push(repeats.measured(pool, &row, run));
             ranked.push(row);
         }
     }
@@ -86,7 +86,7 @@ fn judge(
     };
     let mut measured: Vec<&Outcome> = Vec::new();
     for outcome in &pool.trials {
-        match rankable(outcome).and_then(|evidence| full_run(evidence, tokens)) {
+        match rankable(outcome) {
             Ok(_) => measured.push(outcome),
             Err(why) => leave_out(outcome, why),
         }
@@ -157,6 +157,14 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
             Some(fix.to_owned()),
         ));
     };
+    let is_finished = outcome.state == TrialState::Completed && outcome.training_seconds > 0;
+    if outcome.purchase_option == PurchaseOption::Spot && !is_finished {
+        let fix = "let the spot trial finish: its savings are measured, never assumed";
+        return Err((
+            "not enough evidence: no billed spot run yet".to_owned(),
+            Some(fix.to_owned()),
+        ));
+    }
     Ok(Evidence {
         outcome,
         speed,
@@ -169,14 +177,14 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     clippy::cast_precision_loss,
     reason = "token and second counts lie far below 2^53"
 )]
-fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> Result<FullRun, Unranked> {
+fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> FullRun {
     let Evidence { outcome, speed, .. } = evidence;
     let productive = tokens.trial as f64 / speed.mean;
     let full = tokens.total as f64 / speed.mean;
     let training = outcome.training_seconds as f64;
     let wall = outcome.wall_seconds as f64;
     let finished = outcome.state == TrialState::Completed && training > 0.0;
-    Ok(match outcome.purchase_option {
+    match outcome.purchase_option {
         // Start-up, download and upload are paid once, however long the run is.
         PurchaseOption::OnDemand if finished => {
             let paid_once = (training - productive).max(0.0);
@@ -190,7 +198,7 @@ fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> Result<FullRun, Unranked>
         }
         // Interruptions, lost work and waiting recur: they scale with the run, and so does the
         // saving.
-        PurchaseOption::Spot if finished && productive > 0.0 => {
+        PurchaseOption::Spot => {
             let billed = outcome.billable_seconds as f64;
             FullRun {
                 hours: full * (wall / productive).max(1.0) / 3600.0,
@@ -199,21 +207,13 @@ fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> Result<FullRun, Unranked>
                 billed_share: billed / productive,
             }
         }
-        PurchaseOption::Spot => {
-            let fix =
-                "let the spot trial finish: its savings are measured, never assumed".to_owned();
-            return Err((
-                "not enough evidence: no billed spot run yet".to_owned(),
-                Some(fix),
-            ));
-        }
         PurchaseOption::OnDemand => FullRun {
             hours: full / 3600.0,
             hours_once: 0.0,
             billed_hours: full / 3600.0,
             billed_share: 1.0,
         },
-    })
+    }
 }
 
 fn project(
@@ -232,7 +232,7 @@ fn project(
             None,
         )
     };
-    let run = full_run(evidence, tokens)?;
+    let run = full_run(evidence, tokens);
     let FullRun {
         hours,
         billed_hours,
@@ -292,19 +292,14 @@ fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {
         row.pareto = pareto;
         row.odds = Some(run_odds(odds));
     }
-    let holds = |odds: &Odds| odds.within_limits >= LIMITS_HOLD;
+    // Where nobody keeps to the limits for certain, the likelier one comes first.
+    let limits = |odds: &Odds| odds.within_limits.min(LIMITS_HOLD);
     choices.sort_by(|(a, left), (b, right)| {
         let by_objective = match minimize {
             Minimize::Cost => a.projected_cost_usd.cmp(&b.projected_cost_usd),
             Minimize::Time => a.projected_hours.total_cmp(&b.projected_hours),
         };
-        // Where nobody keeps to the limits for certain, the likelier one comes first.
-        let by_limits = if holds(left) && holds(right) {
-            std::cmp::Ordering::Equal
-        } else {
-            right.within_limits.total_cmp(&left.within_limits)
-        };
-        by_limits.then(by_objective)
+        limits(right).total_cmp(&limits(left)).then(by_objective)
     });
     for (rank, (row, _)) in (1..).zip(choices.iter_mut()) {
         row.rank = rank;

@@ -5,7 +5,7 @@
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::ranking::outcome::{FullRun, Outcome, Tokens};
-use crate::ranking::posterior::Contender;
+use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
 use crate::spec::PurchaseOption;
 
@@ -60,14 +60,9 @@ impl<'a> Repeats<'a> {
     }
 
     /// A choice with measured trials.
-    pub(super) fn measured(&self, row: &Ranked, run: FullRun) -> Contender {
-        let repeats = self.pools.iter().find_map(|pool| {
-            let is_it = pool.trials.iter().any(|one| one.trial_id == row.trial_id);
-            is_it.then(|| logs(pool).count())
-        });
+    pub(super) fn measured(&self, pool: &Pool<'_>, row: &Ranked, run: FullRun) -> Contender {
+        let repeats = real(logs(pool).count()).max(1.0);
         let noise = row.tokens_per_second_half_width / row.tokens_per_second / 1.96;
-        let per_hour = row.projected_cost_usd.as_f64() / run.hours;
-        let per_hour_max = row.projected_cost_usd_max.as_f64() / run.hours;
         let (least, most) = match row.purchase_option {
             PurchaseOption::OnDemand => (1.0, 1.0),
             PurchaseOption::Spot => SPOT_AGAIN,
@@ -75,8 +70,11 @@ impl<'a> Repeats<'a> {
         Contender {
             hours: run.hours - run.hours_once,
             hours_once: run.hours_once,
-            usd_per_hour: (per_hour * least, per_hour_max * most),
-            log_sd: noise.hypot(self.host_sd / real(repeats.unwrap_or(1).max(1)).sqrt()),
+            rate: Rate {
+                estimate: row.projected_cost_usd.as_f64() / run.hours * least,
+                bound: row.projected_cost_usd_max.as_f64() / run.hours * most,
+            },
+            log_sd: noise.hypot(self.host_sd / repeats.sqrt()),
             host_sd: self.host_sd,
             is_measured: true,
         }
@@ -102,10 +100,10 @@ impl<'a> Repeats<'a> {
         Some(Contender {
             hours: hours(tokens.total, speed),
             hours_once: 0.0,
-            usd_per_hour: (
-                price.usd_per_hour.as_f64() * count * least,
-                price.ceiling().as_f64() * count * most,
-            ),
+            rate: Rate {
+                estimate: price.usd_per_hour.as_f64() * count * least,
+                bound: price.ceiling().as_f64() * count * most,
+            },
             log_sd: predicted.log_sd.max(TYPE_SD.hypot(CODE_SD / 2.0)),
             host_sd: self.host_sd,
             is_measured: false,

@@ -126,16 +126,17 @@ pub(super) fn reasons(
 /// The odds of the first, in words.
 fn chances(first: &Ranked, odds: &RunOdds) -> String {
     let mut all = vec![format!(
-        "the best with P = {:.2}, worse than the best by more than 5 % with P = {:.2}",
-        odds.p_best, odds.p_worse_by_5_percent
+        "the best with P {}, worse than the best by more than 5 % with P {}",
+        chance(odds.p_best),
+        chance(odds.p_worse_by_5_percent)
     )];
     all.extend(
         odds.p_within_budget
-            .map(|p| format!("within the budget with P = {p:.2}")),
+            .map(|p| format!("within the budget with P {}", chance(p))),
     );
     all.extend(
         odds.p_within_deadline
-            .map(|p| format!("within the deadline with P = {p:.2}")),
+            .map(|p| format!("within the deadline with P {}", chance(p))),
     );
     format!(
         "{}: {}; 90 % of such runs cost {} to {} and take {:.1} to {:.1} h",
@@ -146,6 +147,17 @@ fn chances(first: &Ranked, odds: &RunOdds) -> String {
         odds.hours_low,
         odds.hours_high
     )
+}
+
+/// A probability as far as it is known: by draws, none is certain.
+fn chance(p: f64) -> String {
+    if p < 0.01 {
+        "< 0.01".to_owned()
+    } else if p > 0.99 {
+        "> 0.99".to_owned()
+    } else {
+        format!("= {p:.2}")
+    }
 }
 
 /// P below which a rival is not worth a sentence.
@@ -167,10 +179,10 @@ fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<S
     let rivals = not_ranked.iter().filter_map(|row| {
         let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
         Some(format!(
-            "{} ({}) has not been measured, and is the best with P = {:.2}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
+            "{} ({}) has not been measured, and is the best with P {}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
             row.instance_type,
             row.candidate,
-            odds.p_best,
+            chance(odds.p_best),
             odds.cost_usd_low,
             odds.cost_usd_high,
             odds.hours_low,
@@ -181,9 +193,9 @@ fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<S
     let close = ranked.iter().skip(1).filter_map(|row| {
         let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
         Some(format!(
-            "{} is the best with P = {:.2}: repeats of both, or a confirmed price where one is estimated, would narrow this",
+            "{} is the best with P {}: repeats of both, or a confirmed price where one is estimated, would narrow this",
             name(row),
-            odds.p_best
+            chance(odds.p_best)
         ))
     });
     all.extend(close);
