@@ -21,3 +21,4 @@ pub mod refresh;
 pub mod store;
 pub mod task_board;
 pub mod tasks;
+pub mod tls;

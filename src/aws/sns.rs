@@ -16,7 +16,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
-use webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA256;
+use webpki::ring::RSA_PKCS1_2048_8192_SHA256;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};
 
 use crate::clock::real_now;
@@ -201,7 +201,7 @@ impl Sns {
 
     /// For a simulated SNS at another origin.
     pub fn at(topic_arn: &str, origin: String) -> Self {
-        let http = reqwest::Client::builder()
+        let http = crate::tls::http_client()
             .timeout(PATIENCE)
             .redirect(reqwest::redirect::Policy::none());
         Self {

@@ -33,7 +33,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder()
+        let http = crate::tls::http_client()
             .timeout(REQUEST_TIMEOUT)
             .build()?;
         Ok(Self {

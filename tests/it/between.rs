@@ -61,7 +61,7 @@ impl Between {
         let between = Self {
             url: format!("http://{}", listener.local_addr().unwrap()),
             target: target.to_owned(),
-            client: reqwest::Client::new(),
+            client: bakeoff::tls::http_client().build().unwrap(),
             rule: Arc::new(Mutex::new(Box::new(rule))),
             seen: Arc::default(),
             kept: Arc::default(),

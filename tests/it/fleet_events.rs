@@ -244,7 +244,9 @@ async fn a_deleted_job_is_given_up_and_its_cost_estimated(pool: PgPool) {
     test.tick().await;
     test.advance(TimeDelta::hours(3)).await;
     let name = test.jobs().await.remove(0).name;
-    let delete = reqwest::Client::new()
+    let delete = bakeoff::tls::http_client()
+        .build()
+        .unwrap()
         .post(&test.region.url)
         .header("x-amz-target", "SageMaker.DeleteTrainingJob");
     assert!(

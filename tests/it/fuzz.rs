@@ -259,7 +259,7 @@ async fn nothing_crashes_and_what_the_linter_passes_the_region_takes() {
     // Under one name that is taken: the region looks at everything else first.
     let region = Region::start(&["--quota", "1000"], usual());
     region.put_object("b", "train/part-0");
-    let client = reqwest::Client::new();
+    let client = bakeoff::tls::http_client().build().unwrap();
     let send = |body: String| {
         client
             .post(&region.url)

@@ -92,7 +92,7 @@ fn opened(mut body: Value) -> Value {
 }
 
 async fn create(sim: &Region, body: &Value) -> (StatusCode, String) {
-    let client = reqwest::Client::new();
+    let client = bakeoff::tls::http_client().build().unwrap();
     let request = client
         .post(&sim.url)
         .header("x-amz-target", "SageMaker.CreateTrainingJob")

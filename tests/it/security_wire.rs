@@ -11,7 +11,7 @@ use bakeoff::auth::keys::Role;
 use bakeoff::aws::sns::{Opened, Sns, SnsError};
 use bakeoff::event_board::Topic;
 use bakeoff::http::{self, Limits};
-use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -89,6 +89,12 @@ fn certificate(key: &KeyPair, name: &str, years: (i32, i32)) -> String {
     params.self_signed(key).unwrap().pem()
 }
 
+/// The key that signs in these tests; `ring` makes none itself.
+fn rsa_key() -> KeyPair {
+    let pem = include_str!("../../crates/sim/data/published-rsa-key.pem");
+    KeyPair::from_pkcs8_pem_and_sign_algo(pem, &PKCS_RSA_SHA256).unwrap()
+}
+
 fn of_sns(number: u8) -> String {
     format!(
         "/SimpleNotificationService-{}.pem",
@@ -99,7 +105,7 @@ fn of_sns(number: u8) -> String {
 #[tokio::test]
 async fn a_certificate_is_believed_only_as_sns_publishes_it() {
     let origin = Origin::start().await;
-    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    let key = rsa_key();
     let sns = Sns::at(SNS_TOPIC, format!("{}/", origin.url));
     let open = async |path: &str| {
         let message = signed(
@@ -168,7 +174,7 @@ async fn a_certificate_is_believed_only_as_sns_publishes_it() {
 async fn a_certificate_of_another_issuer_is_not_believed_where_issuers_are_named() {
     let origin = Origin::start().await;
     let (key, amazons) = (
-        KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap(),
+        rsa_key(),
         KeyPair::generate().unwrap(),
     );
     let authority = || {
@@ -213,7 +219,7 @@ async fn a_certificate_of_another_issuer_is_not_believed_where_issuers_are_named
 #[tokio::test]
 async fn a_bogus_message_does_not_delay_a_genuine_one() {
     let origin = Origin::start().await;
-    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    let key = rsa_key();
     let sns = Sns::at(SNS_TOPIC, format!("{}/", origin.url));
     let message = |path: &str| {
         signed(
@@ -240,7 +246,7 @@ async fn a_bogus_message_does_not_delay_a_genuine_one() {
 #[tokio::test]
 async fn only_our_own_subscription_is_confirmed() {
     let origin = Origin::start().await;
-    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    let key = rsa_key();
     origin.reply(
         &of_sns(1),
         certificate(&key, "sns.amazonaws.com", (2020, 2100)),

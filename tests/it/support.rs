@@ -243,7 +243,7 @@ impl TestApp {
             .ensure_project(project, "first", app.clock.now())
             .await
             .expect("a project");
-        let client = reqwest::Client::new();
+        let client = bakeoff::tls::http_client().build().unwrap();
         let mut test = Self {
             app,
             region,

@@ -19,6 +19,8 @@ use std::time::Duration;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 
 pub use cloudwatch::CloudWatch;
@@ -97,7 +99,11 @@ async fn load(region: String, operation_timeout: Duration) -> SdkConfig {
         .connect_timeout(CONNECT_TIMEOUT)
         .operation_timeout(operation_timeout)
         .build();
+    let client = aws_smithy_http_client::Builder::new()
+        .tls_provider(Provider::Rustls(CryptoMode::Ring))
+        .build_https();
     aws_config::defaults(BehaviorVersion::latest())
+        .http_client(client)
         .region(aws_config::Region::new(region))
         .timeout_config(timeouts)
         .retry_config(RetryConfig::disabled())

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
-use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize, SigningKey};
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, SigningKey};
 use serde_json::{Value, json};
 
 /// Named as SNS does it, after the hash of the certificate, which nobody checks.
@@ -23,9 +23,12 @@ struct Signer {
     certificate: String,
 }
 
-/// Made at first use, because an RSA key takes a moment.
+/// The key of the simulated SNS, which anybody may know: only a service that was told to listen to
+/// this region believes it. Kept in a file because `ring` makes no RSA keys.
+const KEY: &str = include_str!("../data/published-rsa-key.pem");
+
 static SIGNER: LazyLock<Option<Signer>> = LazyLock::new(|| {
-    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).ok()?;
+    let key = KeyPair::from_pkcs8_pem_and_sign_algo(KEY, &PKCS_RSA_SHA256).ok()?;
     let mut params = CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).ok()?;
     params.not_before = rcgen::date_time_ymd(VALID_YEARS.0, 1, 1);
     params.not_after = rcgen::date_time_ymd(VALID_YEARS.1, 1, 1);
