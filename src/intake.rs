@@ -24,9 +24,9 @@ use crate::app::{App, Settings};
 use crate::ids;
 use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
+use crate::store::experiments::specs::StoredProfile;
 use crate::store::money::prices::Tariffs;
 use crate::store::requests::Once;
-use crate::store::specs::StoredProfile;
 use crate::store::{Store, StoreError};
 
 /// An experiment that is ready to start, with its ids, but not yet written.

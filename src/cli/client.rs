@@ -33,9 +33,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
-        let http = crate::tls::http_client()
-            .timeout(REQUEST_TIMEOUT)
-            .build()?;
+        let http = crate::tls::http_client().timeout(REQUEST_TIMEOUT).build()?;
         Ok(Self {
             http,
             target: target.clone(),

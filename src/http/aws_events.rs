@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use bakeoff_domain::lifecycle::watch::{Change, Known, deserves_a_look};
+use bakeoff_domain::lifecycle::watch::{self, PushedStatus};
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 use chrono::{DateTime, Utc};
@@ -23,7 +23,7 @@ use super::problem::{Problem, Problems};
 use crate::app::App;
 use crate::auth::secrets::events_key;
 use crate::aws::sns::{Opened, SnsError};
-use crate::store::watch::Started;
+use crate::store::jobs::watch::Started;
 
 fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let value = text_of(headers, &header::AUTHORIZATION);
@@ -179,34 +179,23 @@ async fn take(app: &App, region: &str, detail: Detail) -> Result<(), Problem> {
     if marker.is_some_and(|found| request::marker(found) != known.attempt.to_string()) {
         return Ok(());
     }
-    let status = JobStatus::parse(&detail.training_job_status);
-    let modified_at = moment(detail.last_modified_time.as_ref());
-    let started_at = moment(detail.training_start_time.as_ref()).filter(|_| marker.is_some());
-    let is_old = known
-        .modified_at
-        .zip(modified_at)
-        .is_some_and(|(ours, theirs)| theirs < ours);
-    let is_new = known.secondary_status.as_deref() != Some(detail.secondary_status.as_str());
-    let started = started_at.filter(|_| !known.has_started).map(|at| Started {
+    let notice = watch::compare_event(
+        &known,
+        PushedStatus {
+            status: JobStatus::parse(&detail.training_job_status),
+            secondary_status: detail.secondary_status.clone(),
+            modified_at: moment(detail.last_modified_time.as_ref()),
+            started_at: moment(detail.training_start_time.as_ref()).filter(|_| marker.is_some()),
+        },
+    );
+    let started = notice.started_at.map(|at| Started {
         attempt: known.attempt,
         at,
     });
-    let known = Known {
-        has_started: known.has_started || started_at.is_some(),
-        ..known
-    };
-    let look = !is_old && deserves_a_look(&known, &status, &detail.secondary_status);
-    let change = Change {
-        attempt: known.attempt,
-        trial: known.trial,
-        status,
-        secondary_status: detail.secondary_status.clone(),
-        modified_at,
-    };
     let now = app.clock.now();
-    let looks: &[_] = if look { &[known.trial] } else { &[] };
+    let looks: &[_] = if notice.look { &[known.trial] } else { &[] };
     app.store
-        .notice_event((is_new && !is_old).then_some(&change), started, looks, now)
+        .notice_event(notice.changed.as_ref(), started, looks, now)
         .await?;
     // The event includes the settings, so no Describe is needed to compare them.
     if marker.is_some() && detail.resource_config.is_some() && !known.is_compared {

@@ -19,7 +19,7 @@ use super::{heavy, page};
 use crate::api::comparison::{Comparison, ComparisonTable, Convergence};
 use crate::app::App;
 use crate::read::{self, Selection};
-use crate::store::runs::Run;
+use crate::store::experiments::runs::Run;
 
 /// Maximum number of experiments, single trials and runs in one table.
 const SIDE_BY_SIDE_MAX: usize = 100;

@@ -24,7 +24,7 @@ use crate::api::runs::RunView;
 use crate::app::App;
 use crate::ids;
 use crate::read::{self, Selection};
-use crate::store::runs::Run;
+use crate::store::experiments::runs::Run;
 
 fn view(run: Run, figures: Option<ComparisonRow>) -> RunView {
     RunView {

@@ -21,7 +21,7 @@ use crate::api::page::Page;
 use crate::api::specs::{ProfileView, WorkloadView};
 use crate::app::App;
 use crate::ids;
-use crate::store::specs::{self, StoredProfile, StoredWorkload};
+use crate::store::experiments::specs::{self, StoredProfile, StoredWorkload};
 
 fn workload_view(stored: StoredWorkload) -> WorkloadView {
     WorkloadView {

@@ -12,7 +12,7 @@ use crate::api::page::Page;
 use crate::api::trials::{AttemptView, TrialView};
 use crate::app::App;
 use crate::read;
-use crate::store::trials::Trial;
+use crate::store::experiments::trials::Trial;
 
 pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial, Problem> {
     let found = app.store.trial(caller.project, id).await?;

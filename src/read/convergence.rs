@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::{Selection, load_all};
 use crate::api::comparison::{Convergence, CurvePoint, TargetView};
 use crate::read::figures::preferred;
-use crate::store::runs::Run;
-use crate::store::trials::{Attempt, Trial};
+use crate::store::experiments::runs::Run;
+use crate::store::experiments::trials::{Attempt, Trial};
 use crate::store::{Store, StoreError};
 
 /// The trial or run that a curve describes.

@@ -26,9 +26,9 @@ use crate::api::experiments::ExperimentView;
 use crate::api::trials::{AttemptView, TrialView};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
+use crate::store::experiments::runs::Run;
+use crate::store::experiments::trials::{Attempt, ShownTrial, Trial};
 use crate::store::money::ledger::TrialCost;
-use crate::store::runs::Run;
-use crate::store::trials::{Attempt, ShownTrial, Trial};
 use crate::store::{Store, StoreError};
 
 /// The data behind the tables and the ranking of a set of trials.

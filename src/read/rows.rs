@@ -1,32 +1,31 @@
 //! Comparison rows: what one trial or one external run did and cost, from its figures, its attempts
 //! and its plan. Pure: all input has been read already.
 
-use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
-use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::spot;
-use bakeoff_domain::lifecycle::state::{AttemptEnd, AttemptPhase, RunState, TrialState};
+use bakeoff_domain::lifecycle::state::{RunState, TrialState};
+use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::measure::eta::{self, NoEta};
 use bakeoff_domain::measure::metric;
-use bakeoff_domain::money::bill::{self, Agreed, Usage};
+use bakeoff_domain::money::attempt_cost::{self, AttemptRun, BilledShares, PhaseSeconds};
+use bakeoff_domain::money::bill::Agreed;
 use bakeoff_domain::money::{Usd, cost};
+use bakeoff_domain::number::real;
 use bakeoff_domain::sagemaker::observed::seconds_between;
-use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::expectation::Expectation;
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{PurchaseOption, WorkloadSpec};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
-use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
 use super::{Evidence, total};
 use crate::api::comparison::{ComparisonRow, ExpectationView, RowKind};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
-use crate::store::runs::Run;
-use crate::store::trials::{Attempt, Trial};
+use crate::store::experiments::runs::Run;
+use crate::store::experiments::trials::{Attempt, Trial};
 
 /// Compares each expectation with the measured values of the matching rows.
 pub(super) fn expectations(
@@ -62,49 +61,33 @@ pub(super) fn expectations(
     views
 }
 
-/// Inputs for derived columns, the same for trials and runs.
-struct Shape<'a> {
-    model: Option<&'a ModelShape>,
-    global_batch: Option<u64>,
-    accelerators: u32,
-    peak_tflops: Option<f64>,
-    epoch_tokens: Option<u64>,
-    planned_steps: Option<i64>,
-    /// Price of all instances together.
-    usd_per_hour: Option<Usd>,
-    /// Billed time divided by productive time; none while unknown.
-    billed_share: Option<f64>,
+/// The shape of a plan, without its cost.
+fn shape_of_plan<'a>(plan: &TrialPlan, workload: &'a WorkloadSpec) -> TrainingShape<'a> {
+    let instance = catalog::find(&plan.instance_type);
+    TrainingShape {
+        model: Some(&workload.model),
+        global_batch: Some(plan.global_batch).filter(|batch| *batch > 0),
+        accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
+        peak_tflops: instance.and_then(InstanceType::peak_tflops),
+        epoch_tokens: workload.epoch_tokens,
+        planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
+        usd_per_hour: None,
+        billed_share: None,
+    }
 }
 
-impl<'a> Shape<'a> {
-    /// The shape of a plan, without its cost.
-    fn of_plan(plan: &TrialPlan, workload: &'a WorkloadSpec) -> Self {
-        let instance = catalog::find(&plan.instance_type);
-        Self {
-            model: Some(&workload.model),
-            global_batch: Some(plan.global_batch).filter(|batch| *batch > 0),
-            accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
-            peak_tflops: instance.and_then(InstanceType::peak_tflops),
-            epoch_tokens: workload.epoch_tokens,
-            planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
-            usd_per_hour: None,
-            billed_share: None,
-        }
-    }
-
-    fn of_run(spec: &'a RunSpec) -> Self {
-        Self {
-            model: spec.model.as_ref(),
-            global_batch: spec.global_batch,
-            accelerators: spec.accelerator_count,
-            peak_tflops: spec.peak_tflops(),
-            epoch_tokens: spec.epoch_tokens,
-            planned_steps: spec
-                .planned_steps
-                .and_then(|steps| i64::try_from(steps).ok()),
-            usd_per_hour: spec.usd_per_hour,
-            billed_share: Some(1.0),
-        }
+fn shape_of_run(spec: &RunSpec) -> TrainingShape<'_> {
+    TrainingShape {
+        model: spec.model.as_ref(),
+        global_batch: spec.global_batch,
+        accelerators: spec.accelerator_count,
+        peak_tflops: spec.peak_tflops(),
+        epoch_tokens: spec.epoch_tokens,
+        planned_steps: spec
+            .planned_steps
+            .and_then(|steps| i64::try_from(steps).ok()),
+        usd_per_hour: spec.usd_per_hour,
+        billed_share: Some(1.0),
     }
 }
 
@@ -112,82 +95,46 @@ impl<'a> Shape<'a> {
 fn measured(
     figures: &Figures,
     id: Uuid,
-    shape: &Shape<'_>,
+    shape: &TrainingShape<'_>,
     is_over: bool,
     now: DateTime<Utc>,
 ) -> ComparisonRow {
-    let speed = speed(figures, id, shape);
-    let mean = speed.tokens_per_second;
-    let sequence = shape.model.map(|model| f64::from(model.sequence_length));
-    let tokens_per_step = sequence
-        .zip(shape.global_batch)
-        .map(|(sequence, batch)| sequence * real(batch));
-    let per_million = mean.zip(shape.usd_per_hour).zip(shape.billed_share);
-    let per_million = per_million
-        .and_then(|((mean, rate), share)| cost::usd_per_million_tokens(rate, 1, mean, share));
-    let of_tokens = |tokens: Option<f64>| {
-        let millions = Decimal::from_f64(tokens? / 1e6)?;
-        Some(Usd(per_million?.0.checked_mul(millions)?).rounded())
-    };
+    let speed = figures.steady(id, metric::TOKENS_PER_SECOND);
+    let derived = shape.derive(speed.map(|speed| speed.mean));
     let step = figures.step(id);
-    ComparisonRow {
+    let row = ComparisonRow {
         instance_count: 1,
         accelerator_count: shape.accelerators,
+        tokens_per_second: speed.map(|speed| speed.mean),
+        tokens_per_second_half_width: speed.map(|speed| speed.half_width),
+        tokens_per_second_from_at: speed.map(|speed| speed.from_at),
+        tokens_per_second_until_at: speed.map(|speed| speed.until_at),
+        tokens_per_second_source: speed.and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
+        samples_per_second: figures
+            .mean(id, metric::SAMPLES_PER_SECOND)
+            .or(derived.samples_per_second),
+        steps_per_second: figures
+            .mean(id, metric::STEPS_PER_SECOND)
+            .or(derived.steps_per_second),
+        mfu_percent: derived.mfu_percent,
         gpu_utilization_percent: figures.mean(id, metric::GPU_UTILIZATION),
         gpu_memory_utilization_percent: figures.mean(id, metric::GPU_MEMORY_UTILIZATION),
         train_loss: figures.last(id, metric::TRAIN_LOSS),
         validation_loss: figures.last(id, metric::VALIDATION_LOSS),
         step,
         planned_steps: shape.planned_steps,
-        progress: step
-            .zip(shape.planned_steps.filter(|planned| *planned > 0))
-            .map(|(step, planned)| {
-                (real(step.unsigned_abs()) / real(planned.unsigned_abs())).clamp(0.0, 1.0)
-            }),
-        usd_per_million_tokens: per_million,
-        usd_per_step: of_tokens(tokens_per_step),
-        usd_per_epoch: of_tokens(shape.epoch_tokens.map(real)),
+        progress: shape.progress(step),
+        usd_per_million_tokens: derived.usd_per_million_tokens,
+        usd_per_step: derived.usd_per_step,
+        usd_per_epoch: derived.usd_per_epoch,
         usd_per_hour: shape.usd_per_hour,
         global_batch: shape.global_batch,
-        ..if is_over {
-            speed
-        } else {
-            remaining(speed, figures, id, shape, now)
-        }
-    }
-}
-
-/// The speed columns: measured values and what is derived from them.
-fn speed(figures: &Figures, id: Uuid, shape: &Shape<'_>) -> ComparisonRow {
-    let steady = figures.steady(id, metric::TOKENS_PER_SECOND);
-    let mean = steady.map(|steady| steady.mean);
-    let sequence = shape.model.map(|model| f64::from(model.sequence_length));
-    let tokens_per_step = sequence
-        .zip(shape.global_batch)
-        .map(|(sequence, batch)| sequence * real(batch));
-    let per = |divisor: Option<f64>| Some(mean? / divisor?).filter(|rate| rate.is_finite());
-    let peak = shape
-        .peak_tflops
-        .map(|peak| peak * 1e12 * f64::from(shape.accelerators));
-    let flops = shape.model.map(ModelShape::flops_per_token);
-    ComparisonRow {
-        tokens_per_second: mean,
-        tokens_per_second_half_width: steady.map(|steady| steady.half_width),
-        tokens_per_second_from_at: steady.map(|steady| steady.from_at),
-        tokens_per_second_until_at: steady.map(|steady| steady.until_at),
-        tokens_per_second_source: steady
-            .and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
-        samples_per_second: figures
-            .mean(id, metric::SAMPLES_PER_SECOND)
-            .or_else(|| per(sequence)),
-        steps_per_second: figures
-            .mean(id, metric::STEPS_PER_SECOND)
-            .or_else(|| per(tokens_per_step)),
-        mfu_percent: mean
-            .zip(flops)
-            .zip(peak)
-            .map(|((mean, flops), peak)| 100.0 * mean * flops / peak),
         ..ComparisonRow::default()
+    };
+    if is_over {
+        row
+    } else {
+        remaining(row, figures, id, shape, now)
     }
 }
 
@@ -196,7 +143,7 @@ fn remaining(
     row: ComparisonRow,
     figures: &Figures,
     id: Uuid,
-    shape: &Shape<'_>,
+    shape: &TrainingShape<'_>,
     now: DateTime<Utc>,
 ) -> ComparisonRow {
     let Some(planned) = shape.planned_steps else {
@@ -233,14 +180,15 @@ pub(super) fn of_trial(
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
     let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
     let workload = experiment.resolved.workload();
-    let shape = Shape {
+    let shape = TrainingShape {
         usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
         billed_share: billed_share(trial, speed, workload.trial_tokens, billable_seconds),
-        ..Shape::of_plan(plan, workload)
+        ..shape_of_plan(plan, workload)
     };
     let is_over = trial.state.is_terminal();
     let figures = measured(&evidence.figures, trial.id.0, &shape, is_over, now);
-    let phases = phases(attempts);
+    let runs = attempt_runs(trial, attempts);
+    let phases = PhaseSeconds::of(&runs);
     ComparisonRow {
         candidate: plan.candidate.clone(),
         instance_type: plan.instance_type.clone(),
@@ -269,7 +217,7 @@ pub(super) fn of_trial(
         kind: RowKind::Trial,
         experiment_id: Some(experiment.id),
         trial_id: Some(trial.id),
-        ..costs(figures, evidence, trial, attempts, now)
+        ..costs(figures, evidence, trial, &runs, now)
     }
 }
 
@@ -278,13 +226,20 @@ fn costs(
     row: ComparisonRow,
     evidence: &Evidence,
     trial: &Trial,
-    attempts: &[Attempt],
+    runs: &[AttemptRun<'_>],
     now: DateTime<Utc>,
 ) -> ComparisonRow {
     let cost = evidence.costs.get(&trial.id).cloned().unwrap_or_default();
-    let running = so_far(evidence, trial, attempts, &cost.settled, now);
+    // An attempt that is settled is in the ledger.
+    let attempts = evidence.attempts(trial).iter().zip(runs);
+    let unsettled: Vec<AttemptRun<'_>> = attempts
+        .filter(|(attempt, _)| !cost.settled.contains(&attempt.id))
+        .map(|(_, run)| *run)
+        .collect();
+    let running = attempt_cost::so_far(&unsettled, &evidence.prices, now);
     let training = cost.training_usd + running;
-    let shares = shares(attempts);
+    let shares = BilledShares::of(runs);
+    let is_spot = trial.plan.purchase_option == PurchaseOption::Spot;
     ComparisonRow {
         cost_usd: Some(training),
         setup_share: shares.map(|shares| shares.setup),
@@ -292,12 +247,12 @@ fn costs(
         training_share: shares.map(|shares| shares.training),
         uploading_share: shares.map(|shares| shares.uploading),
         wasted_share: shares.map(|shares| shares.wasted),
-        wasted_usd: wasted(evidence, trial, attempts),
+        wasted_usd: attempt_cost::wasted(runs, &evidence.prices),
         storage_cost_usd: cost.storage_usd,
         metrics_cost_usd: cost.metrics_usd,
         other_cost_usd: cost.other_usd,
         total_usd: Some(training + cost.storage_usd + cost.metrics_usd + cost.other_usd),
-        spot_saved_usd: spot_saved(evidence, trial, attempts),
+        spot_saved_usd: is_spot.then(|| attempt_cost::spot_saved(runs, &evidence.prices)),
         cost_estimated: cost.estimated || running > Usd::ZERO,
         ..row
     }
@@ -305,7 +260,7 @@ fn costs(
 
 pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {
     let spec = &run.spec;
-    let shape = Shape::of_run(spec);
+    let shape = shape_of_run(spec);
     let is_over = run.state != RunState::Running;
     // Only reports are known about an external run: its time is from its start to its end, or to
     // the last point.
@@ -338,209 +293,38 @@ pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> Compar
     }
 }
 
-#[derive(Default)]
-struct Phases {
-    /// Waiting for instances; not billed.
-    starting: u64,
-    pulling: u64,
-    downloading: u64,
-    training: u64,
-    uploading: u64,
-}
-
-impl Phases {
-    /// Loading the image and the data.
-    fn loading(&self) -> u64 {
-        self.pulling + self.downloading
-    }
-}
-
-/// Time in each of SageMaker's phases, over all attempts.
-fn phases<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> Phases {
-    let mut phases = Phases::default();
-    for transition in attempts
-        .into_iter()
-        .flat_map(|attempt| &attempt.transitions)
-    {
-        let Some(ended_at) = transition.ended_at else {
-            continue;
-        };
-        let seconds = seconds_between(transition.started_at, ended_at);
-        match transition.phase() {
-            JobPhase::Starting => phases.starting += seconds,
-            JobPhase::PullingImage => phases.pulling += seconds,
-            JobPhase::DownloadingData => phases.downloading += seconds,
-            JobPhase::Training => phases.training += seconds,
-            JobPhase::UploadingModel => phases.uploading += seconds,
-            JobPhase::Unreported
-            | JobPhase::Interrupted
-            | JobPhase::Stopping
-            | JobPhase::RuntimeLimit
-            | JobPhase::WaitLimit
-            | JobPhase::Over
-            | JobPhase::Other => {}
-        }
-    }
-    phases
-}
-
-/// How the billed seconds of ended attempts are divided; the shares add up to 1.
-#[derive(Clone, Copy)]
-struct Shares {
-    /// From the start of billing: pulling the image, and time outside SageMaker's named phases.
-    setup: f64,
-    downloading: f64,
-    training: f64,
-    uploading: f64,
-    /// Attempts that failed, in all their phases.
-    wasted: f64,
-}
-
-/// Managed spot bills less than the running time; the billed time is assumed to divide in the same
-/// proportions.
-fn shares(attempts: &[Attempt]) -> Option<Shares> {
-    let billed = |attempt: &Attempt| {
-        attempt
-            .billable_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok())
-    };
-    let total = total(attempts, |attempt| attempt.billable_seconds);
-    if total == 0 {
-        return None;
-    }
-    let mut sum = Shares {
-        setup: 0.0,
-        downloading: 0.0,
-        training: 0.0,
-        uploading: 0.0,
-        wasted: 0.0,
-    };
-    for attempt in attempts {
-        let Some(share) = billed(attempt).map(|billed| real(billed) / real(total)) else {
-            continue;
-        };
-        if has_failed(attempt) {
-            sum.wasted += share;
-            continue;
-        }
-        let phases = phases([attempt]);
-        let known = phases.loading() + phases.training + phases.uploading;
-        let ran = attempt
-            .started_at
-            .zip(attempt.ended_at)
-            .map_or(0, |(start, end)| seconds_between(start, end));
-        let time = real(ran.max(known).max(1));
-        let of = |seconds: u64| share * real(seconds) / time;
-        sum.downloading += of(phases.downloading);
-        sum.training += of(phases.training);
-        sum.uploading += of(phases.uploading);
-        sum.setup += share - of(phases.downloading + phases.training + phases.uploading);
-    }
-    Some(sum)
-}
-
-/// The cost of the given seconds of an attempt, at the prices in force while it ran.
-fn billed(
-    evidence: &Evidence,
-    trial: &Trial,
-    attempt: &Attempt,
-    until: DateTime<Utc>,
-    seconds: u64,
-) -> Usd {
-    let Some(from) = attempt.started_at else {
-        return Usd::ZERO;
-    };
-    let usage = Usage {
-        instance_type: trial.plan.instance_type.clone(),
-        region: trial.region.clone(),
-        count: trial.plan.instance_count,
-        from,
-        until: until.max(from),
-        waits: bill::waits(&attempt.transitions),
-        billed_seconds: seconds,
-        run_seconds: seconds,
-        volume_gb: 0,
-    };
-    let agreed = Agreed {
-        price_id: attempt.price_id,
-        usd_per_hour: attempt.usd_per_hour,
-        estimated: false,
-    };
-    bill::lines(&usage, &evidence.prices, &[], agreed)
-        .iter()
-        .map(|line| line.usd)
-        .sum()
-}
-
-fn has_failed(attempt: &Attempt) -> bool {
-    attempt.phase == AttemptPhase::Over(AttemptEnd::Failed)
-}
-
-/// The cost of attempts that failed.
-fn wasted(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Usd {
-    let lost = attempts.iter().filter(|attempt| has_failed(attempt));
-    let cost = lost.filter_map(|attempt| {
-        let seconds = u64::try_from(attempt.billable_seconds?).ok()?;
-        Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
-    });
-    cost.sum()
-}
-
-/// Lower bound on the cost of running attempts: from the start of billing to when they were last
-/// known to run, without waiting time. It never exceeds what will be settled, so it never falls.
-/// Spot savings are known only at the end, so spot counts its minimum cost.
-fn so_far(
-    evidence: &Evidence,
-    trial: &Trial,
-    attempts: &[Attempt],
-    settled: &[JobId],
-    now: DateTime<Utc>,
-) -> Usd {
-    let running = attempts
-        .iter()
-        .filter(|attempt| !attempt.phase.is_over() && !settled.contains(&attempt.id));
-    let cost = running.filter_map(|attempt| {
-        let from = attempt.started_at?;
-        let is_running = attempt.job_status.as_deref() == Some("InProgress");
-        let known = if is_running {
-            attempt.listed_at
-        } else {
-            attempt.modified_at
-        };
-        let until = attempt.ended_at.or(known)?.min(now).max(from);
-        let ran = bill::ran(from, until, &bill::waits(&attempt.transitions));
-        let seconds = match trial.plan.purchase_option {
-            PurchaseOption::OnDemand => ran,
-            PurchaseOption::Spot => ran * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,
-        };
-        Some(billed(evidence, trial, attempt, until, seconds))
-    });
-    cost.sum()
-}
-
-/// How much more ended spot attempts would have cost on demand, for the time they ran.
-fn spot_saved(evidence: &Evidence, trial: &Trial, attempts: &[Attempt]) -> Option<Usd> {
-    if trial.plan.purchase_option != PurchaseOption::Spot {
-        return None;
-    }
-    let saved = attempts.iter().filter_map(|attempt| {
-        let seconds = u64::try_from(
-            attempt
-                .training_seconds?
-                .checked_sub(attempt.billable_seconds?)?,
-        )
-        .ok()?;
-        Some(billed(evidence, trial, attempt, attempt.ended_at?, seconds))
-    });
-    Some(saved.sum())
-}
-
 fn interruptions(attempts: &[Attempt]) -> u32 {
     let count: usize = attempts
         .iter()
         .map(|attempt| spot::interruptions(&attempt.transitions).len())
         .sum();
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// A trial's attempts, as their cost is computed.
+fn attempt_runs<'a>(trial: &'a Trial, attempts: &'a [Attempt]) -> Vec<AttemptRun<'a>> {
+    let seconds = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok());
+    let runs = attempts.iter().map(|attempt| AttemptRun {
+        instance_type: &trial.plan.instance_type,
+        region: &trial.region,
+        instance_count: trial.plan.instance_count,
+        purchase_option: trial.plan.purchase_option,
+        agreed: Agreed {
+            price_id: attempt.price_id,
+            usd_per_hour: attempt.usd_per_hour,
+            estimated: false,
+        },
+        phase: attempt.phase,
+        is_in_progress: attempt.job_status.as_deref() == Some("InProgress"),
+        transitions: &attempt.transitions,
+        training_seconds: seconds(attempt.training_seconds),
+        billable_seconds: seconds(attempt.billable_seconds),
+        started_at: attempt.started_at,
+        ended_at: attempt.ended_at,
+        modified_at: attempt.modified_at,
+        listed_at: attempt.listed_at,
+    });
+    runs.collect()
 }
 
 /// The billed share: billed time divided by productive time, as in the ranking. For spot it is
@@ -559,12 +343,4 @@ fn billed_share(
         }
         PurchaseOption::Spot => None,
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "seconds, steps and tokens lie far below 2^53"
-)]
-fn real(count: u64) -> f64 {
-    count as f64
 }

@@ -1,5 +1,12 @@
 //! Experiments: written together with their trials in one transaction, listed by keyset, cancelled,
-//! concluded.
+//! concluded. Beside it: trials, external runs, specifications, and what people ask of an
+//! experiment.
+
+pub mod lifecycle;
+pub mod measured;
+pub mod runs;
+pub mod specs;
+pub mod trials;
 
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::{Finding, Severity};
@@ -16,9 +23,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::events::{self, EventSubject, NewEvent};
+use crate::store::experiments::trials::PlanColumns;
 use crate::store::stored;
-use crate::store::trials::PlanColumns;
-use crate::store::{Store, StoreError, specs};
+use crate::store::{Store, StoreError};
 
 /// A stored experiment.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 //! The term grows with every new holder. A renewal names owner *and* term; zero rows mean that the
 //! lease is lost, however sure its holder was. A write on behalf of a term locks the lease's row
 //! first, so a takeover either waits for it or stops it. Leases on trials are taken with their
-//! claims ([`crate::store::queue`], [`crate::store::trials`]) and renewed here.
+//! claims ([`crate::store::jobs::queue`], [`crate::store::experiments::trials`]) and renewed here.
 
 use std::time::Duration;
 

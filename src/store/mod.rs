@@ -3,34 +3,21 @@
 //! Changes that belong together are one transaction. Functions here make no network calls except to
 //! Postgres.
 
-pub mod attempts;
 pub mod calls;
-pub mod checkpoints;
-mod compaction;
 pub mod due;
 pub mod error;
 pub mod events;
 pub mod experiments;
 pub mod installation;
+pub mod jobs;
 pub mod keys;
 pub mod leases;
-pub mod lifecycle;
-pub mod measured;
-pub mod metrics;
 pub mod money;
-pub mod orphans;
-mod points;
-pub mod queue;
 pub mod requests;
-pub mod runs;
 mod schema;
 pub mod series;
 mod session;
-pub mod specs;
 mod stored;
-pub mod trials;
-pub mod warm_pools;
-pub mod watch;
 
 pub use error::StoreError;
 pub(crate) use error::{retried, to_json};

@@ -5,6 +5,9 @@
 //! month without a partition, a compacted series) the database refuses that statement, and the
 //! slower merge is used instead.
 
+mod compaction;
+pub mod metrics;
+mod points;
 mod write;
 
 pub(super) use self::write::{merge, sorted};

@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use crate::store::StoreError;
-use crate::store::checkpoints::CheckpointDue;
+use crate::store::jobs::checkpoints::CheckpointDue;
 
 const DUE_MAX: i64 = 200;
 /// How long a claim is held while the checkpoint is checked.

@@ -1,18 +1,16 @@
 //! The ingester: due attempts → one batched GetMetricData (at most 500 series) with overlap →
-//! normalise → upsert with rollups and cursors in one transaction. The domain defines what a metric
-//! means.
+//! normalise → upsert with rollups and cursors in one transaction. What to read and what it means is
+//! in the domain (`measure/cloudwatch.rs`).
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::catalog;
 use bakeoff_domain::ids::JobId;
-use bakeoff_domain::measure::metric::{
-    HOST_METRICS, MetricDefinition, Source, Subject, normalised,
-};
+use bakeoff_domain::measure::cloudwatch::{self, JobSeries};
+use bakeoff_domain::measure::metric::{MetricDefinition, Source, Subject};
 use bakeoff_domain::measure::samples::Point;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::{
-    ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, QUERIES_MAX, Series, Window,
+    ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, Series, Window,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -20,25 +18,15 @@ use crate::app::App;
 use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
-use crate::store::attempts::METRICS_FINAL_AFTER;
-use crate::store::metrics::{MetricsDue, Progress, Requested};
+use crate::store::series::metrics::{MetricsDue, Progress, Requested};
 use crate::store::series::{Named, Samples};
 
 /// Attempts claimed in one query.
 const DUE_MAX: i64 = 500;
 /// If this process dies, another reader picks them up after this time.
 const HOLD: TimeDelta = TimeDelta::minutes(10);
-/// A final read that still fails this long after the job's end is given up: the figures stay as
-/// they are.
-const GIVE_UP_AFTER: TimeDelta = TimeDelta::hours(6);
 /// Maximum number of pages of one answer: 500 series of two weeks of minutes fit in 101.
 const PAGES_MAX: u32 = 128;
-/// How far before the cursor to read again: points may arrive late.
-const OVERLAP: TimeDelta = TimeDelta::minutes(3);
-
-/// How long CloudWatch keeps one-minute data, less a day to spare.
-const MINUTES_KEPT: TimeDelta = TimeDelta::days(14);
-
 /// Runs one tick; returns how many attempts were read.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let mut count = 0;
@@ -66,14 +54,17 @@ async fn some(app: &App) -> Result<usize, StoreError> {
     // they do not widen the reads of the others.
     let mut groups: BTreeMap<(bool, TimeDelta), Vec<MetricsDue>> = BTreeMap::new();
     for attempt in due {
-        let start = window(&attempt, now).map_or(now, |window| window.0);
+        let start = attempt.job.window(now).map_or(now, |span| span.start);
         groups
-            .entry((is_last(&attempt, now), period(start, now)))
+            .entry((
+                attempt.job.is_last_read(now),
+                cloudwatch::period(start, now),
+            ))
             .or_default()
             .push(attempt);
     }
     for ((_, period), group) in groups {
-        for batch in batches(group) {
+        for batch in cloudwatch::batches(group, |due| &due.job) {
             // A failed write for one batch must not hold up the others; its hold brings it back.
             if let Err(error) = read(app, batch, period, now).await {
                 tracing::warn!(%error, "writing metrics failed for some attempts");
@@ -81,88 +72,6 @@ async fn some(app: &App) -> Result<usize, StoreError> {
         }
     }
     Ok(count)
-}
-
-/// The finest period CloudWatch still has for a time: one minute for 15 days, five minutes for 63,
-/// one hour for 455 (CloudWatch user guide).
-fn period(start: DateTime<Utc>, now: DateTime<Utc>) -> TimeDelta {
-    match (now - start).num_days() {
-        ..=14 => TimeDelta::minutes(1),
-        15..=62 => TimeDelta::minutes(5),
-        _ => TimeDelta::hours(1),
-    }
-}
-
-fn is_last(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
-    attempt
-        .settled_end_at
-        .is_some_and(|end| end + METRICS_FINAL_AFTER <= now)
-}
-
-fn is_hopeless(attempt: &MetricsDue, now: DateTime<Utc>) -> bool {
-    attempt
-        .settled_end_at
-        .is_some_and(|end| end + GIVE_UP_AFTER <= now)
-}
-
-fn batches(attempts: Vec<MetricsDue>) -> Vec<Vec<MetricsDue>> {
-    let mut batches: Vec<Vec<MetricsDue>> = Vec::new();
-    let mut room = 0;
-    for attempt in attempts {
-        let wanted = queries(&attempt).len();
-        if wanted > room || batches.is_empty() {
-            batches.push(Vec::new());
-            room = QUERIES_MAX;
-        }
-        room = room.saturating_sub(wanted);
-        if let Some(batch) = batches.last_mut() {
-            batch.push(attempt);
-        }
-    }
-    batches
-}
-
-/// The hosts' series first, then the script's.
-fn queries(attempt: &MetricsDue) -> Vec<MetricQuery> {
-    let mut queries = Vec::new();
-    for host in 1..=attempt.instance_count {
-        queries.extend(HOST_METRICS.iter().map(|metric| MetricQuery {
-            metric: (*metric).to_owned(),
-            dimension: "Host",
-            value: format!("{}/algo-{host}", attempt.job_name),
-        }));
-    }
-    queries.extend(attempt.metrics.iter().map(|metric| MetricQuery {
-        metric: metric.name.clone(),
-        dimension: "TrainingJobName",
-        value: attempt.job_name.clone(),
-    }));
-    queries.truncate(QUERIES_MAX);
-    queries
-}
-
-/// The read window of an attempt; `None` while its job has not started.
-fn window(attempt: &MetricsDue, now: DateTime<Utc>) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
-    let started = attempt.started_at?;
-    if let Some(end) = attempt.settled_end_at.filter(|_| is_last(attempt, now)) {
-        // Read everything once more, as far as CloudWatch still has minutes: coarser means must not
-        // replace what has been read.
-        let read = attempt
-            .cursor
-            .filter(|_| now - started > MINUTES_KEPT)
-            .map(|cursor| cursor - OVERLAP);
-        return Some((
-            minute(read.unwrap_or(started)),
-            minute(end) + TimeDelta::minutes(2),
-        ));
-    }
-    let start = attempt.cursor.map_or(started, |cursor| cursor - OVERLAP);
-    let window = (minute(start), minute(now));
-    (window.0 < window.1).then_some(window)
-}
-
-fn minute(at: DateTime<Utc>) -> DateTime<Utc> {
-    DateTime::from_timestamp(at.timestamp().div_euclid(60) * 60, 0).unwrap_or(at)
 }
 
 async fn read(
@@ -176,7 +85,7 @@ async fn read(
         // The claim's hold brings them back.
         return Ok(());
     }
-    let windows: Vec<_> = batch.iter().map(|attempt| window(attempt, now)).collect();
+    let windows: Vec<_> = batch.iter().map(|due| due.job.window(now)).collect();
     let (ready, waiting): (Vec<_>, Vec<_>) = batch
         .into_iter()
         .zip(windows)
@@ -188,27 +97,29 @@ async fn read(
     let mut samples: BTreeMap<JobId, Samples> = BTreeMap::new();
     let start = ready
         .iter()
-        .filter_map(|(_, window)| window.map(|w| w.0))
+        .filter_map(|(_, span)| span.map(|span| span.start))
         .min();
     let end = ready
         .iter()
-        .filter_map(|(_, window)| window.map(|w| w.1))
+        .filter_map(|(_, span)| span.map(|span| span.end))
         .max();
     if let Some((start, end)) = start.zip(end) {
         let ready: Vec<MetricsDue> = ready.into_iter().map(|(attempt, _)| attempt).collect();
         match ask(app, &ready, Window { period, start, end }).await? {
             Ok(series) => {
                 for (attempt, own) in ready.into_iter().zip(series) {
-                    let asked = queries(&attempt);
                     let is_complete = own.iter().all(Series::is_whole);
-                    samples.insert(attempt.account.job_id, normalise(&attempt, &asked, &own));
-                    if is_complete || is_hopeless(&attempt, now) {
+                    samples.insert(
+                        attempt.account.job_id,
+                        samples_of(&attempt, attempt.job.normalise(&own)),
+                    );
+                    if is_complete || attempt.job.is_given_up(now) {
                         progress.push(advance(app, attempt, end, now));
                     } else {
                         // Keep what arrived; the cursor stays, and the claim's hold brings the
                         // attempt back.
                         tracing::info!(
-                            job = attempt.job_name,
+                            job = attempt.job.name,
                             "CloudWatch returned incomplete metrics; retrying"
                         );
                     }
@@ -218,9 +129,7 @@ async fn read(
                 tracing::warn!(%error, attempts = ready.len(), "reading metrics failed");
                 // The claim's hold brings them back, but not forever: money must not stay reserved
                 // for a read that is denied.
-                let given_up = ready
-                    .into_iter()
-                    .filter(|attempt| is_hopeless(attempt, now));
+                let given_up = ready.into_iter().filter(|due| due.job.is_given_up(now));
                 progress.extend(given_up.map(|attempt| advance(app, attempt, now, now)));
             }
         }
@@ -236,10 +145,7 @@ async fn ask(
     attempts: &[MetricsDue],
     window: Window,
 ) -> Result<Result<Vec<Vec<Series>>, AwsError>, StoreError> {
-    let counts: Vec<usize> = attempts
-        .iter()
-        .map(|attempt| queries(attempt).len())
-        .collect();
+    let counts: Vec<usize> = attempts.iter().map(|due| due.job.queries().len()).collect();
     let booked = |times: i64| -> Vec<Requested> {
         let all = attempts.iter().zip(&counts);
         all.map(|(attempt, count)| Requested {
@@ -250,7 +156,7 @@ async fn ask(
         })
         .collect()
     };
-    let all: Vec<MetricQuery> = attempts.iter().flat_map(queries).collect();
+    let all: Vec<MetricQuery> = attempts.iter().flat_map(|due| due.job.queries()).collect();
     let mut series = vec![Series::default(); all.len()];
     let mut token = None;
     for _ in 0..PAGES_MAX {
@@ -314,7 +220,7 @@ async fn write(
         crash::point("before_last_metrics");
         // Final metrics are only a fallback, so money does not wait for them.
         if let Err(error) = keep_final(app, &step.due, now).await {
-            tracing::warn!(%error, job = step.due.job_name, "writing the final metric values of a job failed");
+            tracing::warn!(%error, job = step.due.job.name, "writing the final metric values of a job failed");
         }
         let own = samples.remove(&step.due.account.job_id).unwrap_or_default();
         app.store.record_metrics(&own, &[step], now).await?;
@@ -361,7 +267,7 @@ async fn read_iterations(
 ) -> Result<bool, StoreError> {
     let over = batch
         .iter()
-        .filter(|attempt| is_last(attempt, now) && !is_hopeless(attempt, now));
+        .filter(|due| due.job.is_last_read(now) && !due.job.is_given_up(now));
     let asked: Vec<(&MetricsDue, &MetricDefinition, IterationQuery)> = over
         .filter_map(|attempt| Some((attempt, attempt.job_arn.as_ref()?)))
         .flat_map(|(attempt, arn)| {
@@ -370,6 +276,7 @@ async fn read_iterations(
                 job_arn: arn.clone(),
             };
             attempt
+                .job
                 .metrics
                 .iter()
                 .map(move |metric| (attempt, metric, query(metric)))
@@ -415,9 +322,9 @@ async fn read_iterations(
 
 /// The cursor after a read, and the time of the next; none after the final read.
 fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>) -> Progress {
-    let next_at = match due.settled_end_at {
-        _ if is_last(&due, now) => None,
-        Some(end) => Some(app.settings.metrics_slot(end + METRICS_FINAL_AFTER)),
+    let next_at = match due.job.ended_at {
+        _ if due.job.is_last_read(now) => None,
+        Some(end) => Some(app.settings.metrics_slot(end + cloudwatch::FINAL_AFTER)),
         None => Some(app.settings.metrics_slot(now)),
     };
     Progress {
@@ -429,7 +336,7 @@ fn advance(app: &App, due: MetricsDue, cursor: DateTime<Utc>, now: DateTime<Utc>
 
 /// The trial's series of a reported name, with the meaning that its workload gives to the name.
 fn series_of_trial(due: &MetricsDue, name: &str) -> Named {
-    let metric = due.metrics.iter().find(|metric| metric.name == name);
+    let metric = due.job.metrics.iter().find(|metric| metric.name == name);
     Named {
         subject: Subject::Trial(due.account.trial_id),
         name: name.to_owned(),
@@ -437,39 +344,19 @@ fn series_of_trial(due: &MetricsDue, name: &str) -> Named {
     }
 }
 
-/// Normalises host metrics to shares of one device and averages hosts; the script's own metrics
-/// stay as they are.
-fn normalise(attempt: &MetricsDue, asked: &[MetricQuery], series: &[Series]) -> Samples {
-    let instance = catalog::find(&attempt.instance_type);
-    let (vcpus, gpus) = instance.map_or((1, 1), |found| {
-        (found.vcpus.unwrap_or(1), found.accelerator_count)
-    });
-    let mut sums: BTreeMap<&str, BTreeMap<DateTime<Utc>, (f64, u32)>> = BTreeMap::new();
-    for (query, points) in asked.iter().zip(series) {
-        for (at, value) in &points.points {
-            let share = if query.dimension == "Host" {
-                normalised(&query.metric, *value, vcpus, gpus)
-            } else {
-                *value
-            };
-            let entry = sums
-                .entry(&query.metric)
-                .or_default()
-                .entry(*at)
-                .or_default();
-            *entry = (entry.0 + share, entry.1 + 1);
-        }
-    }
+/// The series of a job as samples of its trial.
+fn samples_of(due: &MetricsDue, series: Vec<JobSeries>) -> Samples {
     let mut samples = Samples::default();
-    for (place, (name, values)) in sums.into_iter().enumerate() {
-        samples.named.push(series_of_trial(attempt, name));
-        let point = |(at, (sum, count))| Point {
-            name: place,
-            step: None,
-            at,
-            value: sum / f64::from(count),
-        };
-        samples.points.extend(values.into_iter().map(point));
+    for (place, one) in series.into_iter().enumerate() {
+        samples.named.push(series_of_trial(due, &one.name));
+        samples
+            .points
+            .extend(one.points.into_iter().map(|(at, value)| Point {
+                name: place,
+                step: None,
+                at,
+                value,
+            }));
     }
     samples
 }

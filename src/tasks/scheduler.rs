@@ -1,5 +1,5 @@
 //! The scheduler: claim → look → decide → act → apply. It makes no choices of its own:
-//! [`bakeoff_domain::lifecycle::decide`] decides what to do, and `store::attempts` writes it.
+//! [`bakeoff_domain::lifecycle::decide`] decides what to do, and `store::jobs::attempts` writes it.
 //!
 //! After a crash between "create" and "record" the attempt's row exists (it was committed first),
 //! so the next claim sends the same create again, learns that the name is taken, finds our marker
@@ -24,7 +24,7 @@ use crate::clock::Stopwatch;
 use crate::crash;
 use crate::pulse::{Pulse, meanwhile};
 use crate::store::StoreError;
-use crate::store::trials::Claimed;
+use crate::store::experiments::trials::Claimed;
 
 /// Trials claimed in one tick.
 const CLAIM_MAX: i64 = 64;

@@ -8,7 +8,7 @@ use bakeoff_domain::sagemaker::observed::Billing;
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::store::StoreError;
-use crate::store::warm_pools::ClaimedPool;
+use crate::store::jobs::warm_pools::ClaimedPool;
 
 const CLAIM_MAX: i64 = 64;
 

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use bakeoff::api::plans::PreviewView;
 use bakeoff::app::App;
 use bakeoff::aws::{Aws, Ports};
-use bakeoff::store::metrics::Progress;
 use bakeoff::store::series::Samples;
+use bakeoff::store::series::metrics::Progress;
 use bakeoff::tasks::{scheduler, warm_pools, watcher};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::sagemaker::observed::JobStatus;
@@ -174,7 +174,7 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
     assert_eq!((slow.len(), fast.len()), (1, 2), "the hold has run out");
     let twin = fast
         .into_iter()
-        .find(|due| due.job_name == slow[0].job_name)
+        .find(|due| due.job.name == slow[0].job.name)
         .unwrap();
     let held = async || test.experiment(&id).await.reserved_usd;
     let mut after = vec![held().await];

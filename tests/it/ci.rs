@@ -35,7 +35,9 @@ async fn deliver(
     signature: &str,
     body: &str,
 ) -> (StatusCode, Value) {
-    let request = bakeoff::tls::http_client().build().unwrap()
+    let request = bakeoff::tls::http_client()
+        .build()
+        .unwrap()
         .post(format!("{}/v1/webhooks/ci", test.url))
         .header("x-bakeoff-template", template)
         .header("x-bakeoff-signature-256", signature)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bakeoff::api::events::{EventData, EventView};
 use bakeoff::clock::real_sleep;
-use bakeoff::store::lifecycle::ExperimentCommand;
+use bakeoff::store::experiments::lifecycle::ExperimentCommand;
 use bakeoff_domain::event::{Event, EventSeverity, TrialName};
 use bakeoff_domain::ids::ExperimentId;
 use futures::StreamExt;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bakeoff::api::plans::PreviewView;
 use bakeoff::api::series::MetricSeries;
 use bakeoff::ids;
-use bakeoff::store::metrics::Requested;
+use bakeoff::store::series::metrics::Requested;
 use bakeoff::tasks::{ingester, repricer, scheduler};
 use bakeoff_domain::ids::{JobId, PriceId};
 use bakeoff_domain::money::Usd;

@@ -249,7 +249,7 @@ async fn a_writer_that_lost_its_lease_changes_nothing(pool: PgPool) {
     );
     for trial in &stale {
         let outcome = store.refuse(trial, "late", now).await.unwrap();
-        assert_eq!(outcome, bakeoff::store::attempts::Applied::Stale);
+        assert_eq!(outcome, bakeoff::store::jobs::attempts::Applied::Stale);
     }
     assert_eq!(test.trials(&id).await[0].state, TrialState::Submitting);
     // However long it is due: a lease that is alive is nobody else's.

@@ -173,10 +173,7 @@ async fn a_certificate_is_believed_only_as_sns_publishes_it() {
 #[tokio::test]
 async fn a_certificate_of_another_issuer_is_not_believed_where_issuers_are_named() {
     let origin = Origin::start().await;
-    let (key, amazons) = (
-        rsa_key(),
-        KeyPair::generate().unwrap(),
-    );
+    let (key, amazons) = (rsa_key(), KeyPair::generate().unwrap());
     let authority = || {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

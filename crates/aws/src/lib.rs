@@ -19,9 +19,9 @@ use std::time::Duration;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
+use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_sdk_sagemaker::config::{Credentials, SharedCredentialsProvider};
 
 pub use cloudwatch::CloudWatch;
 pub use iterations::SageMakerMetrics;

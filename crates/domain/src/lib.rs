@@ -16,6 +16,7 @@ pub mod ids;
 pub mod lifecycle;
 pub mod measure;
 pub mod money;
+pub mod number;
 pub mod ranking;
 pub mod sagemaker;
 pub mod spec;

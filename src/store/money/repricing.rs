@@ -1,12 +1,11 @@
 //! Effects of a price change: which experiments depend on it, what they have settled at another
 //! price, and the correction with its reason, in one transaction per experiment.
 
-use std::collections::BTreeSet;
-
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
+use bakeoff_domain::money::repricing::{Dependent, Effect, PriceChange, Reason, Revision};
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -33,39 +32,6 @@ pub struct Repricing {
     pub recorded_at: DateTime<Utc>,
 }
 
-/// A price that has taken effect but has not been applied yet.
-#[derive(Debug, Clone)]
-pub struct Change {
-    pub price_id: PriceId,
-    project_id: Option<Uuid>,
-    pub region: String,
-    /// Only for training; storage has none.
-    pub instance_type: Option<String>,
-}
-
-/// An experiment that uses something whose price has changed.
-#[derive(Debug, Clone)]
-pub struct Dependent {
-    pub project_id: ProjectId,
-    pub experiment_id: ExperimentId,
-    region: String,
-    instance_types: Vec<String>,
-}
-
-impl Dependent {
-    /// Whether a change affects this experiment.
-    pub fn is_hit_by(&self, change: &Change) -> bool {
-        change
-            .project_id
-            .is_none_or(|project| project == self.project_id.0)
-            && change.region == self.region
-            && change
-                .instance_type
-                .as_ref()
-                .is_none_or(|kind| self.instance_types.contains(kind))
-    }
-}
-
 /// The correction of an experiment's bill: one entry for each attempt and component that is now
 /// billed differently.
 #[derive(Debug, Clone)]
@@ -79,23 +45,6 @@ pub struct Correction {
     pub(in crate::store) used: (DateTime<Utc>, DateTime<Utc>),
 }
 
-/// A recommendation and its replacement.
-#[derive(Debug, Clone, Copy)]
-pub struct Revision<'a> {
-    pub before: &'a Recommendation,
-    pub after: &'a Recommendation,
-}
-
-/// The effect of price changes on an experiment.
-#[derive(Debug, Clone)]
-pub struct Effect {
-    pub usd: Usd,
-    pub attempts: BTreeSet<JobId>,
-    /// The changed prices that something was billed at.
-    pub prices: BTreeSet<PriceId>,
-    pub is_decided_anew: bool,
-}
-
 impl Store {
     /// Prices to be applied. Prices that nothing depends on are marked as applied at once.
     #[tracing::instrument(level = "debug", skip_all)]
@@ -103,7 +52,7 @@ impl Store {
         &self,
         now: DateTime<Utc>,
         limit: i64,
-    ) -> Result<Vec<Change>, StoreError> {
+    ) -> Result<Vec<PriceChange>, StoreError> {
         sqlx::query!(
             r#"UPDATE prices p SET applied_at = $1
                WHERE applied_at IS NULL AND effective_from <= $1
@@ -124,9 +73,9 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let change = rows.into_iter().map(|row| Change {
+        let change = rows.into_iter().map(|row| PriceChange {
             price_id: PriceId(row.id),
-            project_id: row.project_id,
+            project_id: row.project_id.map(ProjectId),
             region: row.region,
             instance_type: row.instance_type,
         });
@@ -138,7 +87,7 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn dependents(
         &self,
-        changes: &[Change],
+        changes: &[PriceChange],
         after: Uuid,
         limit: i64,
     ) -> Result<Vec<Dependent>, StoreError> {
@@ -198,7 +147,7 @@ impl Store {
     pub async fn repricings_to_retry(
         &self,
         now: DateTime<Utc>,
-    ) -> Result<Vec<(Dependent, Vec<Change>)>, StoreError> {
+    ) -> Result<Vec<(Dependent, Vec<PriceChange>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.id AS experiment_id, e.project_id, e.region AS experiment_region,
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
@@ -209,11 +158,11 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut all: Vec<(Dependent, Vec<Change>)> = Vec::new();
+        let mut all: Vec<(Dependent, Vec<PriceChange>)> = Vec::new();
         for row in rows {
-            let change = Change {
+            let change = PriceChange {
                 price_id: PriceId(row.id),
-                project_id: row.price_project,
+                project_id: row.price_project.map(ProjectId),
                 region: row.region,
                 instance_type: row.instance_type,
             };
@@ -240,7 +189,7 @@ impl Store {
     pub async fn repricing_done(
         &self,
         experiment: ExperimentId,
-        changes: &[&Change],
+        changes: &[&PriceChange],
     ) -> Result<(), StoreError> {
         sqlx::query!(
             "DELETE FROM repricing_failures WHERE experiment_id = $1 AND price_id = ANY($2)",
@@ -259,7 +208,7 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prices_are_applied(
         &self,
-        changes: &[Change],
+        changes: &[PriceChange],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let ids: Vec<Uuid> = changes.iter().map(|change| change.price_id.0).collect();
@@ -279,9 +228,9 @@ impl Store {
     pub async fn reprice(
         &self,
         dependent: &Dependent,
-        changes: &[&Change],
+        changes: &[&PriceChange],
         revision: Option<Revision<'_>>,
-        reason: impl FnOnce(&Effect) -> (String, Vec<PriceId>),
+        reason: impl FnOnce(&Effect) -> Reason,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let (project, experiment) = (dependent.project_id, dependent.experiment_id);
@@ -308,13 +257,13 @@ impl Store {
             is_decided_anew,
         };
         let total = effect.usd;
-        let (reason, due_to) = reason(&effect);
+        let reason = reason(&effect);
         sqlx::query!(
             r#"INSERT INTO repricings (experiment_id, price_ids, reason, usd, recommendation_before, recorded_at)
                VALUES ($1, $2, $3, $4, $5, $6)"#,
             experiment.0,
-            &due_to.iter().map(|price| price.0).collect::<Vec<_>>(),
-            reason,
+            &reason.price_ids.iter().map(|price| price.0).collect::<Vec<_>>(),
+            reason.text,
             total.0,
             revision.filter(|_| is_decided_anew).map(|revision| stored::write(revision.before)).transpose()?,
             now,
@@ -333,9 +282,9 @@ impl Store {
         let repriced = subject.told(Event::ExperimentRepriced {
             usd: total,
             attempts: u32::try_from(effect.attempts.len()).unwrap_or(u32::MAX),
-            price_ids: due_to,
+            price_ids: reason.price_ids,
             is_decided_anew,
-            reason,
+            reason: reason.text,
         });
         events::commit(tx, &[repriced], now).await?;
         Ok(true)
@@ -367,7 +316,7 @@ impl Store {
 async fn corrections(
     tx: &mut PgConnection,
     dependent: &Dependent,
-    changes: &[&Change],
+    changes: &[&PriceChange],
 ) -> Result<Vec<Correction>, StoreError> {
     let types: Option<Vec<String>> = changes
         .iter()

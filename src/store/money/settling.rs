@@ -13,14 +13,16 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
-use crate::store::attempts::{Applied, Due, Lease, account, advance, record_job};
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject, NewEvent};
+use crate::store::experiments::trials::{Attempt, Claimed};
+use crate::store::jobs::attempts::{Applied, Due, Lease, account, advance, record_job};
+use crate::store::jobs::warm_pools;
 use crate::store::money::bill::{self, Billed, Waits, waits};
 use crate::store::money::budget;
+use crate::store::series::metrics;
 use crate::store::stored;
-use crate::store::trials::{Attempt, Claimed};
-use crate::store::{Store, StoreError, metrics, retried, warm_pools};
+use crate::store::{Store, StoreError, retried};
 
 /// How an attempt ends, and what follows.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,9 @@ use bakeoff_domain::measure::steady::BUCKET_SECONDS;
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use sqlx::{PgConnection, PgExecutor};
 
+use crate::store::StoreError;
 use crate::store::series::Again;
-use crate::store::{StoreError, compaction};
+use crate::store::series::compaction;
 
 /// Points sorted by key without duplicates; the first of equal keys is kept.
 pub(in crate::store) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {

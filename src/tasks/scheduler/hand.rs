@@ -6,6 +6,7 @@ use bakeoff_domain::lifecycle::decide::{
 };
 use bakeoff_domain::lifecycle::queue::QuotaPool;
 use bakeoff_domain::lifecycle::state::{AttemptPhase, ExperimentState, TrialState};
+use bakeoff_domain::measure::cloudwatch;
 use bakeoff_domain::money::bill;
 use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
 use bakeoff_domain::money::price::{self, Price};
@@ -22,9 +23,9 @@ use crate::app::App;
 use crate::auth::push_token;
 use crate::aws::Operation;
 use crate::store::StoreError;
-use crate::store::attempts::{Applied, Due, METRICS_FINAL_AFTER};
+use crate::store::experiments::trials::{Attempt, Claimed};
+use crate::store::jobs::attempts::{Applied, Due};
 use crate::store::money::settling::Settlement;
-use crate::store::trials::{Attempt, Claimed};
 use crate::{crash, ids};
 
 /// The state in the course of one claim.
@@ -497,7 +498,7 @@ impl Hand<'_> {
         let metrics_at = self
             .app
             .settings
-            .metrics_slot(ended_at + METRICS_FINAL_AFTER);
+            .metrics_slot(ended_at + cloudwatch::FINAL_AFTER);
         crash::point("before_settle");
         let settlement = Settlement {
             ending,

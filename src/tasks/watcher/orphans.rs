@@ -10,8 +10,8 @@ use chrono::{DateTime, Utc};
 
 use crate::app::App;
 use crate::store::StoreError;
+use crate::store::jobs::orphans::Orphan;
 use crate::store::leases::Term;
-use crate::store::orphans::Orphan;
 
 /// Orphaned jobs followed in one tick.
 const ORPHANS_MAX: i64 = 100;

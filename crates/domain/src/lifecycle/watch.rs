@@ -99,6 +99,53 @@ pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str
     }
 }
 
+/// What AWS pushed about a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushedStatus {
+    pub status: JobStatus,
+    pub secondary_status: String,
+    pub modified_at: Option<DateTime<Utc>>,
+    /// When billing began; only believed of an event that carries our marker.
+    pub started_at: Option<DateTime<Utc>>,
+}
+
+/// The result of comparing an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushNotice {
+    pub changed: Option<Change>,
+    /// News of when billing began.
+    pub started_at: Option<DateTime<Utc>>,
+    /// The trial is worth a Describe now.
+    pub look: bool,
+}
+
+/// Compares an event with the stored state. Events come late and in any order: an older one
+/// changes nothing.
+pub fn compare_event(known: &Known, event: PushedStatus) -> PushNotice {
+    let is_old = known
+        .modified_at
+        .zip(event.modified_at)
+        .is_some_and(|(ours, theirs)| theirs < ours);
+    let is_new = known.secondary_status.as_deref() != Some(event.secondary_status.as_str());
+    let started_at = event.started_at.filter(|_| !known.has_started);
+    let informed = Known {
+        has_started: known.has_started || event.started_at.is_some(),
+        ..known.clone()
+    };
+    let look = !is_old && deserves_a_look(&informed, &event.status, &event.secondary_status);
+    PushNotice {
+        changed: (is_new && !is_old).then_some(Change {
+            attempt: known.attempt,
+            trial: known.trial,
+            status: event.status,
+            secondary_status: event.secondary_status,
+            modified_at: event.modified_at,
+        }),
+        started_at,
+        look,
+    }
+}
+
 /// Reports idle pools and pools with a known cost. A pool that still serves its job is no news, nor
 /// is one whose cost is not reported yet.
 fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
@@ -389,5 +436,40 @@ mod tests {
             next_listing(pages, TimeDelta::seconds(30), TimeDelta::minutes(5)).num_seconds()
         };
         assert_eq!((next(0), next(1), next(4), next(100)), (30, 30, 120, 300));
+    }
+
+    #[test]
+    fn an_event_that_is_older_than_what_is_known_changes_nothing() {
+        let event = |modified, status: &str, secondary: &str| PushedStatus {
+            status: JobStatus::parse(status),
+            secondary_status: secondary.into(),
+            modified_at: Some(at(modified)),
+            started_at: None,
+        };
+        let known = known(1, "Training");
+        let late = compare_event(&known, event(99, "InProgress", "Downloading"));
+        assert_eq!((late.changed, late.look), (None, false));
+        let upload = compare_event(&known, event(101, "InProgress", "Uploading"));
+        assert!(upload.changed.is_some() && !upload.look);
+        let end = compare_event(&known, event(101, "Completed", "Completed"));
+        assert!(end.changed.is_some() && end.look);
+    }
+
+    #[test]
+    fn an_event_that_says_when_billing_began_saves_the_look_for_it() {
+        let known = known(1, "Starting");
+        let event = PushedStatus {
+            status: JobStatus::InProgress,
+            secondary_status: "Downloading".into(),
+            modified_at: Some(at(101)),
+            started_at: Some(at(100)),
+        };
+        let said = compare_event(&known, event.clone());
+        assert_eq!((said.started_at, said.look), (Some(at(100)), false));
+        let silent = PushedStatus {
+            started_at: None,
+            ..event
+        };
+        assert!(compare_event(&known, silent).look);
     }
 }

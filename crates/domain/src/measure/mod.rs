@@ -1,6 +1,8 @@
-//! Measurements: metrics and their formats, rollups, steady figures, curves, remaining hours.
+//! Measurements: metrics, their formats and their reads from CloudWatch, rollups, steady figures, curves, remaining hours.
 
+pub mod cloudwatch;
 pub mod convergence;
+pub mod derived;
 pub mod eta;
 pub mod metric;
 pub mod pace;

@@ -5,6 +5,7 @@ use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation};
+use bakeoff_domain::number::real;
 use bakeoff_domain::spec::claim::{Claims, HardwareClaim, SpeedClaim};
 use bakeoff_domain::spec::{Precision, ProfileSpec};
 
@@ -350,11 +351,6 @@ fn data(claims: &Claims, at: &str, facts: Facts<'_>, findings: &mut Vec<Finding>
                 .patch(vec![Operation::set(&format!("{at}/training_steps"), (claimed * tokens / per_step).round())]),
         );
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "sequences a step")]
-fn real(count: u64) -> f64 {
-    count as f64
 }
 
 /// Checks a claimed speed as a share of the peak and against the prediction.

@@ -8,6 +8,7 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
+use bakeoff_domain::number::real;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, Minimize, PurchaseOption};
 use serde::{Deserialize, Serialize};
 
@@ -194,11 +195,6 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
         );
     }
     all
-}
-
-#[expect(clippy::cast_precision_loss, reason = "tokens of a training")]
-fn real(count: u64) -> f64 {
-    count as f64
 }
 
 /// One row of a comparison of forecasts.

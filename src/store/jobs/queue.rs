@@ -16,9 +16,9 @@ use uuid::Uuid;
 
 use crate::crash;
 use crate::store::events::{self, EventSubject, NewEvent};
+use crate::store::experiments::trials::{Claimed, ClaimedRow};
 use crate::store::leases::{self, Holder, Term};
 use crate::store::session::interval;
-use crate::store::trials::{Claimed, ClaimedRow};
 use crate::store::{Store, StoreError};
 
 /// Trials considered per project and quota pool in one admission.

@@ -9,14 +9,15 @@ use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
-use crate::store::attempts::{
-    Applied, Due, Lease, POSTPONED_ALARM, account, advance, living_state, record_job,
-};
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject, NewEvent};
+use crate::store::experiments::trials::{Attempt, Claimed};
+use crate::store::jobs::attempts::{
+    Applied, Due, Lease, POSTPONED_ALARM, account, advance, living_state, record_job,
+};
+use crate::store::jobs::warm_pools;
 use crate::store::stored;
-use crate::store::trials::{Attempt, Claimed};
-use crate::store::{Store, StoreError, retried, warm_pools};
+use crate::store::{Store, StoreError, retried};
 
 impl Store {
     /// Compares the settings that a running attempt requested with those that an event reports;

@@ -9,8 +9,8 @@ use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use crate::store::error;
+use crate::store::experiments::trials::{Attempt, AttemptRow};
 use crate::store::stored;
-use crate::store::trials::{Attempt, AttemptRow};
 use crate::store::{Store, StoreError};
 
 /// A trial for the API, with its attempts.

@@ -15,8 +15,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
-use crate::store::attempts::Applied;
 use crate::store::events::{self, EventSubject};
+use crate::store::jobs::attempts::Applied;
 use crate::store::leases::{self, Holder, Term};
 use crate::store::money::bill::{self, Billed};
 use crate::store::money::ledger::{self, Account, Entry};
@@ -80,7 +80,7 @@ impl ClaimedPool {
 
 /// Writes the pool that an attempt may leave behind, with its reservation (the caller takes it from
 /// the budget).
-pub(super) async fn reserve(
+pub(in crate::store) async fn reserve(
     tx: &mut PgConnection,
     account: &Account,
     job_name: &str,
@@ -119,7 +119,7 @@ pub(super) async fn reserve(
 
 /// Records that an attempt's job is over, and from when a pool may exist; `None` if the job never
 /// had instances.
-pub(super) async fn job_ended(
+pub(in crate::store) async fn job_ended(
     tx: &mut PgConnection,
     account: &Account,
     ended_at: Option<DateTime<Utc>>,

@@ -1,5 +1,5 @@
 //! Applies what AWS listings and events report: statuses for display, and trials that become due.
-//! Orphaned jobs are in [`crate::store::orphans`].
+//! Orphaned jobs are in [`crate::store::jobs::orphans`].
 
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};

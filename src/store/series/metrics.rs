@@ -3,7 +3,8 @@
 
 use bakeoff_domain::event::{Charge, OverReservation};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::measure::metric::{MetricDefinition, Source};
+use bakeoff_domain::measure::cloudwatch::MeteredJob;
+use bakeoff_domain::measure::metric::Source;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::observed::FinalMetric;
@@ -22,18 +23,10 @@ use crate::store::{Store, StoreError, retried};
 #[derive(Debug, Clone)]
 pub struct MetricsDue {
     pub account: Account,
-    pub job_name: String,
-    pub instance_type: String,
-    pub instance_count: u32,
-    /// The script's own metrics.
-    pub metrics: Vec<MetricDefinition>,
+    pub job: MeteredJob,
     pub reserved_metrics_usd: Usd,
-    pub cursor: Option<DateTime<Utc>>,
-    pub started_at: Option<DateTime<Utc>>,
     /// Identifies SageMaker's own series of the job.
     pub job_arn: Option<String>,
-    /// Set when the attempt is over: this is its last read.
-    pub settled_end_at: Option<DateTime<Utc>>,
     /// Final metrics reported by SageMaker, written as points with the last read.
     pub final_metrics: Vec<FinalMetric>,
 }
@@ -95,18 +88,20 @@ impl Store {
                         job_id: JobId(row.id),
                         price_id: PriceId(row.price_id),
                     },
-                    job_name: row.job_name,
-                    instance_type: row.instance_type,
-                    instance_count: u32::try_from(row.instance_count).unwrap_or(1),
-                    // A row that cannot be read does not delay the others. Only its host metrics
-                    // are read, so that its reservation is released.
-                    metrics: readable(Some(row.metrics), "trials", row.trial_id, "metrics"),
+                    job: MeteredJob {
+                        name: row.job_name,
+                        instance_type: row.instance_type,
+                        instance_count: u32::try_from(row.instance_count).unwrap_or(1),
+                        // A row that cannot be read does not delay the others. Only its host
+                        // metrics are read, so that its reservation is released.
+                        metrics: readable(Some(row.metrics), "trials", row.trial_id, "metrics"),
+                        started_at: row.started_at,
+                        cursor: row.metrics_cursor,
+                        ended_at: row.settled_end_at,
+                    },
                     final_metrics: readable(row.final_metrics, "jobs", row.id, "final_metrics"),
                     reserved_metrics_usd: Usd(row.reserved_metrics_usd),
-                    cursor: row.metrics_cursor,
-                    started_at: row.started_at,
                     job_arn: row.job_arn,
-                    settled_end_at: row.settled_end_at,
                 }
             })
             .collect())
@@ -178,7 +173,7 @@ impl Store {
             .await?;
             // No row: another reader was faster and has settled it.
             if let (Some(requested), None) = (written, step.next_at) {
-                let since = step.due.started_at;
+                let since = step.due.job.started_at;
                 let alarm = settle(
                     &mut tx,
                     &step.due.account,
@@ -198,7 +193,7 @@ impl Store {
 
 /// Books the cost of reading an attempt's metrics since the given time, and releases the
 /// reservation. Returns an alarm if it cost more.
-pub(super) async fn settle(
+pub(in crate::store) async fn settle(
     tx: &mut PgConnection,
     account: &Account,
     reserved: Usd,

@@ -8,8 +8,8 @@ use futures::TryStreamExt;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
-use crate::store::compaction::{self, Chunk};
 use crate::store::series::Series;
+use crate::store::series::compaction::{self, Chunk};
 use crate::store::{Store, StoreError, error};
 
 /// Signature, flags and extension length.

@@ -1,7 +1,7 @@
 //! Trials: claiming due trials under a lease, and reading trials for display.
 //!
 //! A lease runs in real time on the database's clock. Its token grows with every claim; a writer
-//! whose token is out of date changes nothing (see [`crate::store::attempts`]).
+//! whose token is out of date changes nothing (see [`crate::store::jobs::attempts`]).
 
 mod columns;
 mod shown;
@@ -65,31 +65,31 @@ pub struct Claimed {
 }
 
 /// A row returned by a claim.
-pub(super) struct ClaimedRow {
-    pub(super) id: Uuid,
-    pub(super) project_id: Uuid,
-    pub(super) experiment_id: Uuid,
-    pub(super) lease_token: i64,
-    pub(super) state: String,
-    pub(super) stop_requested_at: Option<DateTime<Utc>>,
-    pub(super) candidate: String,
-    pub(super) instance_type: String,
-    pub(super) instance_count: i32,
-    pub(super) purchase_option: String,
-    pub(super) region: String,
-    pub(super) volume_gb: i32,
-    pub(super) is_price_estimated: bool,
-    pub(super) checkpoint_interval_seconds: Option<i32>,
-    pub(super) billed_seconds_max: Option<i64>,
-    pub(super) plan: serde_json::Value,
-    pub(super) attempts_made: i32,
-    pub(super) failures: i32,
-    pub(super) over_quota: i32,
-    pub(super) no_capacity: i32,
-    pub(super) give_up_at: Option<DateTime<Utc>>,
-    pub(super) created_at: DateTime<Utc>,
-    pub(super) abandoned_seconds: Option<f64>,
-    pub(super) abandoned_by: Option<String>,
+pub(in crate::store) struct ClaimedRow {
+    pub(in crate::store) id: Uuid,
+    pub(in crate::store) project_id: Uuid,
+    pub(in crate::store) experiment_id: Uuid,
+    pub(in crate::store) lease_token: i64,
+    pub(in crate::store) state: String,
+    pub(in crate::store) stop_requested_at: Option<DateTime<Utc>>,
+    pub(in crate::store) candidate: String,
+    pub(in crate::store) instance_type: String,
+    pub(in crate::store) instance_count: i32,
+    pub(in crate::store) purchase_option: String,
+    pub(in crate::store) region: String,
+    pub(in crate::store) volume_gb: i32,
+    pub(in crate::store) is_price_estimated: bool,
+    pub(in crate::store) checkpoint_interval_seconds: Option<i32>,
+    pub(in crate::store) billed_seconds_max: Option<i64>,
+    pub(in crate::store) plan: serde_json::Value,
+    pub(in crate::store) attempts_made: i32,
+    pub(in crate::store) failures: i32,
+    pub(in crate::store) over_quota: i32,
+    pub(in crate::store) no_capacity: i32,
+    pub(in crate::store) give_up_at: Option<DateTime<Utc>>,
+    pub(in crate::store) created_at: DateTime<Utc>,
+    pub(in crate::store) abandoned_seconds: Option<f64>,
+    pub(in crate::store) abandoned_by: Option<String>,
 }
 
 impl ClaimedRow {
@@ -358,7 +358,7 @@ impl TryFrom<TrialRow> for Trial {
 impl Store {
     /// Claims unleased trials that are due on the domain clock: first those that a person wants
     /// stopped, then the oldest due. Queued trials are admitted instead (see
-    /// [`crate::store::queue`]), unless they are to be stopped.
+    /// [`crate::store::jobs::queue`]), unless they are to be stopped.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_trials(
         &self,
@@ -400,7 +400,7 @@ impl Store {
     }
 
     /// Combines claimed rows with their latest attempts.
-    pub(super) async fn claimed(
+    pub(in crate::store) async fn claimed(
         &self,
         rows: Vec<ClaimedRow>,
         now: DateTime<Utc>,

@@ -86,7 +86,7 @@ async fn pack(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
 }
 
 /// Turns a compacted series back into live points.
-pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
+pub(in crate::store) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), StoreError> {
     let months = sqlx::query_scalar!(
         r#"SELECT DISTINCT date_trunc('month', at AT TIME ZONE 'UTC')::date AS "month!"
            FROM sample_chunks c, UNNEST(c.sampled_at) AS at WHERE c.series_id = $1"#,
@@ -122,13 +122,13 @@ pub(super) async fn expand(tx: &mut PgConnection, series: i32) -> Result<(), Sto
 
 /// Up to a thousand points, in order. No steps when the source reports none.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(in crate::store) struct Chunk {
     sampled_at: Vec<DateTime<Utc>>,
     step: Option<Vec<i32>>,
     value: Vec<f64>,
 }
 
-pub(super) async fn chunks(
+pub(in crate::store) async fn chunks(
     executor: impl PgExecutor<'_>,
     series: i32,
 ) -> Result<Vec<Chunk>, StoreError> {
@@ -142,7 +142,7 @@ pub(super) async fn chunks(
     Ok(chunks)
 }
 
-pub(super) fn columns(chunks: Vec<Chunk>) -> Columns {
+pub(in crate::store) fn columns(chunks: Vec<Chunk>) -> Columns {
     let mut columns = Columns::default();
     for chunk in chunks {
         columns

@@ -21,12 +21,13 @@ use sqlx::PgConnection;
 
 use crate::crash;
 use crate::store::events::{self, EventSubject, NewEvent};
+use crate::store::experiments::trials::PlanColumns;
+use crate::store::experiments::trials::{Attempt, Claimed};
+use crate::store::jobs::warm_pools;
 use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::stored;
-use crate::store::trials::PlanColumns;
-use crate::store::trials::{Attempt, Claimed};
-use crate::store::{Store, StoreError, retried, warm_pools};
+use crate::store::{Store, StoreError, retried};
 
 /// Whether a decision was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +42,9 @@ pub enum Applied {
 /// Creates postponed in a row before an alarm: half an hour, with the backoff.
 const POSTPONED_ALARM: u32 = 10;
 
-/// How long after a job's end its whole metric window is read once more, for the last time.
-pub const METRICS_FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);
-
 /// Whether the lease is kept for the next step of the same tick, or released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lease {
+pub(in crate::store) enum Lease {
     Keep,
     Release,
 }
@@ -87,7 +85,7 @@ impl<'a> Due<'a> {
 
 /// Moves the trial to its next state, if the lease is still ours. If a cancel arrived during the
 /// claim, the trial stays due at once.
-pub(super) async fn advance(
+pub(in crate::store) async fn advance(
     tx: &mut PgConnection,
     trial: &Claimed,
     state: TrialState,
@@ -131,7 +129,7 @@ fn living_state(trial: &Claimed, attempt: &Attempt) -> TrialState {
     }
 }
 
-pub(super) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
+pub(in crate::store) fn account(trial: &Claimed, attempt: &Attempt) -> Account {
     Account {
         project_id: trial.project_id,
         experiment_id: trial.experiment_id,
@@ -468,18 +466,18 @@ async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreErr
 }
 
 /// What an observation changed.
-pub(super) struct Recorded {
+pub(in crate::store) struct Recorded {
     /// On the first observation: how the job differs from the request. Written as events once the
     /// trial is locked.
-    pub(super) differences: Vec<NewEvent>,
+    pub(in crate::store) differences: Vec<NewEvent>,
     /// Whether the job's status changed.
-    pub(super) is_news: bool,
+    pub(in crate::store) is_news: bool,
 }
 
 /// Writes an observed job status, only ever forwards: a lagging SageMaker replica may describe an
 /// older state, and a listing or an event may have reported a newer one meanwhile. An end is always
 /// news, because nothing follows it.
-pub(super) async fn record_job(
+pub(in crate::store) async fn record_job(
     tx: &mut PgConnection,
     trial: &Claimed,
     attempt: &Attempt,

@@ -1,0 +1,311 @@
+//! What attempts cost and how their billed time divides, for tables: so far, wasted, saved by spot.
+//! Nothing is booked from these figures; bills are in [`crate::money::bill`].
+
+use chrono::{DateTime, Utc};
+
+use crate::lifecycle::spot;
+use crate::lifecycle::state::{AttemptEnd, AttemptPhase};
+use crate::money::Usd;
+use crate::money::bill::{self, Agreed, Usage};
+use crate::money::price::Price;
+use crate::number::real;
+use crate::sagemaker::observed::{Transition, seconds_between};
+use crate::sagemaker::phase::JobPhase;
+use crate::spec::PurchaseOption;
+
+/// An attempt's job, as far as it has run.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptRun<'a> {
+    pub instance_type: &'a str,
+    pub region: &'a str,
+    pub instance_count: u32,
+    pub purchase_option: PurchaseOption,
+    pub agreed: Agreed,
+    pub phase: AttemptPhase,
+    /// SageMaker's last word was `InProgress`.
+    pub is_in_progress: bool,
+    pub transitions: &'a [Transition],
+    /// Per instance, as SageMaker reports them at the end.
+    pub training_seconds: Option<u64>,
+    pub billable_seconds: Option<u64>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub ended_at: Option<DateTime<Utc>>,
+    /// SageMaker's LastModifiedTime, as last seen.
+    pub modified_at: Option<DateTime<Utc>>,
+    /// Time of the last complete listing.
+    pub listed_at: Option<DateTime<Utc>>,
+}
+
+impl AttemptRun<'_> {
+    fn has_failed(&self) -> bool {
+        self.phase == AttemptPhase::Over(AttemptEnd::Failed)
+    }
+
+    /// The cost of some of its seconds, at the prices in force while it ran.
+    fn cost(&self, prices: &[Price], until: DateTime<Utc>, seconds: u64) -> Usd {
+        let Some(from) = self.started_at else {
+            return Usd::ZERO;
+        };
+        let usage = Usage {
+            instance_type: self.instance_type.to_owned(),
+            region: self.region.to_owned(),
+            count: self.instance_count,
+            from,
+            until: until.max(from),
+            waits: bill::waits(self.transitions),
+            billed_seconds: seconds,
+            run_seconds: seconds,
+            volume_gb: 0,
+        };
+        bill::lines(&usage, prices, &[], self.agreed)
+            .iter()
+            .map(|line| line.usd)
+            .sum()
+    }
+}
+
+/// The cost of attempts that failed.
+pub fn wasted(runs: &[AttemptRun<'_>], prices: &[Price]) -> Usd {
+    let lost = runs.iter().filter(|run| run.has_failed());
+    lost.filter_map(|run| Some(run.cost(prices, run.ended_at?, run.billable_seconds?)))
+        .sum()
+}
+
+/// Lower bound on the cost of running attempts: from the start of billing to when they were last
+/// known to run, without waiting time. It never exceeds what will be settled, so it never falls.
+/// Spot savings are known only at the end, so spot counts its minimum cost.
+pub fn so_far(runs: &[AttemptRun<'_>], prices: &[Price], now: DateTime<Utc>) -> Usd {
+    let running = runs.iter().filter(|run| !run.phase.is_over());
+    let cost = running.filter_map(|run| {
+        let from = run.started_at?;
+        let known = if run.is_in_progress {
+            run.listed_at
+        } else {
+            run.modified_at
+        };
+        let until = run.ended_at.or(known)?.min(now).max(from);
+        let ran = bill::ran(from, until, &bill::waits(run.transitions));
+        let seconds = match run.purchase_option {
+            PurchaseOption::OnDemand => ran,
+            PurchaseOption::Spot => ran * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,
+        };
+        Some(run.cost(prices, until, seconds))
+    });
+    cost.sum()
+}
+
+/// How much more ended spot attempts would have cost on demand, for the time they ran.
+pub fn spot_saved(runs: &[AttemptRun<'_>], prices: &[Price]) -> Usd {
+    let spot = runs
+        .iter()
+        .filter(|run| run.purchase_option == PurchaseOption::Spot);
+    spot.filter_map(|run| {
+        let seconds = run.training_seconds?.checked_sub(run.billable_seconds?)?;
+        Some(run.cost(prices, run.ended_at?, seconds))
+    })
+    .sum()
+}
+
+/// Seconds in SageMaker's phases, as far as they have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PhaseSeconds {
+    /// Waiting for instances; not billed.
+    pub starting: u64,
+    pub pulling: u64,
+    pub downloading: u64,
+    pub training: u64,
+    pub uploading: u64,
+}
+
+impl PhaseSeconds {
+    /// Adds up the transitions of all attempts.
+    pub fn of(runs: &[AttemptRun<'_>]) -> Self {
+        let mut phases = Self::default();
+        for transition in runs.iter().flat_map(|run| run.transitions) {
+            let Some(ended_at) = transition.ended_at else {
+                continue;
+            };
+            let seconds = seconds_between(transition.started_at, ended_at);
+            match transition.phase() {
+                JobPhase::Starting => phases.starting += seconds,
+                JobPhase::PullingImage => phases.pulling += seconds,
+                JobPhase::DownloadingData => phases.downloading += seconds,
+                JobPhase::Training => phases.training += seconds,
+                JobPhase::UploadingModel => phases.uploading += seconds,
+                JobPhase::Unreported
+                | JobPhase::Interrupted
+                | JobPhase::Stopping
+                | JobPhase::RuntimeLimit
+                | JobPhase::WaitLimit
+                | JobPhase::Over
+                | JobPhase::Other => {}
+            }
+        }
+        phases
+    }
+
+    /// Loading the image and the data.
+    pub fn loading(&self) -> u64 {
+        self.pulling + self.downloading
+    }
+}
+
+/// How the billed seconds of ended attempts are divided; the shares add up to 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BilledShares {
+    /// From the start of billing: pulling the image, and time outside SageMaker's named phases.
+    pub setup: f64,
+    pub downloading: f64,
+    pub training: f64,
+    pub uploading: f64,
+    /// Attempts that failed, in all their phases.
+    pub wasted: f64,
+}
+
+impl BilledShares {
+    /// Managed spot bills less than the running time; the billed time is assumed to divide in the
+    /// same proportions. None while nothing has been billed.
+    pub fn of(runs: &[AttemptRun<'_>]) -> Option<Self> {
+        let total: u64 = runs.iter().filter_map(|run| run.billable_seconds).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut sum = Self::default();
+        for run in runs {
+            let Some(share) = run.billable_seconds.map(|own| real(own) / real(total)) else {
+                continue;
+            };
+            if run.has_failed() {
+                sum.wasted += share;
+                continue;
+            }
+            let phases = PhaseSeconds::of(&[*run]);
+            let known = phases.loading() + phases.training + phases.uploading;
+            let ran = run
+                .started_at
+                .zip(run.ended_at)
+                .map_or(0, |(start, end)| seconds_between(start, end));
+            let time = real(ran.max(known).max(1));
+            let of = |seconds: u64| share * real(seconds) / time;
+            sum.downloading += of(phases.downloading);
+            sum.training += of(phases.training);
+            sum.uploading += of(phases.uploading);
+            sum.setup += share - of(phases.downloading + phases.training + phases.uploading);
+        }
+        Some(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rust_decimal::Decimal;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::ids::PriceId;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    /// A job at $36 an hour, which is a cent a second, that ran for an hour.
+    fn run(transitions: &[Transition]) -> AttemptRun<'_> {
+        AttemptRun {
+            instance_type: "ml.p4d.24xlarge",
+            region: "us-east-1",
+            instance_count: 1,
+            purchase_option: PurchaseOption::OnDemand,
+            agreed: Agreed {
+                price_id: PriceId(Uuid::nil()),
+                usd_per_hour: Usd(Decimal::from(36)),
+                estimated: false,
+            },
+            phase: AttemptPhase::Over(AttemptEnd::Completed),
+            is_in_progress: false,
+            transitions,
+            training_seconds: Some(3600),
+            billable_seconds: Some(3600),
+            started_at: Some(at(0)),
+            ended_at: Some(at(3600)),
+            modified_at: Some(at(3600)),
+            listed_at: None,
+        }
+    }
+
+    fn usd(cents: i64) -> Usd {
+        Usd(Decimal::new(cents, 2))
+    }
+
+    #[test]
+    fn a_running_job_costs_what_it_certainly_has_used() {
+        let running = AttemptRun {
+            phase: AttemptPhase::Running,
+            is_in_progress: true,
+            ended_at: None,
+            modified_at: Some(at(60)),
+            listed_at: Some(at(1000)),
+            ..run(&[])
+        };
+        assert_eq!(so_far(&[running], &[], at(5000)), usd(1000));
+        let silent = AttemptRun {
+            is_in_progress: false,
+            ..running
+        };
+        assert_eq!(so_far(&[silent], &[], at(5000)), usd(60));
+        let spot = AttemptRun {
+            purchase_option: PurchaseOption::Spot,
+            ..running
+        };
+        let least = i64::from(100 - spot::SAVING_PERCENT_MAX) * 10;
+        assert_eq!(so_far(&[spot], &[], at(5000)), usd(least));
+        assert_eq!(so_far(&[run(&[])], &[], at(5000)), usd(0), "it is over");
+    }
+
+    #[test]
+    fn only_failed_attempts_are_waste_and_only_spot_saves() {
+        let failed = AttemptRun {
+            phase: AttemptPhase::Over(AttemptEnd::Failed),
+            billable_seconds: Some(100),
+            ..run(&[])
+        };
+        assert_eq!(wasted(&[failed, run(&[])], &[]), usd(100));
+        let spot = AttemptRun {
+            purchase_option: PurchaseOption::Spot,
+            billable_seconds: Some(1000),
+            ..run(&[])
+        };
+        assert_eq!(spot_saved(&[spot, failed], &[]), usd(2600));
+    }
+
+    #[test]
+    fn the_shares_of_billed_time_add_up_to_one() {
+        let transition = |status: &str, from, until| Transition {
+            status: status.to_owned(),
+            message: String::new(),
+            started_at: at(from),
+            ended_at: Some(at(until)),
+        };
+        let transitions = [
+            transition("Downloading", 0, 360),
+            transition("Training", 360, 3240),
+            transition("Uploading", 3240, 3600),
+        ];
+        let failed = AttemptRun {
+            phase: AttemptPhase::Over(AttemptEnd::Failed),
+            billable_seconds: Some(1200),
+            ..run(&[])
+        };
+        let shares = BilledShares::of(&[run(&transitions), failed]).unwrap();
+        let all = [
+            shares.setup,
+            shares.downloading,
+            shares.training,
+            shares.uploading,
+            shares.wasted,
+        ];
+        assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        assert!((shares.wasted - 0.25).abs() < 1e-12);
+        assert!((shares.training - 0.75 * 0.8).abs() < 1e-12);
+        assert_eq!(BilledShares::of(&[]), None);
+    }
+}
