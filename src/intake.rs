@@ -7,14 +7,14 @@ use std::sync::Arc;
 use bakeoff_domain::finding::{Finding, Severity, capped};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
-use bakeoff_domain::measure::metric;
+use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
-use bakeoff_planner::plan::{TrialPlan, plan};
+use bakeoff_planner::plan::{TrialPlan, plan, refuse_above_budget};
 use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
@@ -139,13 +139,14 @@ impl Loaded {
                     .fix(format!("use \"region\": \"{}\"", settings.home())),
             );
         }
-        let plans = plan(
+        let mut plans = plan(
             &informed,
             &findings,
             tariffs.as_ref(),
             settings.metrics_spacing(),
             now,
         );
+        findings.extend(refuse_above_budget(&spec, &mut plans));
         Checked {
             spec,
             informed,
@@ -220,8 +221,12 @@ async fn measurements(
             == (&workload.model, workload.precision, &workload.code_version);
         let mut candidates = trial.experiment.candidates();
         let candidate = candidates.find(|candidate| candidate.spec.name == trial.candidate);
-        let speed = figures.mean(trial.trial_id, metric::TOKENS_PER_SECOND);
-        if let (true, Some(candidate), Some(tokens_per_second)) = (is_same, candidate, speed) {
+        let speed = candidate.and_then(|candidate| {
+            let shape = TrainingShape::of_candidate(candidate);
+            figures.speed(trial.trial_id, &shape)
+        });
+        if let (true, Some(candidate), Some(speed)) = (is_same, candidate, speed) {
+            let tokens_per_second = speed.steady.mean;
             all.push(Measurement {
                 instance_type: candidate.spec.instance_type.clone(),
                 instance_count: candidate.spec.instance_count,

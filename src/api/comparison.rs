@@ -3,6 +3,7 @@
 use bakeoff_domain::ids::{ExperimentId, RunId, TrialId};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::measure::speed::SpeedBasis;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::PriceStatus;
 use bakeoff_domain::spec::PurchaseOption;
@@ -39,6 +40,9 @@ pub struct ComparisonRow {
     pub tokens_per_second_from_at: Option<DateTime<Utc>>,
     pub tokens_per_second_until_at: Option<DateTime<Utc>>,
     pub tokens_per_second_source: Option<Source>,
+    /// What it rests on: reported as such, or derived from samples, steps per second or finished
+    /// steps.
+    pub tokens_per_second_basis: Option<SpeedBasis>,
     /// Measured; otherwise tokens per second divided by the sequence length.
     pub samples_per_second: Option<f64>,
     /// Optimiser steps per second. Measured; otherwise tokens per second divided by tokens per

@@ -37,6 +37,7 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("tokens_per_second_from_at", Kind::Time),
     ("tokens_per_second_until_at", Kind::Time),
     ("tokens_per_second_source", Kind::Text),
+    ("tokens_per_second_basis", Kind::Text),
     ("samples_per_second", Kind::Real),
     ("steps_per_second", Kind::Real),
     ("gpu_utilization_percent", Kind::Real),

@@ -1,10 +1,12 @@
 //! Figures of trials and external runs: for each metric the preferred series, its steady mean and
 //! its latest value. Two queries, however many subjects; points are never read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::metric::{self, Source};
+use bakeoff_domain::measure::speed::{self, Speed, SpeedBasis, SpeedFigures};
 use bakeoff_domain::measure::steady::{Bucket, Steady, steady};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -20,6 +22,12 @@ const STEADY: [&str; 5] = [
     metric::GPU_UTILIZATION,
     metric::GPU_MEMORY_UTILIZATION,
 ];
+/// Metrics that are speeds.
+const SPEEDS: [&str; 3] = [
+    metric::TOKENS_PER_SECOND,
+    metric::SAMPLES_PER_SECOND,
+    metric::STEPS_PER_SECOND,
+];
 const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
 
 /// Figures of several subjects.
@@ -28,7 +36,8 @@ pub struct Figures {
     /// The preferred series of each subject, only a handful.
     series: BTreeMap<Uuid, Vec<Series>>,
     steady: BTreeMap<i32, Option<Steady>>,
-    /// Rollups of unsettled series, whose subjects may still be running.
+    /// Rollups of unsettled series, whose subjects may still be running, and of those whose subjects
+    /// have no other speed.
     buckets: BTreeMap<i32, Vec<Bucket>>,
 }
 
@@ -60,6 +69,12 @@ impl Figures {
             .map(|name| (*name).to_owned())
             .collect();
         let series = preferred(store.series_of(subjects, Some(&wanted)).await?);
+        // A subject whose script reports no speed has one from its steps, at any time.
+        let has_speed: BTreeSet<Uuid> = series
+            .iter()
+            .filter(|one| SPEEDS.contains(&one.metric.as_str()))
+            .map(|one| one.subject_id)
+            .collect();
         let is_needed = |one: &Series| {
             STEADY.contains(&one.metric.as_str())
                 || one.metric == metric::STEP
@@ -67,7 +82,8 @@ impl Figures {
         };
         let unsettled: Vec<i32> = series
             .iter()
-            .filter(|one| one.steady.is_none() && is_needed(one))
+            .filter(|one| one.steady.is_none() || !has_speed.contains(&one.subject_id))
+            .filter(|one| is_needed(one))
             .map(|one| one.id)
             .collect();
         let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
@@ -98,6 +114,28 @@ impl Figures {
 
     pub fn steady(&self, subject: Uuid, metric: &str) -> Option<&Steady> {
         self.steady.get(&self.series(subject, metric)?.id)?.as_ref()
+    }
+
+    /// Tokens per second, by the best of what is known.
+    pub fn speed(&self, subject: Uuid, shape: &TrainingShape<'_>) -> Option<Speed> {
+        let progress = self.progress(subject);
+        let figures = SpeedFigures {
+            tokens_per_second: self.steady(subject, metric::TOKENS_PER_SECOND),
+            samples_per_second: self.steady(subject, metric::SAMPLES_PER_SECOND),
+            steps_per_second: self.steady(subject, metric::STEPS_PER_SECOND),
+            progress: &progress,
+        };
+        speed::speed(figures, shape)
+    }
+
+    /// Where the points behind a speed come from.
+    pub fn speed_source(&self, subject: Uuid, basis: SpeedBasis) -> Option<Source> {
+        match basis {
+            SpeedBasis::TokensPerSecond => self.source(subject, metric::TOKENS_PER_SECOND),
+            SpeedBasis::SamplesPerSecond => self.source(subject, metric::SAMPLES_PER_SECOND),
+            SpeedBasis::StepsPerSecond => self.source(subject, metric::STEPS_PER_SECOND),
+            SpeedBasis::Steps => self.stepping(subject).map(|one| one.source),
+        }
     }
 
     pub fn mean(&self, subject: Uuid, metric: &str) -> Option<f64> {
@@ -137,23 +175,15 @@ impl Figures {
         carried.or_else(|| whole(self.last(subject, metric::STEP)?))
     }
 
-    /// Steps over time, for an estimate; only for subjects that may still be running.
+    /// Steps over time; only for subjects that may still be running, and those whose speed rests on
+    /// it.
     pub fn progress(&self, subject: Uuid) -> Vec<Progress> {
-        let carrying = self
-            .of(subject)
-            .filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
-        if let Some(one) = carrying.max_by_key(|one| one.points) {
-            let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
-            let report = |bucket: &Bucket| {
-                Some(Progress {
-                    at: bucket.last_at,
-                    step: bucket.last_step?.into(),
-                })
-            };
-            return buckets.iter().filter_map(report).collect();
-        }
-        let Some(one) = self.series(subject, metric::STEP) else {
+        let Some(one) = self.stepping(subject) else {
             return Vec::new();
+        };
+        let step = |bucket: &Bucket| match one.last_step {
+            Some(_) => bucket.last_step.map(i64::from),
+            None => whole(bucket.last),
         };
         let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
         buckets
@@ -161,10 +191,21 @@ impl Figures {
             .filter_map(|bucket| {
                 Some(Progress {
                     at: bucket.last_at,
-                    step: whole(bucket.last)?,
+                    step: step(bucket)?,
                 })
             })
             .collect()
+    }
+
+    /// The series that steps over time are read from: one that carries steps, or else the step
+    /// metric.
+    fn stepping(&self, subject: Uuid) -> Option<&Series> {
+        let carrying = self
+            .of(subject)
+            .filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
+        carrying
+            .max_by_key(|one| one.points)
+            .or_else(|| self.series(subject, metric::STEP))
     }
 }
 

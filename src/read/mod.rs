@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::spot;
-use bakeoff_domain::measure::metric;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::phase::JobPhase;
+use bakeoff_domain::spec::WorkloadSpec;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -242,7 +242,7 @@ fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> 
     let outcomes: Vec<Outcome> = evidence
         .trials
         .iter()
-        .map(|trial| outcome(evidence, trial, now))
+        .map(|trial| outcome(evidence, experiment.resolved.workload(), trial, now))
         .collect();
     let workload = experiment.resolved.workload();
     let tokens = Tokens {
@@ -252,7 +252,12 @@ fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> 
     recommend(&outcomes, &experiment.resolved.spec().objective, tokens)
 }
 
-fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
+fn outcome(
+    evidence: &Evidence,
+    workload: &WorkloadSpec,
+    trial: &Trial,
+    now: DateTime<Utc>,
+) -> Outcome {
     let attempts = evidence.attempts(trial);
     let plan = &trial.plan;
     // From submission to SageMaker's own end: waiting for our budget, or for our next poll, is not
@@ -283,8 +288,8 @@ fn outcome(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Outcome {
         price: evidence.price(trial, now),
         tokens_per_second: evidence
             .figures
-            .steady(trial.id.0, metric::TOKENS_PER_SECOND)
-            .cloned(),
+            .speed(trial.id.0, &rows::shape_of_plan(plan, workload))
+            .map(|speed| speed.steady),
         predicted: plan.forecast.as_ref().map(|forecast| Predicted {
             tokens_per_second: forecast.tokens_per_second.expected,
             log_sd: forecast.tokens_per_second.log_sd(),

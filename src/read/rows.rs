@@ -62,7 +62,7 @@ pub(super) fn expectations(
 }
 
 /// The shape of a plan, without its cost.
-fn shape_of_plan<'a>(plan: &TrialPlan, workload: &'a WorkloadSpec) -> TrainingShape<'a> {
+pub(super) fn shape_of_plan<'a>(plan: &TrialPlan, workload: &'a WorkloadSpec) -> TrainingShape<'a> {
     let instance = catalog::find(&plan.instance_type);
     TrainingShape {
         model: Some(&workload.model),
@@ -99,7 +99,8 @@ fn measured(
     is_over: bool,
     now: DateTime<Utc>,
 ) -> ComparisonRow {
-    let speed = figures.steady(id, metric::TOKENS_PER_SECOND);
+    let found = figures.speed(id, shape);
+    let speed = found.as_ref().map(|found| &found.steady);
     let derived = shape.derive(speed.map(|speed| speed.mean));
     let step = figures.step(id);
     let row = ComparisonRow {
@@ -109,7 +110,10 @@ fn measured(
         tokens_per_second_half_width: speed.map(|speed| speed.half_width),
         tokens_per_second_from_at: speed.map(|speed| speed.from_at),
         tokens_per_second_until_at: speed.map(|speed| speed.until_at),
-        tokens_per_second_source: speed.and_then(|_| figures.source(id, metric::TOKENS_PER_SECOND)),
+        tokens_per_second_source: found
+            .as_ref()
+            .and_then(|found| figures.speed_source(id, found.basis)),
+        tokens_per_second_basis: found.as_ref().map(|found| found.basis),
         samples_per_second: figures
             .mean(id, metric::SAMPLES_PER_SECOND)
             .or(derived.samples_per_second),
@@ -178,12 +182,14 @@ pub(super) fn of_trial(
     let price = evidence.price(trial, now);
     let price = price.as_ref();
     let billable_seconds = total(attempts, |attempt| attempt.billable_seconds);
-    let speed = evidence.figures.mean(trial.id.0, metric::TOKENS_PER_SECOND);
     let workload = experiment.resolved.workload();
+    let bare = shape_of_plan(plan, workload);
+    let speed = evidence.figures.speed(trial.id.0, &bare);
+    let speed = speed.map(|found| found.steady.mean);
     let shape = TrainingShape {
         usd_per_hour: price.map(|price| price.usd_per_hour * Decimal::from(plan.instance_count)),
         billed_share: billed_share(trial, speed, workload.trial_tokens, billable_seconds),
-        ..shape_of_plan(plan, workload)
+        ..bare
     };
     let is_over = trial.state.is_terminal();
     let figures = measured(&evidence.figures, trial.id.0, &shape, is_over, now);

@@ -8,6 +8,7 @@ use bakeoff::api::runs::RunView;
 use bakeoff::api::series::MetricSeries;
 use bakeoff::app::Settings;
 use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::measure::speed::SpeedBasis;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -413,4 +414,60 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
         (403, &json!("Not permitted for this key's role")),
         "{refused}"
     );
+}
+
+/// A script that reports samples, or no more than how many steps are done, has a speed in tokens
+/// and is ranked by it; also when its series are closed, and their points packed.
+#[sqlx::test(migrations = false)]
+async fn a_speed_follows_from_samples_or_from_steps(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut measured = Vec::new();
+    for (basis, metric) in [
+        (
+            SpeedBasis::TokensPerSecond,
+            json!({"name": "tps", "regex": "tokens_per_second=([0-9.]+)", "meaning": "tokens_per_second"}),
+        ),
+        (
+            SpeedBasis::SamplesPerSecond,
+            json!({"name": "sps", "regex": "samples_per_second=([0-9.]+)", "meaning": "samples_per_second"}),
+        ),
+        (
+            SpeedBasis::Steps,
+            json!({"name": "step", "regex": "step=([0-9]+)", "meaning": "step"}),
+        ),
+    ] {
+        let mut spec = on_p5(1);
+        spec["workload"]["metrics"] = json!([metric]);
+        spec["workload"]["name"] = json!(basis.as_str());
+        let id = test.start(&spec).await;
+        test.run_to_end(&id, 12).await;
+        let row = test.comparison(&id).await.rows.remove(0);
+        assert_eq!(row.tokens_per_second_basis, Some(basis));
+        assert_eq!(row.tokens_per_second_source, Some(Source::Cloudwatch));
+        let ranked = test
+            .recommendation(&id)
+            .await
+            .recommendation
+            .ranked
+            .remove(0);
+        let speed = row.tokens_per_second.unwrap();
+        assert!((ranked.tokens_per_second / speed - 1.0).abs() < 1e-9);
+        measured.push((id, speed));
+    }
+    let reported = measured[0].1;
+    for (id, speed) in &measured {
+        assert!((speed / reported - 1.0).abs() < 0.03, "{id}: {measured:?}");
+    }
+    test.advance(TimeDelta::hours(3)).await;
+    while bakeoff::tasks::compactor::tick(&test.app).await.unwrap() > 0 {}
+    let open: i64 = sqlx::query_scalar("SELECT count(*) FROM samples")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(open, 0, "all points are packed");
+    for (id, speed) in &measured {
+        let row = test.comparison(id).await.rows.remove(0);
+        let packed = row.tokens_per_second.unwrap();
+        assert!((packed / speed - 1.0).abs() < 1e-9, "{id}: {packed}");
+    }
 }

@@ -91,6 +91,72 @@ async fn a_plan_of_something_wrong_says_what_and_is_no_error(pool: PgPool) {
     );
 }
 
+/// Two trials of an hour, of which the budget holds none, one, or both.
+#[sqlx::test(migrations = false)]
+async fn what_the_budget_can_never_reserve_is_refused_before_it_starts(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let plan: Preview = test.plan(&spec()).await;
+    let mut costs: Vec<f64> = plan
+        .candidates
+        .iter()
+        .map(|one| one.plan.worst_case.unwrap().total_usd.as_f64())
+        .collect();
+    costs.sort_by(f64::total_cmp);
+    let mut asked = spec();
+    let refused = |plan: &Preview| {
+        plan.candidates
+            .iter()
+            .filter(|one| one.plan.refused)
+            .count()
+    };
+
+    asked["budget_usd"] = json!((costs[0] + costs[1]) / 2.0);
+    let some: Preview = test.plan(&asked).await;
+    assert_eq!((refused(&some), some.would_start), (1, true));
+
+    asked["budget_usd"] = json!(costs[0] - 1.0);
+    let none: Preview = test.plan(&asked).await;
+    assert_eq!((refused(&none), none.would_start), (2, false));
+    let (status, problem) = test.post("/v1/experiments", &asked).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    let errors = problem["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 2);
+    for error in errors {
+        assert_eq!(error["pointer"], "/budget_usd");
+        let fix = error["fix"].as_str().unwrap();
+        assert!(fix.contains("budget_usd to at least"), "{fix}");
+    }
+
+    asked["budget_usd"] = json!(costs[1]);
+    let all: Preview = test.plan(&asked).await;
+    assert_eq!((refused(&all), all.would_start), (0, true));
+}
+
+/// Five buckets of five minutes make a figure; a trial of two minutes has none.
+#[sqlx::test(migrations = false)]
+async fn a_trial_too_short_to_be_measured_is_named_with_its_length(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut asked = spec();
+    let found = |plan: &Preview| {
+        plan.findings
+            .iter()
+            .filter(|one| one.rule == "trial-too-short")
+            .map(|one| one.fix.clone())
+            .collect::<Vec<String>>()
+    };
+    assert_eq!(found(&test.plan(&asked).await), Vec::<String>::new());
+    asked["workload"]["trial_tokens"] = json!(5_000_000);
+    let fixes = found(&test.plan(&asked).await);
+    assert_eq!(fixes.len(), 2);
+    // Who follows the fix has no such finding any more.
+    let enough = fixes.iter().map(|fix| {
+        let digits: String = fix.chars().filter(char::is_ascii_digit).collect();
+        digits.parse::<u64>().unwrap()
+    });
+    asked["workload"]["trial_tokens"] = json!(enough.max().unwrap());
+    assert_eq!(found(&test.plan(&asked).await), Vec::<String>::new());
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool) {
     let test = TestApp::new(pool).await;

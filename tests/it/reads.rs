@@ -10,8 +10,10 @@ use bakeoff::api::experiments::ExperimentView;
 use bakeoff::api::money::{LedgerEntryView, Spending};
 use bakeoff::api::page::Page;
 use bakeoff::api::trials::TrialView;
+use bakeoff_planner::preview::Preview;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::support::TestApp;
 
@@ -71,6 +73,13 @@ fn dollars(micro_usd: i64) -> f64 {
 impl TestApp {
     pub(crate) async fn experiment(&self, id: &str) -> ExperimentView {
         self.read(&format!("/v1/experiments/{id}")).await
+    }
+
+    /// What an experiment would do.
+    pub(crate) async fn plan(&self, spec: &Value) -> Preview {
+        let (status, body) = self.post("/v1/plans", spec).await;
+        assert!(status.is_success(), "{body:#}");
+        serde_json::from_value(body).unwrap()
     }
 
     /// All trials of an experiment, in the order of its plan.

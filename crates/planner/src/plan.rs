@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::money::cost;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
+use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec,
@@ -16,6 +16,7 @@ use bakeoff_domain::spec::{
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::lint::rules::found;
 use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast};
@@ -153,6 +154,46 @@ pub fn plan(
         }
     }
     trials
+}
+
+/// Refuses the plans that the whole budget could not reserve once, and says so for each candidate:
+/// they would wait in a queue that never reaches them.
+pub fn refuse_above_budget(spec: &ExperimentSpec, plans: &mut [TrialPlan]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    // A budget of zero or less is an error of its own.
+    if spec.budget_usd <= Usd::ZERO {
+        return findings;
+    }
+    for plan in plans.iter_mut().filter(|plan| !plan.refused) {
+        let needed = plan.worst_case.map(|worst| worst.total_usd);
+        let Some(needed) = needed.filter(|needed| *needed > spec.budget_usd) else {
+            continue;
+        };
+        let index = spec
+            .candidates
+            .iter()
+            .position(|candidate| candidate.name == plan.candidate);
+        let Some(index) = index else { continue };
+        let finding = found("budget-below-trial", "/budget_usd")
+            .says(format!(
+                "one trial of {} may cost {needed}, which is reserved before it starts: more than the whole budget of {}",
+                plan.candidate, spec.budget_usd
+            ))
+            .fix(format!(
+                "set budget_usd to at least {:.0}, or lower max_runtime_seconds",
+                needed.as_f64().ceil()
+            ));
+        let finding = Finding {
+            candidates: BTreeSet::from([index]),
+            ..finding
+        };
+        plan.refused = true;
+        plan.findings.push(finding.clone());
+        if !findings.iter().any(|other| other.concerns(index)) {
+            findings.push(finding);
+        }
+    }
+    findings
 }
 
 /// What all trials of an experiment share in planning.

@@ -6,8 +6,10 @@ use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 
 use crate::catalog::model::ModelShape;
+use crate::catalog::{self, InstanceType};
 use crate::money::{Usd, cost};
 use crate::number::real;
+use crate::spec::Candidate;
 
 /// The shape of one training, the same for trials and external runs.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +40,25 @@ pub struct Derived {
     pub usd_per_epoch: Option<Usd>,
 }
 
-impl TrainingShape<'_> {
+impl<'a> TrainingShape<'a> {
+    /// Of a candidate as it is specified, without its cost.
+    pub fn of_candidate(candidate: Candidate<'a>) -> Self {
+        let workload = candidate.workload;
+        let accelerators = candidate.spec.accelerators();
+        let instance = catalog::find(&candidate.spec.instance_type);
+        Self {
+            model: Some(&workload.model),
+            global_batch: Some(candidate.profile.global_batch(accelerators))
+                .filter(|batch| *batch > 0),
+            accelerators,
+            peak_tflops: instance.and_then(InstanceType::peak_tflops),
+            epoch_tokens: workload.epoch_tokens,
+            planned_steps: None,
+            usd_per_hour: None,
+            billed_share: None,
+        }
+    }
+
     pub fn tokens_per_sample(&self) -> Option<f64> {
         self.model.map(|model| f64::from(model.sequence_length))
     }

@@ -28,6 +28,11 @@ impl Subject {
 pub enum Meaning {
     /// Tokens trained per second over all accelerators of the job.
     TokensPerSecond,
+    /// Sequences trained per second over all accelerators of the job, each of the workload's
+    /// sequence length.
+    SamplesPerSecond,
+    /// Optimiser steps per second.
+    StepsPerSecond,
     TrainLoss,
     ValidationLoss,
     /// Optimiser steps done so far.
@@ -36,10 +41,22 @@ pub enum Meaning {
 }
 
 impl Meaning {
+    /// Whether a speed follows from it.
+    pub fn is_speed(self) -> bool {
+        match self {
+            Self::TokensPerSecond | Self::SamplesPerSecond | Self::StepsPerSecond | Self::Step => {
+                true
+            }
+            Self::TrainLoss | Self::ValidationLoss | Self::Other => false,
+        }
+    }
+
     /// The corresponding standard name.
     pub fn standard(self) -> Option<&'static str> {
         match self {
             Self::TokensPerSecond => Some(TOKENS_PER_SECOND),
+            Self::SamplesPerSecond => Some(SAMPLES_PER_SECOND),
+            Self::StepsPerSecond => Some(STEPS_PER_SECOND),
             Self::TrainLoss => Some(TRAIN_LOSS),
             Self::ValidationLoss => Some(VALIDATION_LOSS),
             Self::Step => Some(STEP),

@@ -8,4 +8,5 @@ pub mod metric;
 pub mod pace;
 pub mod rollup;
 pub mod samples;
+pub mod speed;
 pub mod steady;

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::pace::{Batch, pace};
+use crate::measure::pace::{Batch, Pace, pace};
 
 /// One bucket of a metric: what the store keeps instead of every point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,13 +64,12 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     if body.len() < BUCKETS_MIN {
         return None;
     }
-    let dropped = warm_up(body);
-    let kept = body.get(dropped..)?;
     let batch = |bucket: &Bucket| Batch {
         done: bucket.mean,
         seconds: 1.0,
     };
-    let pace = pace(&kept.iter().map(batch).collect::<Vec<_>>())?;
+    let (dropped, pace) = steady_batches(&body.iter().map(batch).collect::<Vec<_>>())?;
+    let kept = body.get(dropped..)?;
     let first = kept.first()?;
     let last = kept.last()?;
     Some(Steady {
@@ -84,17 +83,31 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
     })
 }
 
+/// The pace after the warm-up, and how many batches that was; `None` for fewer than
+/// [`BUCKETS_MIN`].
+pub(crate) fn steady_batches(batches: &[Batch]) -> Option<(usize, Pace)> {
+    if batches.len() < BUCKETS_MIN {
+        return None;
+    }
+    let rates: Vec<f64> = batches
+        .iter()
+        .map(|batch| batch.done / batch.seconds)
+        .collect();
+    let dropped = warm_up(&rates);
+    Some((dropped, pace(batches.get(dropped..)?)?))
+}
+
 /// The cut with the lowest MSER, in one pass from the end: the sums over the kept buckets grow as
 /// the cut moves back.
-fn warm_up(body: &[Bucket]) -> usize {
+fn warm_up(rates: &[f64]) -> usize {
     // Centre on the overall mean: sums of squares of large numbers would lose precision.
-    let centre = mean(body);
+    let centre = mean(rates);
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let mut best = (f64::INFINITY, 0);
-    for (cut, bucket) in body.iter().enumerate().rev() {
-        let value = bucket.mean - centre;
+    for (cut, rate) in rates.iter().enumerate().rev() {
+        let value = rate - centre;
         (n, sum, squares) = (n + 1.0, sum + value, squares + value * value);
-        let is_candidate = cut <= body.len() / 2 && body.len() - cut >= BUCKETS_MIN;
+        let is_candidate = cut <= rates.len() / 2 && rates.len() - cut >= BUCKETS_MIN;
         let mser = (squares - sum * sum / n).max(0.0) / (n - 1.0_f64).max(1.0) / n;
         // On ties, take the earliest cut: nothing is dropped without a reason.
         if is_candidate && mser <= best.0 {
@@ -104,9 +117,9 @@ fn warm_up(body: &[Bucket]) -> usize {
     best.1
 }
 
-fn mean(buckets: &[Bucket]) -> f64 {
-    let count = f64::from(u32::try_from(buckets.len()).unwrap_or(u32::MAX));
-    buckets.iter().map(|bucket| bucket.mean).sum::<f64>() / count.max(1.0)
+fn mean(rates: &[f64]) -> f64 {
+    let count = f64::from(u32::try_from(rates.len()).unwrap_or(u32::MAX));
+    rates.iter().sum::<f64>() / count.max(1.0)
 }
 
 #[cfg(test)]

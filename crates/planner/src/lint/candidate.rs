@@ -4,7 +4,9 @@
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::catalog::{self, InstanceType};
 use bakeoff_domain::finding::{Finding, Operation};
+use bakeoff_domain::measure::steady;
 use bakeoff_domain::money::price::Price;
+use bakeoff_domain::number::real;
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
     runs_on,
@@ -450,7 +452,8 @@ fn as_asked(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
     );
 }
 
-/// Finds a trial that cannot finish in its time, even at the fast end of the prediction.
+/// Finds a trial that cannot finish in its time, even at the fast end of the prediction, and one
+/// that is too short to be measured, even at the slow end.
 fn runtime(
     spec: &ExperimentSpec,
     setup: Setup<'_>,
@@ -461,8 +464,25 @@ fn runtime(
     let (Some(workload), Some(case)) = (&spec.workload, Case::new(setup)) else {
         return;
     };
-    let [_, expected, fastest] = calibration.tokens_per_second(&case);
-    let seconds = |speed: f64| tokens(workload.trial_tokens) / speed;
+    let [slowest, expected, fastest] = calibration.tokens_per_second(&case);
+    let seconds = |speed: f64| real(workload.trial_tokens) / speed;
+    let needed = f64::from(steady::SECONDS_MIN);
+    if seconds(slowest) < needed {
+        let enough = needed * fastest;
+        findings.push(
+            found("trial-too-short", format!("{at}/instance_type"))
+                .says(format!(
+                    "a trial of {} tokens takes {:.1} minutes at the {expected:.0} tokens/s predicted for {} × {}: \
+                     a measured speed needs {:.0}, and without one it is not ranked",
+                    workload.trial_tokens,
+                    seconds(expected) / 60.0,
+                    setup.cluster.count,
+                    setup.cluster.instance.instance_type,
+                    needed / 60.0
+                ))
+                .fix(format!("set trial_tokens to {enough:.0} or more")),
+        );
+    }
     if seconds(fastest) > f64::from(spec.max_runtime_seconds) {
         findings.push(
             found("runtime-too-short", format!("{at}/instance_type"))
@@ -480,9 +500,4 @@ fn runtime(
                 )),
         );
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "tokens of a training")]
-fn tokens(count: u64) -> f64 {
-    count as f64
 }

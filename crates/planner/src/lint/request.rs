@@ -541,7 +541,6 @@ fn has_a_group(regex: &str) -> bool {
 }
 
 fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
-    use bakeoff_domain::measure::metric::Meaning;
     if workload.metrics.len() > 40 {
         findings.push(
             found("metric-count", "/workload/metrics")
@@ -576,12 +575,15 @@ fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if !workload
         .metrics
         .iter()
-        .any(|metric| metric.meaning == Meaning::TokensPerSecond)
+        .any(|metric| metric.meaning.is_speed())
     {
         findings.push(
             found("no-speed-metric", "/workload/metrics")
-                .says("no metric has the meaning tokens_per_second: nothing can be ranked")
-                .fix("add a definition with \"meaning\": \"tokens_per_second\""),
+                .says("no metric tells how fast the training is: nothing can be ranked")
+                .fix(
+                    "add a definition with \"meaning\": \"tokens_per_second\", \
+                     \"samples_per_second\", \"steps_per_second\" or \"step\"",
+                ),
         );
     }
 }

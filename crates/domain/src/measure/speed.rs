@@ -1,0 +1,212 @@
+//! Tokens per second of a run: as its script reports them, or else derived from samples, steps or
+//! finished steps. It says which; the interval is that of the series it rests on.
+
+use chrono::{DateTime, Utc};
+
+use crate::measure::derived::TrainingShape;
+use crate::measure::eta::Progress;
+use crate::measure::pace::Batch;
+use crate::measure::steady::{Steady, steady_batches};
+
+named! {
+    /// What a speed in tokens per second rests on, the best first
+    SpeedBasis {
+        /// The script reports tokens per second.
+        TokensPerSecond = "tokens_per_second",
+        /// Samples per second × sequence length: tokens of padding count.
+        SamplesPerSecond = "samples_per_second",
+        /// Optimizer steps per second × tokens per step.
+        StepsPerSecond = "steps_per_second",
+        /// Finished optimizer steps over wall time × tokens per step: evaluations, checkpoints and
+        /// stalls count as time.
+        Steps = "steps",
+    }
+}
+
+/// What is known of how fast a run is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SpeedFigures<'a> {
+    pub tokens_per_second: Option<&'a Steady>,
+    pub samples_per_second: Option<&'a Steady>,
+    pub steps_per_second: Option<&'a Steady>,
+    /// Finished steps over time, in any order.
+    pub progress: &'a [Progress],
+}
+
+/// A speed in tokens per second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speed {
+    pub steady: Steady,
+    pub basis: SpeedBasis,
+}
+
+/// The speed by the best of the figures; `None` if there are too few, or if the shape does not say
+/// how many tokens a sample or a step has.
+pub fn speed(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Speed> {
+    let scaled = |steady: &Steady, tokens: f64, basis| Speed {
+        steady: Steady {
+            mean: steady.mean * tokens,
+            half_width: steady.half_width * tokens,
+            ..steady.clone()
+        },
+        basis,
+    };
+    if let Some(steady) = figures.tokens_per_second {
+        return Some(scaled(steady, 1.0, SpeedBasis::TokensPerSecond));
+    }
+    if let Some((steady, tokens)) = figures.samples_per_second.zip(shape.tokens_per_sample()) {
+        return Some(scaled(steady, tokens, SpeedBasis::SamplesPerSecond));
+    }
+    let tokens = shape.tokens_per_step()?;
+    if let Some(steady) = figures.steps_per_second {
+        return Some(scaled(steady, tokens, SpeedBasis::StepsPerSecond));
+    }
+    let steady = of_progress(figures.progress)?;
+    Some(scaled(&steady, tokens, SpeedBasis::Steps))
+}
+
+/// Steps per second of wall time, from reports of finished steps. A step that goes back is a
+/// resume: the time in between was not spent on new steps.
+fn of_progress(reports: &[Progress]) -> Option<Steady> {
+    let mut sorted = reports.to_vec();
+    sorted.sort_by_key(|report| report.at);
+    let mut batches: Vec<(DateTime<Utc>, Batch)> = Vec::new();
+    let mut ends: Vec<DateTime<Utc>> = Vec::new();
+    for pair in sorted.windows(2) {
+        let [a, b] = pair else { continue };
+        if b.at > a.at
+            && let Ok(done) = u32::try_from(b.step - a.step)
+        {
+            let batch = Batch {
+                done: f64::from(done),
+                seconds: (b.at - a.at).as_seconds_f64(),
+            };
+            batches.push((a.at, batch));
+            ends.push(b.at);
+        }
+    }
+    let only: Vec<Batch> = batches.iter().map(|(_, batch)| *batch).collect();
+    let (dropped, pace) = steady_batches(&only)?;
+    let count = u32::try_from(only.len() - dropped).ok()?;
+    Some(Steady {
+        mean: pace.per_second,
+        half_width: pace.half_width,
+        points: count,
+        buckets: count,
+        buckets_dropped: u32::try_from(dropped).ok()?,
+        from_at: batches.get(dropped)?.0,
+        until_at: *ends.last()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::model::ModelShape;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    fn model() -> ModelShape {
+        serde_json::from_value(serde_json::json!({
+            "layers": 2, "hidden": 64, "heads": 4, "vocabulary": 1000, "sequence_length": 100
+        }))
+        .unwrap()
+    }
+
+    /// 100 tokens a sample, 1,000 a step.
+    fn shape(model: &ModelShape) -> TrainingShape<'_> {
+        TrainingShape {
+            model: Some(model),
+            global_batch: Some(10),
+            accelerators: 1,
+            peak_tflops: None,
+            epoch_tokens: None,
+            planned_steps: None,
+            usd_per_hour: None,
+            billed_share: None,
+        }
+    }
+
+    fn steady(mean: f64) -> Steady {
+        Steady {
+            mean,
+            half_width: mean / 50.0,
+            points: 20,
+            buckets: 4,
+            buckets_dropped: 0,
+            from_at: at(0),
+            until_at: at(1200),
+        }
+    }
+
+    fn reports(steps: &[i64]) -> Vec<Progress> {
+        let report = |(minute, step): (i64, &i64)| Progress {
+            at: at(300 * minute),
+            step: *step,
+        };
+        (0..).zip(steps).map(report).collect()
+    }
+
+    #[test]
+    fn the_best_figure_counts_and_says_which_it_is() {
+        let (model, progress) = (model(), reports(&[0, 30, 60, 90, 120, 150]));
+        let (tokens, samples, steps) = (steady(900.0), steady(9.5), steady(1.1));
+        let mut figures = SpeedFigures {
+            tokens_per_second: Some(&tokens),
+            samples_per_second: Some(&samples),
+            steps_per_second: Some(&steps),
+            progress: &progress,
+        };
+        let said = |figures| {
+            let found = speed(figures, &shape(&model)).unwrap();
+            (found.basis, found.steady.mean)
+        };
+        assert_eq!(said(figures), (SpeedBasis::TokensPerSecond, 900.0));
+        figures.tokens_per_second = None;
+        assert_eq!(said(figures), (SpeedBasis::SamplesPerSecond, 950.0));
+        figures.samples_per_second = None;
+        assert_eq!(said(figures), (SpeedBasis::StepsPerSecond, 1100.0));
+        figures.steps_per_second = None;
+        assert_eq!(said(figures), (SpeedBasis::Steps, 100.0));
+        let unknown = TrainingShape {
+            global_batch: None,
+            ..shape(&model)
+        };
+        assert_eq!(speed(figures, &unknown), None);
+    }
+
+    /// An evaluation of five minutes in every twenty costs a fifth of the speed.
+    #[test]
+    fn time_without_steps_counts_as_time() {
+        let model = model();
+        let steps = [0, 30, 60, 90, 120, 120, 150, 180, 210, 240, 240];
+        let progress = reports(&steps);
+        let figures = SpeedFigures {
+            progress: &progress,
+            ..SpeedFigures::default()
+        };
+        let found = speed(figures, &shape(&model)).unwrap().steady;
+        assert!((found.mean - 80.0).abs() < 1e-9, "{found:?}");
+        assert!(found.mean + found.half_width > 100.0, "and widens it");
+    }
+
+    #[test]
+    fn a_resume_is_not_a_negative_speed_and_a_slow_start_is_warm_up() {
+        let model = model();
+        let progress = reports(&[0, 3, 33, 63, 93, 60, 90, 120, 150]);
+        let figures = SpeedFigures {
+            progress: &progress,
+            ..SpeedFigures::default()
+        };
+        let found = speed(figures, &shape(&model)).unwrap().steady;
+        assert_eq!(found.buckets_dropped, 1);
+        assert!((found.mean - 100.0).abs() < 1e-9, "{found:?}");
+        let few = SpeedFigures {
+            progress: &progress[..4],
+            ..figures
+        };
+        assert_eq!(speed(few, &shape(&model)), None);
+    }
+}
