@@ -110,7 +110,7 @@ async fn what_the_budget_can_never_reserve_is_refused_before_it_starts(pool: PgP
             .count()
     };
 
-    asked["budget_usd"] = json!((costs[0] + costs[1]) / 2.0);
+    asked["budget_usd"] = json!(f64::midpoint(costs[0], costs[1]));
     let some: Preview = test.plan(&asked).await;
     assert_eq!((refused(&some), some.would_start), (1, true));
 
