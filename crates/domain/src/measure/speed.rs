@@ -1,12 +1,13 @@
 //! Tokens per second of a run: as its script reports them, or else derived from samples, steps or
 //! finished steps. It says which; the interval is that of the series it rests on.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::measure::derived::TrainingShape;
 use crate::measure::eta::Progress;
 use crate::measure::pace::Batch;
 use crate::measure::steady::{Steady, steady_batches};
+use crate::number::real;
 
 named! {
     /// What a speed in tokens per second rests on, the best first
@@ -65,38 +66,88 @@ pub fn speed(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Spe
     Some(scaled(&steady, tokens, SpeedBasis::Steps))
 }
 
-/// Steps per second of wall time, from reports of finished steps. A step that goes back is a
-/// resume: the time in between was not spent on new steps.
-fn of_progress(reports: &[Progress]) -> Option<Steady> {
-    let mut sorted = reports.to_vec();
-    sorted.sort_by_key(|report| report.at);
-    let mut batches: Vec<(DateTime<Utc>, Batch)> = Vec::new();
-    let mut ends: Vec<DateTime<Utc>> = Vec::new();
-    for pair in sorted.windows(2) {
-        let [a, b] = pair else { continue };
-        if b.at > a.at
-            && let Ok(done) = u32::try_from(b.step - a.step)
-        {
-            let batch = Batch {
-                done: f64::from(done),
-                seconds: (b.at - a.at).as_seconds_f64(),
-            };
-            batches.push((a.at, batch));
-            ends.push(b.at);
-        }
-    }
-    let only: Vec<Batch> = batches.iter().map(|(_, batch)| *batch).collect();
-    let (dropped, pace) = steady_batches(&only)?;
-    let count = u32::try_from(only.len() - dropped).ok()?;
+/// The least that a batch holds: a report that comes sooner says more of rounding than of speed.
+const BATCH_STEPS: i64 = 5;
+const BATCH: TimeDelta = TimeDelta::seconds(20);
+
+/// Steps per second of wall time, from reports of finished steps: consecutive batches of at least
+/// 5 steps and 20 seconds, then as any series. A step that goes back is a resume: the time in
+/// between was not spent on new steps.
+pub fn of_progress(reports: &[Progress]) -> Option<Steady> {
+    let stretches = stretches(reports);
+    let batches: Vec<Batch> = stretches.iter().map(Stretch::batch).collect();
+    let (dropped, pace) = steady_batches(&batches)?;
+    let count = u32::try_from(batches.len() - dropped).ok()?;
     Some(Steady {
         mean: pace.per_second,
         half_width: pace.half_width,
         points: count,
         buckets: count,
         buckets_dropped: u32::try_from(dropped).ok()?,
-        from_at: batches.get(dropped)?.0,
-        until_at: *ends.last()?,
+        from_at: stretches.get(dropped)?.from,
+        until_at: stretches.last()?.until,
     })
+}
+
+/// The time between two reports, with the steps done in it.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    from: DateTime<Utc>,
+    until: DateTime<Utc>,
+    steps: i64,
+}
+
+impl Stretch {
+    fn is_whole(&self) -> bool {
+        self.steps >= BATCH_STEPS && self.until - self.from >= BATCH
+    }
+
+    fn batch(&self) -> Batch {
+        Batch {
+            done: real(self.steps.unsigned_abs()),
+            seconds: (self.until - self.from).as_seconds_f64(),
+        }
+    }
+}
+
+/// Consecutive stretches; one that stays too short, at the end or before a resume, is left out.
+/// A time without steps is a part of the stretch in which the next step ends, or else of the last.
+fn stretches(reports: &[Progress]) -> Vec<Stretch> {
+    let mut sorted = reports.to_vec();
+    sorted.sort_by_key(|report| report.at);
+    let mut all: Vec<Stretch> = Vec::new();
+    let mut open: Option<Stretch> = None;
+    for pair in sorted.windows(2) {
+        let [a, b] = pair else { continue };
+        if b.step < a.step {
+            open = None;
+            continue;
+        }
+        let grown = match open {
+            Some(stretch) => Stretch {
+                until: b.at,
+                steps: stretch.steps + b.step - a.step,
+                ..stretch
+            },
+            None => Stretch {
+                from: a.at,
+                until: b.at,
+                steps: b.step - a.step,
+            },
+        };
+        open = Some(grown);
+        if grown.is_whole() {
+            all.push(grown);
+            open = None;
+        }
+    }
+    // A run that ends in an evaluation has spent that time too.
+    if let (Some(rest), Some(last)) = (open.filter(|rest| rest.steps == 0), all.last_mut())
+        && last.until == rest.from
+    {
+        last.until = rest.until;
+    }
+    all
 }
 
 #[cfg(test)]
