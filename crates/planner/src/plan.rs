@@ -176,7 +176,7 @@ pub fn refuse_above_budget(spec: &ExperimentSpec, plans: &mut [TrialPlan]) -> Ve
         let Some(index) = index else { continue };
         let finding = found("budget-below-trial", "/budget_usd")
             .says(format!(
-                "one trial of {} may cost {needed}, which is reserved before it starts: more than the whole budget of {}",
+                "one trial of {} may cost {needed}, which is reserved before it starts: raise budget_usd, which is {} in all",
                 plan.candidate, spec.budget_usd
             ))
             .fix(format!(
