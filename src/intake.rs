@@ -10,6 +10,7 @@ use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
@@ -49,6 +50,8 @@ pub struct Loaded {
     measurements: Vec<Measurement>,
     /// Includes future prices, because a reservation looks ahead.
     tariffs: Tariffs,
+    /// As Service Quotas last reported them.
+    quotas: Vec<Quota>,
     settings: Arc<Settings>,
     now: DateTime<Utc>,
 }
@@ -70,16 +73,18 @@ pub async fn load(
 ) -> Result<Loaded, StoreError> {
     let now = app.clock.now();
     let (spec, misplaced) = fill(&app.store, project, spec).await?;
-    let tariffs = app
-        .store
-        .tariffs(project, &spec.region, &types(&spec))
-        .await?;
-    let measurements = measurements(&app.store, project, &spec).await?;
+    let types = types(&spec);
+    let (tariffs, quotas, measurements) = tokio::try_join!(
+        app.store.tariffs(project, &spec.region, &types),
+        app.store.quotas_of(&spec.region, &types),
+        measurements(&app.store, project, &spec),
+    )?;
     Ok(Loaded {
         spec,
         misplaced,
         measurements,
         tariffs,
+        quotas,
         settings: Arc::clone(&app.settings),
         now,
     })
@@ -111,6 +116,7 @@ impl Loaded {
             misplaced,
             measurements,
             tariffs,
+            quotas,
             settings,
             now,
         } = self;
@@ -131,6 +137,7 @@ impl Loaded {
             },
         );
         findings.extend(misplaced);
+        findings.extend(lint::above_quota(&spec, &quotas));
         if !settings.regions.contains(&spec.region) {
             let regions = settings.regions.join(", ");
             findings.push(

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::measure::convergence::{self, Stretch};
+use bakeoff_domain::measure::eta::Progress;
+use bakeoff_domain::measure::metric::STEP;
 use bakeoff_domain::measure::steady::Bucket;
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::number::whole;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -17,6 +20,7 @@ use crate::api::comparison::{Convergence, CurvePoint, TargetView};
 use crate::read::figures::preferred;
 use crate::store::experiments::runs::Run;
 use crate::store::experiments::trials::{Attempt, Trial};
+use crate::store::series::Series;
 use crate::store::{Store, StoreError};
 
 /// The trial or run that a curve describes.
@@ -39,23 +43,19 @@ pub async fn curves(
 ) -> Result<Convergence, StoreError> {
     let subjects = subjects(store, selection, now).await?;
     let ids: Vec<Uuid> = subjects.iter().map(|subject| subject.id).collect();
-    let series = preferred(store.series_of(&ids, Some(&[metric.to_owned()])).await?);
-    let of_series: BTreeMap<i32, Uuid> =
-        series.iter().map(|one| (one.id, one.subject_id)).collect();
-    let mut buckets: BTreeMap<Uuid, Vec<Bucket>> = BTreeMap::new();
-    for (id, bucket) in store
-        .rollups(&of_series.keys().copied().collect::<Vec<_>>())
-        .await?
-    {
-        if let Some(subject) = of_series.get(&id) {
-            buckets.entry(*subject).or_default().push(bucket);
-        }
-    }
+    let reports = reports(store, &ids, metric).await?;
     let (mut rows, mut reached) = (Vec::new(), Vec::new());
     for subject in &subjects {
         let curve = convergence::curve(
-            buckets.get(&subject.id).map_or(&[][..], Vec::as_slice),
+            reports
+                .buckets
+                .get(&subject.id)
+                .map_or(&[][..], Vec::as_slice),
             &subject.stretches,
+            reports
+                .steps
+                .get(&subject.id)
+                .map_or(&[][..], Vec::as_slice),
         );
         let point = |point: &convergence::Point| CurvePoint {
             candidate: subject.candidate.clone(),
@@ -93,6 +93,49 @@ pub async fn curves(
         rows,
         as_of: now,
     })
+}
+
+/// What subjects reported, oldest first.
+#[derive(Default)]
+struct Reports {
+    /// Of the metric.
+    buckets: BTreeMap<Uuid, Vec<Bucket>>,
+    /// Finished steps, by the step metric.
+    steps: BTreeMap<Uuid, Vec<Progress>>,
+}
+
+async fn reports(store: &Store, subjects: &[Uuid], metric: &str) -> Result<Reports, StoreError> {
+    let wanted = [metric.to_owned(), STEP.to_owned()];
+    let series = preferred(store.series_of(subjects, Some(&wanted)).await?);
+    let of_series: BTreeMap<i32, &Series> = series.iter().map(|one| (one.id, one)).collect();
+    let mut reports = Reports::default();
+    for (id, bucket) in store
+        .rollups(&of_series.keys().copied().collect::<Vec<_>>())
+        .await?
+    {
+        let Some(one) = of_series.get(&id) else {
+            continue;
+        };
+        if one.metric == STEP {
+            let report = whole(bucket.last).map(|step| Progress {
+                at: bucket.last_at,
+                step,
+            });
+            reports
+                .steps
+                .entry(one.subject_id)
+                .or_default()
+                .extend(report);
+        }
+        if one.metric == metric {
+            reports
+                .buckets
+                .entry(one.subject_id)
+                .or_default()
+                .push(bucket);
+        }
+    }
+    Ok(reports)
 }
 
 async fn subjects(

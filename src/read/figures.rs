@@ -8,6 +8,7 @@ use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::metric::{self, Source};
 use bakeoff_domain::measure::speed::{self, Speed, SpeedBasis, SpeedFigures};
 use bakeoff_domain::measure::steady::{Bucket, Steady, steady};
+use bakeoff_domain::number::whole;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -207,9 +208,4 @@ impl Figures {
             .max_by_key(|one| one.points)
             .or_else(|| self.series(subject, metric::STEP))
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
-fn whole(step: f64) -> Option<i64> {
-    (0.0..9e15).contains(&step).then_some(step as i64)
 }

@@ -7,6 +7,7 @@ use bakeoff::api::money::LedgerEntryView;
 use bakeoff::api::projects::ProjectView;
 use bakeoff::leader::Leader;
 use bakeoff::tasks::scheduler;
+use bakeoff_domain::finding::Finding;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::lifecycle::watch::Change;
 use bakeoff_domain::money::Usd;
@@ -217,6 +218,17 @@ async fn trials_wait_under_the_accounts_quota_instead_of_being_refused(pool: PgP
 #[sqlx::test(migrations = false)]
 async fn what_the_whole_quota_cannot_hold_is_parked_until_a_person_resumes(pool: PgPool) {
     let test = TestApp::with_faults(pool.clone(), &["--quota-of", "ml.p4de.24xlarge=0"]).await;
+    test.tick().await;
+    // It is known before the start.
+    let plan = test.plan(&spec()).await;
+    let said: Vec<&Finding> = plan
+        .findings
+        .iter()
+        .filter(|one| one.rule == "quota-too-low")
+        .collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].pointer, "/candidates/0/instance_type");
+    assert!(plan.would_start, "a quota may be raised meanwhile");
     let id = test.start(&spec()).await;
     test.tick().await;
     let trials = test.trials(&id).await;

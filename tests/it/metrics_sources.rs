@@ -197,7 +197,16 @@ async fn curves_are_against_steps_hours_and_dollars(pool: PgPool) {
             .all(|pair| pair[0].hours < pair[1].hours && pair[0].usd < pair[1].usd),
         "{p5:?}"
     );
+    // CloudWatch gives no steps: they are those that the step metric reports at the time.
+    assert!(
+        p5.windows(2)
+            .all(|pair| pair[0].step.unwrap() < pair[1].step.unwrap()),
+        "{p5:?}"
+    );
     let last = p5.last().unwrap();
+    let (step, tokens) = (last.step.unwrap(), last.tokens.unwrap());
+    assert!((700..=763).contains(&step), "{step} of 763 steps");
+    assert!((tokens / 131_072.0 - f64::from(i32::try_from(step).unwrap())).abs() < 1e-6);
     let rate = last.usd.unwrap().as_f64() / last.hours;
     assert!((rate - 63.296).abs() < 0.001, "{rate}");
     let rows = curves.rows.iter();

@@ -8,7 +8,7 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::queue::{
     Admission, Capacity, ProjectState, QuotaPool, QuotaPoolState, Waiting,
 };
-use bakeoff_domain::sagemaker::quota::Quota;
+use bakeoff_domain::sagemaker::quota::{Quota, Usage};
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -135,6 +135,31 @@ impl Store {
         .await?;
         tx.commit().await?;
         Ok(true)
+    }
+
+    /// What is known of the account's quotas for some instance types; those in doubt are left out.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn quotas_of(
+        &self,
+        region: &str,
+        instance_types: &[String],
+    ) -> Result<Vec<Quota>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT instance_type, usage, instances AS "instances!" FROM quotas
+               WHERE region = $1 AND instance_type = ANY($2) AND instances IS NOT NULL AND NOT is_doubted"#,
+            region,
+            instance_types,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let quotas = rows.into_iter().filter_map(|row| {
+            Some(Quota {
+                instance_type: row.instance_type,
+                usage: Usage::parse(&row.usage)?,
+                instances: count(row.instances.into()),
+            })
+        });
+        Ok(quotas.collect())
     }
 
     /// Whether a person, by resuming an experiment, has indicated that a quota may have changed.

@@ -1,11 +1,12 @@
 //! Convergence: a loss against steps, hours and dollars, and when it reached a target. Hours and
 //! dollars count only while something ran; points are five-minute buckets.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 
-use crate::measure::steady::Bucket;
+use crate::measure::eta::Progress;
+use crate::measure::steady::{BUCKET_SECONDS, Bucket};
 use crate::money::Usd;
 
 /// A period in which something ran, and its total cost per hour.
@@ -28,21 +29,30 @@ pub struct Point {
     pub value: f64,
 }
 
-/// The curve of a metric, oldest first.
-pub fn curve(buckets: &[Bucket], stretches: &[Stretch]) -> Vec<Point> {
+/// The curve of a metric, oldest first. Points that carry no step, as those of CloudWatch, have the
+/// one that `steps` reports for their time: finished steps, oldest first.
+pub fn curve(buckets: &[Bucket], stretches: &[Stretch], steps: &[Progress]) -> Vec<Point> {
     buckets
         .iter()
         .map(|bucket| {
             let (hours, usd) = spent(stretches, bucket.last_at);
+            let carried = bucket.last_step.map(i64::from);
             Point {
                 at: bucket.last_at,
-                step: bucket.last_step.map(i64::from),
+                step: carried.or_else(|| step_at(steps, bucket.last_at)),
                 hours,
                 usd,
                 value: bucket.mean,
             }
         })
         .collect()
+}
+
+/// The newest report at a moment, unless it is older than a bucket.
+fn step_at(steps: &[Progress], at: DateTime<Utc>) -> Option<i64> {
+    let after = steps.partition_point(|report| report.at <= at);
+    let newest = steps.get(after.checked_sub(1)?)?;
+    (at - newest.at <= TimeDelta::seconds(BUCKET_SECONDS)).then_some(newest.step)
 }
 
 /// Hours and dollars spent until a moment.
@@ -73,8 +83,6 @@ pub fn reached(curve: &[Point], target: f64) -> Option<&Point> {
 
 #[cfg(test)]
 mod tests {
-    use chrono::TimeDelta;
-
     use super::*;
 
     fn at(minutes: i64) -> DateTime<Utc> {
@@ -112,6 +120,7 @@ mod tests {
         let curve = curve(
             &[bucket(30, 1, 3.0), bucket(90, 2, 2.0), bucket(150, 3, 1.0)],
             &stretches,
+            &[],
         );
         let seen: Vec<_> = curve
             .iter()
@@ -129,7 +138,37 @@ mod tests {
             usd_per_hour: None,
             ..stretches[0]
         }];
-        assert_eq!(super::curve(&[bucket(30, 1, 3.0)], &unknown)[0].usd, None);
+        assert_eq!(
+            super::curve(&[bucket(30, 1, 3.0)], &unknown, &[])[0].usd,
+            None
+        );
+    }
+
+    #[test]
+    fn points_without_a_step_have_the_newest_one_reported() {
+        let bare = |minutes| Bucket {
+            last_step: None,
+            ..bucket(minutes, 0, 2.0)
+        };
+        let report = |minutes, step| Progress {
+            at: at(minutes),
+            step,
+        };
+        let steps = [report(4, 40), report(9, 90)];
+        let buckets = [
+            bare(3),
+            bare(4),
+            bare(8),
+            bare(9),
+            bucket(9, 91, 2.0),
+            bare(15),
+        ];
+        let seen: Vec<Option<i64>> = curve(&buckets, &[], &steps)
+            .iter()
+            .map(|point| point.step)
+            .collect();
+        let expected = [None, Some(40), Some(40), Some(90), Some(91), None];
+        assert_eq!(seen, expected);
     }
 
     #[test]

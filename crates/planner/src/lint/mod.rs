@@ -13,6 +13,7 @@ mod estimator;
 mod job;
 mod kind;
 mod libraries;
+mod quota;
 mod rendered;
 mod request;
 pub mod rules;
@@ -21,6 +22,7 @@ mod shape;
 mod training;
 
 pub use self::kind::Kind;
+pub use self::quota::above_quota;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
