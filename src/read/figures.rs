@@ -59,6 +59,29 @@ pub fn preferred(series: Vec<Series>) -> Vec<Series> {
     best
 }
 
+/// The series that speeds are derived from: one of each subject whose script reports no speed, also
+/// when it is settled.
+fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
+    let has_speed: BTreeSet<Uuid> = series
+        .iter()
+        .filter(|one| SPEEDS.contains(&one.metric.as_str()))
+        .map(|one| one.subject_id)
+        .collect();
+    let mut best: BTreeMap<Uuid, &Series> = BTreeMap::new();
+    let rank = |one: &Series| (one.last_step.is_some(), one.points);
+    for one in series {
+        let has_steps = one.last_step.is_some() || one.metric == metric::STEP;
+        if !has_steps || has_speed.contains(&one.subject_id) {
+            continue;
+        }
+        let held = best.entry(one.subject_id).or_insert(one);
+        if rank(one) > rank(held) {
+            *held = one;
+        }
+    }
+    best.into_values().map(|one| one.id).collect()
+}
+
 impl Figures {
     pub async fn load(store: &Store, subjects: &[Uuid]) -> Result<Self, StoreError> {
         if subjects.is_empty() {
@@ -70,21 +93,15 @@ impl Figures {
             .map(|name| (*name).to_owned())
             .collect();
         let series = preferred(store.series_of(subjects, Some(&wanted)).await?);
-        // A subject whose script reports no speed has one from its steps, at any time.
-        let has_speed: BTreeSet<Uuid> = series
-            .iter()
-            .filter(|one| SPEEDS.contains(&one.metric.as_str()))
-            .map(|one| one.subject_id)
-            .collect();
         let is_needed = |one: &Series| {
             STEADY.contains(&one.metric.as_str())
                 || one.metric == metric::STEP
                 || one.last_step.is_some()
         };
+        let stepping = stepping_without_speed(&series);
         let unsettled: Vec<i32> = series
             .iter()
-            .filter(|one| one.steady.is_none() || !has_speed.contains(&one.subject_id))
-            .filter(|one| is_needed(one))
+            .filter(|one| stepping.contains(&one.id) || (one.steady.is_none() && is_needed(one)))
             .map(|one| one.id)
             .collect();
         let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();

@@ -480,3 +480,51 @@ async fn a_speed_follows_from_samples_or_from_steps(pool: PgPool) {
         assert!((packed / speed - 1.0).abs() < 1e-9, "{id}: {packed}");
     }
 }
+
+/// The same of an external run whose points carry their steps, while it runs and when it is closed.
+#[sqlx::test(migrations = false)]
+async fn a_run_that_reports_losses_and_steps_has_a_speed(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (spoken, silent) = (run(&test).await, run(&test).await);
+    let all = lines(0..1200);
+    let bare: Vec<String> = all
+        .lines()
+        .map(|line| {
+            let mut point: Value = serde_json::from_str(line).unwrap();
+            point.as_object_mut().unwrap().remove("tokens_per_second");
+            point.to_string()
+        })
+        .collect();
+    push(&test, &format!("/v1/runs/{spoken}/metrics"), all).await;
+    push(
+        &test,
+        &format!("/v1/runs/{silent}/metrics"),
+        bare.join("\n"),
+    )
+    .await;
+    let speed = async |run: &String| {
+        let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+        let row = shown.figures.unwrap();
+        (
+            row.tokens_per_second_basis.unwrap(),
+            row.tokens_per_second.unwrap(),
+        )
+    };
+    let reported = speed(&spoken).await;
+    let derived = speed(&silent).await;
+    assert_eq!(reported.0, SpeedBasis::TokensPerSecond);
+    assert_eq!(derived.0, SpeedBasis::Steps);
+    assert!(
+        (derived.1 / reported.1 - 1.0).abs() < 0.03,
+        "{derived:?} {reported:?}"
+    );
+    test.post(
+        &format!("/v1/runs/{silent}/end"),
+        &json!({"state": "completed", "ended_at": "2026-11-19T20:00:00Z"}),
+    )
+    .await;
+    test.advance(TimeDelta::hours(3)).await;
+    while bakeoff::tasks::compactor::tick(&test.app).await.unwrap() > 0 {}
+    let closed = speed(&silent).await;
+    assert!((closed.1 / derived.1 - 1.0).abs() < 1e-9, "{closed:?}");
+}
