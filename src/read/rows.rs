@@ -1,7 +1,7 @@
 //! Comparison rows: what one trial or one external run did and cost, from its figures, its attempts
 //! and its plan. Pure: all input has been read already.
 
-use bakeoff_domain::catalog::{self, InstanceType};
+use bakeoff_domain::catalog;
 use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::lifecycle::state::{RunState, TrialState};
 use bakeoff_domain::measure::derived::TrainingShape;
@@ -64,15 +64,11 @@ pub(super) fn expectations(
 /// The shape of a plan, without its cost.
 pub(super) fn shape_of_plan<'a>(plan: &TrialPlan, workload: &'a WorkloadSpec) -> TrainingShape<'a> {
     let instance = catalog::find(&plan.instance_type);
+    let accelerators = instance.map_or(0, |found| found.accelerator_count * plan.instance_count);
+    let kind = &plan.instance_type;
     TrainingShape {
-        model: Some(&workload.model),
-        global_batch: Some(plan.global_batch).filter(|batch| *batch > 0),
-        accelerators: instance.map_or(0, |found| found.accelerator_count * plan.instance_count),
-        peak_tflops: instance.and_then(InstanceType::peak_tflops),
-        epoch_tokens: workload.epoch_tokens,
         planned_steps: i64::try_from(plan.steps).ok().filter(|steps| *steps > 0),
-        usd_per_hour: None,
-        billed_share: None,
+        ..TrainingShape::of_workload(workload, kind, accelerators, plan.global_batch)
     }
 }
 

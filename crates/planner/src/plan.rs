@@ -157,7 +157,7 @@ pub fn plan(
 }
 
 /// Refuses the plans that the whole budget could not reserve once, and says so for each candidate:
-/// they would wait in a queue that never reaches them.
+/// after the start, the scheduler would refuse their trials one by one.
 pub fn refuse_above_budget(spec: &ExperimentSpec, plans: &mut [TrialPlan]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     // A budget of zero or less is an error of its own.

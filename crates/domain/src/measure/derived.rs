@@ -9,7 +9,7 @@ use crate::catalog::model::ModelShape;
 use crate::catalog::{self, InstanceType};
 use crate::money::{Usd, cost};
 use crate::number::real;
-use crate::spec::Candidate;
+use crate::spec::{Candidate, WorkloadSpec};
 
 /// The shape of one training, the same for trials and external runs.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +43,26 @@ pub struct Derived {
 impl<'a> TrainingShape<'a> {
     /// Of a candidate as it is specified, without its cost.
     pub fn of_candidate(candidate: Candidate<'a>) -> Self {
-        let workload = candidate.workload;
         let accelerators = candidate.spec.accelerators();
-        let instance = catalog::find(&candidate.spec.instance_type);
+        Self::of_workload(
+            candidate.workload,
+            &candidate.spec.instance_type,
+            accelerators,
+            candidate.profile.global_batch(accelerators),
+        )
+    }
+
+    /// Of a workload on some hardware, without its cost. A global batch of zero is unknown.
+    pub fn of_workload(
+        workload: &'a WorkloadSpec,
+        instance_type: &str,
+        accelerators: u32,
+        global_batch: u64,
+    ) -> Self {
+        let instance = catalog::find(instance_type);
         Self {
             model: Some(&workload.model),
-            global_batch: Some(candidate.profile.global_batch(accelerators))
-                .filter(|batch| *batch > 0),
+            global_batch: Some(global_batch).filter(|batch| *batch > 0),
             accelerators,
             peak_tflops: instance.and_then(InstanceType::peak_tflops),
             epoch_tokens: workload.epoch_tokens,
