@@ -15,7 +15,7 @@ use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
-use bakeoff_planner::plan::{TrialPlan, plan, refuse_above_budget};
+use bakeoff_planner::plan::{TrialPlan, plan, refuse_above_budget, skip_pointless};
 use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
@@ -72,7 +72,8 @@ pub async fn load(
     spec: ExperimentSpec,
 ) -> Result<Loaded, StoreError> {
     let now = app.clock.now();
-    let (spec, misplaced) = fill(&app.store, project, spec).await?;
+    let (mut spec, misplaced) = fill(&app.store, project, spec).await?;
+    spec.stopping_policy.get_or_insert_default();
     let types = types(&spec);
     let (tariffs, quotas, measurements) = tokio::try_join!(
         app.store.tariffs(project, &spec.region, &types),
@@ -154,6 +155,7 @@ impl Loaded {
             now,
         );
         findings.extend(refuse_above_budget(&spec, &mut plans));
+        skip_pointless(&spec, &mut plans);
         Checked {
             spec,
             informed,
@@ -305,7 +307,7 @@ impl Prepared {
         let worst = self
             .trials
             .iter()
-            .filter(|(_, plan)| !plan.refused)
+            .filter(|(_, plan)| plan.starts())
             .filter_map(|(_, plan)| plan.worst_case);
         CreatedExperiment {
             id: self.id,

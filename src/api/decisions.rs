@@ -5,7 +5,7 @@ use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::PriceStatus;
 use bakeoff_domain::ranking::recommendation::{
-    Conclusion, NotRanked, Ranked, Recommendation, RunOdds,
+    Conclusion, NotRanked, Ranked, Recommendation, RunOdds, Spend,
 };
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
@@ -26,8 +26,10 @@ pub struct DecisionView {
     pub not_ranked: Vec<NotRankedView>,
     /// Which figures are measured and which are not.
     pub basis: Vec<String>,
-    /// True while trials are still running.
+    /// True while trials are still running, or one waits for a person.
     pub provisional: bool,
+    /// What this answer has cost; null in recommendations from before it was counted.
+    pub spend: Option<SpendView>,
 }
 
 impl From<Recommendation> for DecisionView {
@@ -40,6 +42,7 @@ impl From<Recommendation> for DecisionView {
             not_ranked,
             basis,
             provisional,
+            spend,
         } = recommendation;
         Self {
             conclusion,
@@ -49,6 +52,36 @@ impl From<Recommendation> for DecisionView {
             not_ranked: not_ranked.into_iter().map(Into::into).collect(),
             basis,
             provisional,
+            spend: spend.map(Into::into),
+        }
+    }
+}
+
+/// What an answer has cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Spend)]
+pub struct SpendView {
+    /// On all trials so far.
+    pub usd: Usd,
+    /// Of it, on choices other than the first one: the trials of the first are the head of its full
+    /// run.
+    pub losers_usd: Usd,
+    /// Estimated: what every trial would have cost, run to its end. Null if nothing is known of
+    /// one.
+    pub full_usd: Option<Usd>,
+}
+
+impl From<Spend> for SpendView {
+    fn from(spend: Spend) -> Self {
+        let Spend {
+            usd,
+            losers_usd,
+            full_usd,
+        } = spend;
+        Self {
+            usd,
+            losers_usd,
+            full_usd,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! API views of events.
 
-use bakeoff_domain::event::{AttemptBill, Charge, Ended, Event, EventSeverity, OverReservation};
+use bakeoff_domain::event::{
+    AttemptBill, Charge, Created, Ended, Event, EventSeverity, IgnoredSetting, OverReservation,
+};
 use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
@@ -41,11 +43,7 @@ pub struct EventView {
 #[serde(tag = "kind")]
 pub enum EventData {
     #[serde(rename = "experiment.created")]
-    ExperimentCreated {
-        name: String,
-        trials: u32,
-        refused: u32,
-    },
+    ExperimentCreated(CreatedView),
     #[serde(rename = "experiment.cancelling")]
     ExperimentCancelling,
     #[serde(rename = "experiment.paused")]
@@ -90,6 +88,9 @@ pub enum EventData {
         secondary_status: String,
         phase: JobPhase,
     },
+    /// A stop was decided: the trial can no longer change the answer, or has said what it can.
+    #[serde(rename = "trial.stopping")]
+    TrialStopping { reason: String },
     #[serde(rename = "trial.waiting")]
     TrialWaiting {
         reason: String,
@@ -104,12 +105,7 @@ pub enum EventData {
         seconds: f64,
     },
     #[serde(rename = "trial.setting_ignored")]
-    TrialSettingIgnored {
-        /// SageMaker's name for the setting.
-        field: String,
-        requested: String,
-        actual: String,
-    },
+    TrialSettingIgnored(IgnoredSettingView),
     #[serde(rename = "trial.completed")]
     TrialCompleted(EndedView),
     #[serde(rename = "trial.failed")]
@@ -171,6 +167,58 @@ pub struct EndedView {
     pub reason: String,
     /// Absent when no attempt had been made.
     pub attempt: Option<AttemptBillView>,
+}
+
+/// An experiment as it began
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedView {
+    pub name: String,
+    pub trials: u32,
+    pub refused: u32,
+    /// Trials that cannot change the answer, and do not start.
+    #[serde(default)]
+    pub skipped: u32,
+}
+
+impl From<Created> for CreatedView {
+    fn from(created: Created) -> Self {
+        let Created {
+            name,
+            trials,
+            refused,
+            skipped,
+        } = created;
+        Self {
+            name,
+            trials,
+            refused,
+            skipped,
+        }
+    }
+}
+
+/// A setting of a job that SageMaker did not use
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IgnoredSettingView {
+    /// SageMaker's name for the setting.
+    pub field: String,
+    pub requested: String,
+    pub actual: String,
+}
+
+impl From<IgnoredSetting> for IgnoredSettingView {
+    fn from(setting: IgnoredSetting) -> Self {
+        let IgnoredSetting {
+            field,
+            requested,
+            actual,
+        } = setting;
+        Self {
+            field,
+            requested,
+            actual,
+        }
+    }
 }
 
 /// The bill of an attempt when it ended
@@ -251,18 +299,9 @@ impl EventData {
 }
 
 impl From<Event> for EventData {
-    #[expect(clippy::too_many_lines, reason = "one arm for each kind")]
     fn from(event: Event) -> Self {
         match event {
-            Event::ExperimentCreated {
-                name,
-                trials,
-                refused,
-            } => Self::ExperimentCreated {
-                name,
-                trials,
-                refused,
-            },
+            Event::ExperimentCreated(created) => Self::ExperimentCreated(created.into()),
             Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
             Event::ExperimentConcluded {
                 state,
@@ -287,15 +326,7 @@ impl From<Event> for EventData {
             }
             Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
             Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
-            Event::TrialSettingIgnored {
-                field,
-                requested,
-                actual,
-            } => Self::TrialSettingIgnored {
-                field,
-                requested,
-                actual,
-            },
+            Event::TrialSettingIgnored(setting) => Self::TrialSettingIgnored(setting.into()),
             Event::TrialBillingCorrected {
                 job_name,
                 billed_seconds,
@@ -335,6 +366,7 @@ impl From<Event> for EventData {
             Event::ExperimentCancelling => Self::ExperimentCancelling,
             Event::ExperimentPaused => Self::ExperimentPaused,
             Event::TrialUnreadable => Self::TrialUnreadable,
+            Event::TrialStopping { reason } => Self::TrialStopping { reason },
             Event::TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
             Event::TrialFailed(ended) => Self::TrialFailed(ended.into()),
             Event::TrialStopped(ended) => Self::TrialStopped(ended.into()),

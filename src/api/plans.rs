@@ -120,6 +120,9 @@ pub struct PlanView {
     pub refused: bool,
     /// The finding that keeps the trial out of the ranking.
     pub incomparable: Option<FindingView>,
+    /// Why the trial does not start, though it could: it cannot change the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
     pub price: Option<PriceView>,
     /// The most that one attempt can cost. Empty when its price is unknown.
     pub worst_case: Option<WorstCaseView>,
@@ -144,6 +147,7 @@ impl From<TrialPlan> for PlanView {
             findings,
             refused,
             incomparable,
+            skipped,
             price,
             worst_case,
             forecast,
@@ -161,6 +165,7 @@ impl From<TrialPlan> for PlanView {
             findings: findings.into_iter().map(Into::into).collect(),
             refused,
             incomparable: incomparable.map(Into::into),
+            skipped,
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),

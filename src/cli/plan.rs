@@ -10,7 +10,7 @@ use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
-use bakeoff_planner::plan::plan;
+use bakeoff_planner::plan::{plan, refuse_above_budget, skip_pointless};
 use bakeoff_planner::preview::{Preview, preview};
 use chrono::TimeDelta;
 use clap::Args;
@@ -71,11 +71,13 @@ fn lines(findings: &[Finding]) -> String {
 
 fn planned(spec: &ExperimentSpec) -> Preview {
     let (prices, rates) = price::shipped();
-    let findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
+    let mut findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
     let tariff = Tariff {
         prices: &prices,
         rates: &rates,
     };
-    let plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now());
+    let mut plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now());
+    findings.extend(refuse_above_budget(spec, &mut plans));
+    skip_pointless(spec, &mut plans);
     preview(spec, findings, plans, INSTALLATION)
 }

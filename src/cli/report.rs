@@ -2,6 +2,7 @@
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
@@ -134,11 +135,17 @@ pub(super) fn preview(preview: &Preview) {
         preview.worst_case_usd, preview.budget_usd
     );
     for candidate in &preview.candidates {
-        if let Some(reason) = &candidate.cannot_win {
+        let plan = &candidate.plan;
+        let why = match (&plan.skipped, &candidate.cannot_win) {
+            (Some(skipped), _) => Some(skipped.clone()),
+            (None, Some(reason)) => Some(format!("cannot win: {reason}")),
+            (None, None) => None,
+        };
+        if let Some(why) = why {
             println!(
-                "  ✘ {} {} cannot win: {reason}",
-                candidate.plan.candidate,
-                purchase(candidate.plan.purchase_option)
+                "  ✘ {} {}: {why}",
+                plan.candidate,
+                purchase(plan.purchase_option)
             );
         }
     }
@@ -303,6 +310,12 @@ pub(super) fn ended(ended: &Ended) {
         rows.add_row(measured(row));
     }
     println!("{rows}");
+    for row in &comparison.rows {
+        if let (TrialState::Stopped, Some(reason)) = (row.state, &row.reason) {
+            let option = row.purchase_option.map_or("", purchase);
+            println!("  stopped: {} {option}: {reason}", row.candidate);
+        }
+    }
     println!(
         "settled {} of the {} budget (metrics included); cost is SageMaker's billable seconds × the price shown\n",
         comparison.settled_usd, comparison.budget_usd

@@ -13,11 +13,12 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
-use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
+use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
+use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::phase::JobPhase;
-use bakeoff_domain::spec::WorkloadSpec;
+use bakeoff_domain::spec::{StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -26,6 +27,7 @@ use crate::api::experiments::ExperimentView;
 use crate::api::trials::{AttemptView, TrialView};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
+use crate::store::experiments::race::TrialStop;
 use crate::store::experiments::runs::Run;
 use crate::store::experiments::trials::{Attempt, ShownTrial, Trial};
 use crate::store::money::ledger::TrialCost;
@@ -239,17 +241,54 @@ async fn decide(
 }
 
 fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Recommendation {
-    let outcomes: Vec<Outcome> = evidence
-        .trials
-        .iter()
-        .map(|trial| outcome(evidence, experiment.resolved.workload(), trial, now))
-        .collect();
+    let outcomes = outcomes(evidence, experiment, now);
+    let objective = &experiment.resolved.spec().objective;
+    recommend(&outcomes, objective, tokens(experiment))
+}
+
+/// The trials to stop now, by the experiment's policy. None while a plan is unreadable.
+pub async fn stops(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Vec<TrialStop>, StoreError> {
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
+    if !evidence.trials.iter().all(|trial| trial.is_readable) {
+        return Ok(Vec::new());
+    }
+    let outcomes = outcomes(&evidence, experiment, now);
+    let spec = experiment.resolved.spec();
+    let stops = race::stops(
+        &outcomes,
+        spec.stopping_policy.unwrap_or(StoppingPolicy::Full),
+        &spec.objective,
+        tokens(experiment),
+        spec.checkpoint.is_some(),
+    );
+    let named = stops.into_iter().filter_map(|stop| {
+        let outcome = outcomes.get(stop.index)?;
+        Some(TrialStop {
+            trial: outcome.trial_id,
+            reason: stop.reason,
+        })
+    });
+    Ok(named.collect())
+}
+
+fn outcomes(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Vec<Outcome> {
     let workload = experiment.resolved.workload();
-    let tokens = Tokens {
+    let trials = evidence.trials.iter();
+    trials
+        .map(|trial| outcome(evidence, workload, trial, now))
+        .collect()
+}
+
+fn tokens(experiment: &Experiment) -> Tokens {
+    let workload = experiment.resolved.workload();
+    Tokens {
         trial: workload.trial_tokens,
         total: workload.total_tokens,
-    };
-    recommend(&outcomes, &experiment.resolved.spec().objective, tokens)
+    }
 }
 
 fn outcome(
@@ -271,32 +310,19 @@ fn outcome(
         })
         .sum();
     Outcome {
-        trial_id: trial.id,
-        candidate: plan.candidate.clone(),
-        instance_type: plan.instance_type.clone(),
-        instance_count: plan.instance_count,
-        purchase_option: plan.purchase_option,
         state: trial.state,
         reason: trial.reason.clone(),
-        refusals: plan
-            .findings
-            .iter()
-            .filter(|finding| finding.severity >= bakeoff_domain::finding::Severity::Refused)
-            .cloned()
-            .collect(),
-        incomparable: plan.incomparable.clone(),
         price: evidence.price(trial, now),
         tokens_per_second: evidence
             .figures
             .speed(trial.id.0, &rows::shape_of_plan(plan, workload))
             .map(|speed| speed.steady),
-        predicted: plan.forecast.as_ref().map(|forecast| Predicted {
-            tokens_per_second: forecast.tokens_per_second.expected,
-            log_sd: forecast.tokens_per_second.log_sd(),
-        }),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),
+        checkpoint_at: attempts.iter().filter_map(|one| one.checkpoint_at).max(),
+        cost_usd: rows::total_so_far(evidence, trial, now),
+        ..plan.outcome(trial.id)
     }
 }
 

@@ -232,13 +232,7 @@ fn costs(
     now: DateTime<Utc>,
 ) -> ComparisonRow {
     let cost = evidence.costs.get(&trial.id).cloned().unwrap_or_default();
-    // An attempt that is settled is in the ledger.
-    let attempts = evidence.attempts(trial).iter().zip(runs);
-    let unsettled: Vec<AttemptRun<'_>> = attempts
-        .filter(|(attempt, _)| !cost.settled.contains(&attempt.id))
-        .map(|(_, run)| *run)
-        .collect();
-    let running = attempt_cost::so_far(&unsettled, &evidence.prices, now);
+    let running = unsettled(evidence, trial, runs, now);
     let training = cost.training_usd + running;
     let shares = BilledShares::of(runs);
     let is_spot = trial.plan.purchase_option == PurchaseOption::Spot;
@@ -258,6 +252,33 @@ fn costs(
         cost_estimated: cost.estimated || running > Usd::ZERO,
         ..row
     }
+}
+
+/// What the attempts that are not settled yet have cost so far; those that are settled are in the
+/// ledger.
+fn unsettled(
+    evidence: &Evidence,
+    trial: &Trial,
+    runs: &[AttemptRun<'_>],
+    now: DateTime<Utc>,
+) -> Usd {
+    let cost = evidence.costs.get(&trial.id);
+    let is_settled = |id| cost.is_some_and(|cost| cost.settled.contains(id));
+    let attempts = evidence.attempts(trial).iter().zip(runs);
+    let unsettled: Vec<AttemptRun<'_>> = attempts
+        .filter(|(attempt, _)| !is_settled(&attempt.id))
+        .map(|(_, run)| *run)
+        .collect();
+    attempt_cost::so_far(&unsettled, &evidence.prices, now)
+}
+
+/// All that a trial has cost so far.
+pub(super) fn total_so_far(evidence: &Evidence, trial: &Trial, now: DateTime<Utc>) -> Usd {
+    let runs = attempt_runs(trial, evidence.attempts(trial));
+    let booked = evidence.costs.get(&trial.id).map_or(Usd::ZERO, |cost| {
+        cost.training_usd + cost.storage_usd + cost.metrics_usd + cost.other_usd
+    });
+    booked + unsettled(evidence, trial, &runs, now)
 }
 
 pub(super) fn of_run(run: &Run, figures: &Figures, now: DateTime<Utc>) -> ComparisonRow {

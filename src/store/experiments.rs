@@ -4,18 +4,19 @@
 
 pub mod lifecycle;
 pub mod measured;
+pub mod race;
 pub mod runs;
 pub mod specs;
 pub mod trials;
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{Created, Event};
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
-use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::recommendation::Recommendation;
-use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
+use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -123,8 +124,9 @@ pub(crate) async fn insert(
         .await?
         .id;
     sqlx::query!(
-        r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region)
-           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"#,
+        r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region,
+                                    race_due_at)
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10)"#,
         new.id.0,
         new.project_id.0,
         spec.name,
@@ -134,6 +136,8 @@ pub(crate) async fn insert(
         spec.budget_usd.0,
         now,
         spec.region,
+        (spec.stopping_policy.unwrap_or(StoppingPolicy::Full) != StoppingPolicy::Full)
+            .then_some(now),
     )
     .execute(&mut *tx)
     .await?;
@@ -141,17 +145,20 @@ pub(crate) async fn insert(
         insert_trial(tx, new, *id, ordinal, plan, now).await?;
     }
     let refused = new.trials.iter().filter(|(_, plan)| plan.refused).count();
+    let skipped = new.trials.iter().filter(|(_, plan)| plan.skipped.is_some());
+    let skipped = skipped.count();
     let subject = EventSubject {
         project: new.project_id,
         experiment: new.id,
         trial: None,
     };
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Ok(subject.told(Event::ExperimentCreated {
+    Ok(subject.told(Event::ExperimentCreated(Created {
         name: spec.name.clone(),
         trials: count(new.trials.len()),
         refused: count(refused),
-    }))
+        skipped: count(skipped),
+    })))
 }
 
 /// Why a plan was refused.
@@ -196,10 +203,21 @@ async fn insert_trial(
         plan.worst_case.map(|worst| worst.training_usd.0),
         plan.worst_case.map(|worst| worst.metrics_usd.0),
         plan.price.as_ref().map(|price| price.id.0),
-        if plan.refused { "refused" } else { "queued" },
-        plan.refused.then(|| refusal(plan)),
+        if plan.refused {
+            TrialState::Refused
+        } else if plan.skipped.is_some() {
+            TrialState::Stopped
+        } else {
+            TrialState::Queued
+        }
+        .as_str(),
+        if plan.refused {
+            Some(refusal(plan))
+        } else {
+            plan.skipped.clone()
+        },
         now,
-        plan.refused.then_some(now),
+        (!plan.starts()).then_some(now),
         spec.priority,
         plan.request.as_ref().and_then(pool::match_key),
         spec.deadline(now),
@@ -341,8 +359,9 @@ impl Store {
         .await?)
     }
 
-    /// Experiments ready to be concluded, in order, after the given one: all trials are over, all
-    /// metrics have been read, and no price that they depend on is being applied.
+    /// Experiments ready to be concluded, in order, after the given one: all trials are over or wait
+    /// for a person, all metrics have been read, and no price that they depend on is being applied.
+    /// An experiment that only waits for a person has nothing to conclude.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_to_conclude(
         &self,
@@ -354,7 +373,9 @@ impl Store {
             r#"SELECT e.project_id, e.id FROM experiments e
                WHERE e.state IN ('running', 'cancelling')
                  AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
-                                 AND t.state IN ('queued', 'submitting', 'parked', 'running', 'stopping'))
+                                 AND (t.state IN ('queued', 'submitting', 'running', 'stopping')
+                                      OR t.state = 'parked' AND (t.stop_requested_at IS NOT NULL OR e.state = 'cancelling')))
+                 AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.state <> 'parked')
                  AND NOT EXISTS (SELECT FROM jobs j WHERE j.experiment_id = e.id AND j.metrics_due_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
                  AND NOT awaits_prices(e, $3)

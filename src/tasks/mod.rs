@@ -8,6 +8,7 @@ pub mod fence;
 pub mod finalizer;
 pub mod ingester;
 mod listener;
+pub mod racer;
 pub mod repricer;
 pub mod scheduler;
 pub mod warm_pools;
@@ -58,6 +59,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("finalizer", TimeDelta::seconds(20), |app| {
         async move { finalizer::tick(&app).await }.boxed()
+    });
+    start("racer", TimeDelta::minutes(1), |app| {
+        async move { racer::tick(&app).await }.boxed()
     });
     start("compactor", TimeDelta::minutes(5), |app| {
         async move { compactor::tick(&app).await }.boxed()

@@ -229,6 +229,7 @@ async fn work(
         let situation = Situation {
             trial: trial.state,
             stop_requested: trial.stop_requested,
+            stop_reason: trial.stop_reason.clone(),
             attempt: hand.facts(),
             seen: hand.seen.clone(),
             now: app.clock.now(),

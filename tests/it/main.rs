@@ -42,6 +42,7 @@ mod plans;
 mod preview;
 mod prices;
 mod program;
+mod race;
 mod reads;
 mod scheduler;
 mod sdk_requests;

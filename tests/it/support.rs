@@ -372,6 +372,8 @@ impl TestApp {
             > 0
         {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
+        tasks::racer::tick(&self.app).await.expect("racer");
+        while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
         tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::finalizer::tick(&self.app).await.expect("finalizer");
     }
@@ -535,7 +537,7 @@ impl TestApp {
 /// Two candidates whose trials take about an hour.
 pub(crate) fn spec() -> Value {
     json!({
-        "name": "test", "region": "us-east-1", "budget_usd": 1000, "max_runtime_seconds": 14_400,
+        "name": "test", "stopping_policy": "full", "region": "us-east-1", "budget_usd": 1000, "max_runtime_seconds": 14_400,
         "objective": {"minimize": "cost"},
         "workload": {
             "name": "qwen", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",

@@ -92,17 +92,49 @@ impl fmt::Display for OverReservation {
     }
 }
 
+/// An experiment as it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    pub name: String,
+    pub trials: u32,
+    pub refused: u32,
+    /// Trials that cannot change the answer, and do not start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u32,
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            trials,
+            refused,
+            skipped,
+        } = self;
+        write!(f, "{name}: {trials} trials, {refused} refused")?;
+        if *skipped > 0 {
+            write!(f, ", {skipped} not started")?;
+        }
+        Ok(())
+    }
+}
+
+/// A setting of a job that SageMaker did not use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IgnoredSetting {
+    /// SageMaker's name for it.
+    pub field: String,
+    pub requested: String,
+    pub actual: String,
+}
+
 /// What happened, with its data. The name of a variant's kind is part of the API and of stored
 /// rows: rename neither.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum Event {
     #[serde(rename = "experiment.created")]
-    ExperimentCreated {
-        name: String,
-        trials: u32,
-        refused: u32,
-    },
+    ExperimentCreated(Created),
     #[serde(rename = "experiment.cancelling")]
     ExperimentCancelling,
     #[serde(rename = "experiment.paused")]
@@ -148,6 +180,9 @@ pub enum Event {
         /// SecondaryStatus; empty when SageMaker reported none.
         secondary_status: String,
     },
+    /// A stop was decided: the trial can no longer change the answer, or has said what it can.
+    #[serde(rename = "trial.stopping")]
+    TrialStopping { reason: String },
     /// Nothing came of an attempt yet; it is tried again.
     #[serde(rename = "trial.waiting")]
     TrialWaiting {
@@ -163,12 +198,7 @@ pub enum Event {
         seconds: f64,
     },
     #[serde(rename = "trial.setting_ignored")]
-    TrialSettingIgnored {
-        /// SageMaker's name for the setting.
-        field: String,
-        requested: String,
-        actual: String,
-    },
+    TrialSettingIgnored(IgnoredSetting),
     #[serde(rename = "trial.completed")]
     TrialCompleted(Ended),
     #[serde(rename = "trial.failed")]
@@ -228,11 +258,11 @@ pub enum Event {
 
 impl From<&Difference> for Event {
     fn from(difference: &Difference) -> Self {
-        Self::TrialSettingIgnored {
+        Self::TrialSettingIgnored(IgnoredSetting {
             field: difference.field.to_owned(),
             requested: difference.requested.clone(),
             actual: difference.actual.clone(),
-        }
+        })
     }
 }
 
@@ -262,7 +292,7 @@ impl Event {
     /// Dotted name, such as `trial.completed`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::ExperimentCreated { .. } => "experiment.created",
+            Self::ExperimentCreated(_) => "experiment.created",
             Self::ExperimentCancelling => "experiment.cancelling",
             Self::ExperimentPaused => "experiment.paused",
             Self::ExperimentResumed { .. } => "experiment.resumed",
@@ -271,9 +301,10 @@ impl Event {
             Self::TrialPlanned { .. } => "trial.planned",
             Self::TrialSubmitted { .. } => "trial.submitted",
             Self::TrialStatus { .. } => "trial.status",
+            Self::TrialStopping { .. } => "trial.stopping",
             Self::TrialWaiting { .. } => "trial.waiting",
             Self::TrialTakenOver { .. } => "trial.taken_over",
-            Self::TrialSettingIgnored { .. } => "trial.setting_ignored",
+            Self::TrialSettingIgnored(_) => "trial.setting_ignored",
             Self::TrialCompleted(_) => "trial.completed",
             Self::TrialFailed(_) => "trial.failed",
             Self::TrialStopped(_) => "trial.stopped",
@@ -303,14 +334,14 @@ impl Event {
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
             Self::TrialFailed(_)
             | Self::TrialRetrying { .. }
-            | Self::TrialSettingIgnored { .. }
+            | Self::TrialSettingIgnored(_)
             | Self::TrialBillingCorrected { .. } => EventSeverity::Warning,
             Self::TrialStatus {
                 secondary_status, ..
             } if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
             Self::ExperimentRepriced { usd, .. } if *usd > Usd::ZERO => EventSeverity::Warning,
             Self::ExperimentRepriced { .. }
-            | Self::ExperimentCreated { .. }
+            | Self::ExperimentCreated(_)
             | Self::ExperimentCancelling
             | Self::ExperimentPaused
             | Self::ExperimentResumed { .. }
@@ -318,6 +349,7 @@ impl Event {
             | Self::TrialPlanned { .. }
             | Self::TrialSubmitted { .. }
             | Self::TrialStatus { .. }
+            | Self::TrialStopping { .. }
             | Self::TrialWaiting { .. }
             | Self::TrialTakenOver { .. }
             | Self::TrialCompleted(_)
@@ -377,6 +409,14 @@ impl Event {
     }
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// The first text that is not empty.
 fn first_named(texts: [&str; 2]) -> &str {
     texts
@@ -388,11 +428,7 @@ fn first_named(texts: [&str; 2]) -> &str {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ExperimentCreated {
-                name,
-                trials,
-                refused,
-            } => write!(f, "{name}: {trials} trials, {refused} refused"),
+            Self::ExperimentCreated(created) => created.fmt(f),
             Self::ExperimentCancelling => f.write_str("cancel requested"),
             Self::ExperimentPaused => f.write_str("paused by hand"),
             Self::ExperimentResumed { requeued } => {
@@ -413,19 +449,19 @@ impl fmt::Display for Event {
                 secondary_status,
                 ..
             } => f.write_str(first_named([secondary_status, status])),
-            Self::ExperimentRepriced { reason, .. } | Self::TrialWaiting { reason, .. } => {
-                f.write_str(reason)
-            }
+            Self::ExperimentRepriced { reason, .. }
+            | Self::TrialStopping { reason }
+            | Self::TrialWaiting { reason, .. } => f.write_str(reason),
             Self::TrialTakenOver { owner, seconds } => write!(
                 f,
                 "its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) \
                  after its last renewal"
             ),
-            Self::TrialSettingIgnored {
+            Self::TrialSettingIgnored(IgnoredSetting {
                 field,
                 requested,
                 actual,
-            } => write!(
+            }) => write!(
                 f,
                 "SageMaker uses {field} {actual}, but {requested} was requested"
             ),

@@ -6,15 +6,20 @@ use std::collections::BTreeSet;
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::ids::TrialId;
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::money::{Usd, cost};
+use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
+use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{
-    Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, WorkloadSpec,
+    Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::lint::rules::found;
 use crate::predict::Calibration;
@@ -43,6 +48,9 @@ pub struct TrialPlan {
     pub refused: bool,
     /// The finding that keeps the trial out of the ranking.
     pub incomparable: Option<Finding>,
+    /// Why the trial does not start, though it could: it cannot change the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
     pub price: Option<Price>,
     /// The most one attempt can cost; empty when its price is unknown.
     pub worst_case: Option<WorstCase>,
@@ -73,6 +81,7 @@ impl TrialPlan {
             findings: Vec::new(),
             refused: false,
             incomparable: None,
+            skipped: None,
             price: None,
             worst_case: None,
             forecast: None,
@@ -104,6 +113,102 @@ impl TrialPlan {
             incomparable: Some(finding),
             ..Self::empty(candidate, instance_type, instance_count, purchase_option)
         }
+    }
+}
+
+impl TrialPlan {
+    /// Whether the trial is to be started.
+    pub fn starts(&self) -> bool {
+        !self.refused && self.skipped.is_none()
+    }
+
+    /// The trial as the ranking sees it before it has run.
+    pub fn outcome(&self, trial_id: TrialId) -> Outcome {
+        let refusals = self
+            .findings
+            .iter()
+            .filter(|finding| finding.severity >= Severity::Refused);
+        let forecast = self.forecast.as_ref();
+        Outcome {
+            trial_id,
+            candidate: self.candidate.clone(),
+            instance_type: self.instance_type.clone(),
+            instance_count: self.instance_count,
+            purchase_option: self.purchase_option,
+            state: if self.refused {
+                TrialState::Refused
+            } else {
+                TrialState::Queued
+            },
+            reason: None,
+            refusals: refusals.cloned().collect(),
+            incomparable: self.incomparable.clone(),
+            price: self.price.clone(),
+            tokens_per_second: None,
+            predicted: forecast.map(|forecast| Predicted {
+                tokens_per_second: forecast.tokens_per_second.expected,
+                log_sd: forecast.tokens_per_second.log_sd(),
+            }),
+            training_seconds: 0,
+            billable_seconds: 0,
+            wall_seconds: 0,
+            checkpoint_at: None,
+            cost_usd: Usd::ZERO,
+            predicted_usd: forecast
+                .and_then(|forecast| forecast.trial_usd)
+                .and_then(|usd| usd.expected),
+        }
+    }
+}
+
+/// Why each plan can never be the one to buy; empty where it can, or too little is known. What is
+/// refused or not comparable is not among the contenders.
+pub fn cannot_win(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
+    let mut reasons: Vec<Option<String>> = plans.iter().map(|_| None).collect();
+    let Some(workload) = &spec.workload else {
+        return reasons;
+    };
+    let nobody = TrialId(Uuid::nil());
+    let outcomes: Vec<Outcome> = plans.iter().map(|plan| plan.outcome(nobody)).collect();
+    let tokens = Tokens {
+        trial: workload.trial_tokens,
+        total: workload.total_tokens,
+    };
+    let losers = race::losers(&outcomes, &spec.objective, tokens, Leader::Predicted);
+    for loser in losers {
+        if let Some(slot) = reasons.get_mut(loser.index) {
+            *slot = Some(loser.reason);
+        }
+    }
+    reasons
+}
+
+/// Marks the plans that cannot change the answer, unless the experiment asks for all of them, or
+/// nothing would be left to start.
+pub fn skip_pointless(spec: &ExperimentSpec, plans: &mut [TrialPlan]) {
+    if spec.stopping_policy.unwrap_or_default() == StoppingPolicy::Full {
+        return;
+    }
+    let reasons = cannot_win(spec, plans);
+    let pointless: Vec<Option<String>> = plans
+        .iter()
+        .zip(reasons)
+        .map(|(plan, reason)| {
+            let why = plan.incomparable.as_ref().map_or(reason, |finding| {
+                Some(format!("it would not be ranked: {}", finding.message))
+            })?;
+            Some(format!(
+                "not started: {why} (\"stopping_policy\": \"full\" runs it all the same)"
+            ))
+        })
+        .collect();
+    let starts =
+        |(plan, pointless): (&TrialPlan, &Option<String>)| !plan.refused && pointless.is_none();
+    if !plans.iter().zip(&pointless).any(starts) {
+        return;
+    }
+    for (plan, reason) in plans.iter_mut().zip(pointless) {
+        plan.skipped = reason.filter(|_| !plan.refused);
     }
 }
 

@@ -7,12 +7,12 @@ use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::{Candidate, CandidateSpec, ExperimentSpec, PurchaseOption};
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::TrialPlan;
-use crate::predict::forecast::{self, Contender, Forecast};
+use crate::plan::{self, TrialPlan};
+use crate::predict::forecast;
 use crate::predict::strategy::{self, Advice, Question};
 use crate::render::{body, request};
 
@@ -65,10 +65,10 @@ pub fn preview(
     let stops = findings
         .iter()
         .any(|finding| finding.severity == Severity::Error);
-    let would_start = !stops && plans.iter().any(|plan| !plan.refused);
+    let would_start = !stops && plans.iter().any(TrialPlan::starts);
     let worst_case_usd = plans
         .iter()
-        .filter(|plan| !plan.refused)
+        .filter(|plan| plan.starts())
         .filter_map(|plan| plan.worst_case)
         .map(|worst| worst.total_usd)
         .sum();
@@ -127,65 +127,17 @@ fn excluded(plan: &TrialPlan) -> Option<String> {
     let odd = plan.incomparable.as_ref();
     refusal
         .map(|finding| format!("refused: {}", finding.message))
-        .or_else(|| odd.map(|finding| format!("would run, but not be ranked: {}", finding.message)))
+        .or_else(|| odd.map(|finding| format!("would not be ranked: {}", finding.message)))
 }
 
 /// Why each plan cannot win.
 fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
-    let label = |plan: &TrialPlan| match plan.purchase_option {
-        PurchaseOption::OnDemand => plan.candidate.clone(),
-        PurchaseOption::Spot => format!("{} on spot", plan.candidate),
-    };
-    let names: Vec<String> = plans.iter().map(label).collect();
-    let mut reasons: Vec<Option<String>> = plans.iter().map(excluded).collect();
-    let relative = relative(spec, plans);
-    let mut places = Vec::new();
-    let mut contenders = Vec::new();
-    let all = plans
+    plans
         .iter()
-        .zip(&names)
-        .zip(&relative)
-        .zip(&reasons)
-        .enumerate();
-    for (place, (((plan, name), relative), reason)) in all {
-        if let (Some(forecast), Some(relative), None) = (&plan.forecast, relative, reason) {
-            places.push(place);
-            contenders.push(Contender {
-                name,
-                forecast,
-                relative,
-                option: plan.purchase_option,
-            });
-        }
-    }
-    for (place, reason) in places
-        .into_iter()
-        .zip(forecast::cannot_win(spec, &contenders))
-    {
-        if let Some(slot) = reasons.get_mut(place) {
-            *slot = reason;
-        }
-    }
-    reasons
-}
-
-/// Forecasts for comparison, without the uncertainty that all candidates share.
-fn relative(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Forecast>> {
-    let calibration = forecast::calibrated(spec).relative();
-    let of = |plan: &TrialPlan| {
-        let candidate = spec
-            .candidates
-            .iter()
-            .find(|candidate| candidate.name == plan.candidate)?;
-        forecast::forecast(
-            spec,
-            Candidate::of(spec, candidate)?,
-            plan.purchase_option,
-            plan.price.as_ref(),
-            &calibration,
-        )
-    };
-    plans.iter().map(of).collect()
+        .map(excluded)
+        .zip(plan::cannot_win(spec, plans))
+        .map(|(excluded, reason)| excluded.or(reason))
+        .collect()
 }
 
 /// Advice for each candidate of the experiment, in order.

@@ -1,5 +1,6 @@
 //! Commands on a running experiment: cancel, pause, resume. They are idempotent, and have no effect
-//! once the experiment is over.
+//! once the experiment is over; only a resume takes up one that was concluded without its parked
+//! trials.
 
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
@@ -16,7 +17,8 @@ pub enum ExperimentCommand {
     Cancel,
     /// Starts nothing new; running jobs continue.
     Pause,
-    /// Lifts a pause, whatever its cause, and queues parked trials again.
+    /// Lifts a pause, whatever its cause, and queues parked trials again. An experiment that was
+    /// concluded without them goes on.
     Resume,
 }
 
@@ -77,11 +79,15 @@ async fn mark(
 ) -> Result<bool, StoreError> {
     let marked = sqlx::query!(
         r#"UPDATE experiments
-           SET state = CASE WHEN $3 = 'cancel' THEN 'cancelling' ELSE state END,
+           SET state = CASE $3 WHEN 'cancel' THEN 'cancelling' ELSE 'running' END,
+               ended_at = NULL,
                cancel_requested_at = CASE WHEN $3 = 'cancel' THEN $4 ELSE cancel_requested_at END,
                paused_reason = CASE $3 WHEN 'pause' THEN coalesce(paused_reason, 'paused by hand')
                                        WHEN 'resume' THEN NULL ELSE paused_reason END
-           WHERE id = $1 AND project_id = $2 AND state = 'running'"#,
+           WHERE id = $1 AND project_id = $2
+             AND (state = 'running'
+                  OR $3 = 'resume' AND state IN ('completed', 'failed')
+                     AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'parked'))"#,
         id.0,
         project.0,
         match command {

@@ -38,6 +38,8 @@ pub struct Claimed {
     pub lease_token: i64,
     pub state: TrialState,
     pub stop_requested: bool,
+    /// Empty when a person cancelled it.
+    pub stop_reason: Option<String>,
     pub candidate: String,
     pub instance_type: String,
     pub instance_count: u32,
@@ -53,10 +55,9 @@ pub struct Claimed {
     pub attempts_made: u32,
     /// Earlier attempts that failed.
     pub failures: u32,
-    /// Creates refused because of a quota.
     pub over_quota: u32,
-    /// Jobs that found no capacity. `give_up_at` says until when to wait for it.
     pub no_capacity: u32,
+    /// Until when to wait for capacity.
     pub give_up_at: DateTime<Utc>,
     /// Set when the last holder never released the trial: its name, and the real seconds since it
     /// took or renewed the lease.
@@ -72,6 +73,7 @@ pub(in crate::store) struct ClaimedRow {
     pub(in crate::store) lease_token: i64,
     pub(in crate::store) state: String,
     pub(in crate::store) stop_requested_at: Option<DateTime<Utc>>,
+    pub(in crate::store) stop_reason: Option<String>,
     pub(in crate::store) candidate: String,
     pub(in crate::store) instance_type: String,
     pub(in crate::store) instance_count: i32,
@@ -110,6 +112,7 @@ impl ClaimedRow {
             lease_token: self.lease_token,
             state: TrialState::parse(&self.state).ok_or_else(|| corrupt("state"))?,
             stop_requested: self.stop_requested_at.is_some(),
+            stop_reason: self.stop_reason,
             candidate: self.candidate,
             instance_type: self.instance_type,
             instance_count: count(self.instance_count, "instance_count")?,
@@ -383,7 +386,7 @@ impl Store {
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
                FROM due WHERE t.id = due.id
-               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at,
+               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.stop_reason,
                          t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb,
                          t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision

@@ -393,7 +393,7 @@ async fn claim(
                   lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
            WHERE id = ANY($1) AND state = 'queued'
              AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-           RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, candidate, instance_type,
+           RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, stop_reason, candidate, instance_type,
                      instance_count, purchase_option, region, volume_gb, is_price_estimated, checkpoint_interval_seconds,
                      billed_seconds_max, plan, attempts_made, failures, over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,

@@ -62,9 +62,17 @@ pub enum Seen {
 pub struct Situation {
     pub trial: TrialState,
     pub stop_requested: bool,
+    /// Why, unless a person cancelled it.
+    pub stop_reason: Option<String>,
     pub attempt: Option<AttemptFacts>,
     pub seen: Seen,
     pub now: DateTime<Utc>,
+}
+
+impl Situation {
+    fn stop_reason(&self) -> &str {
+        self.stop_reason.as_deref().unwrap_or("cancelled")
+    }
 }
 
 /// Why an attempt failed; each class has its policy.
@@ -179,7 +187,7 @@ pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
         | TrialState::Stopping => match &situation.attempt {
             Some(attempt) => with_attempt(situation, attempt, policy),
             None if situation.stop_requested => Decision::EndUnstarted {
-                reason: "cancelled".to_owned(),
+                reason: situation.stop_reason().to_owned(),
             },
             None => Decision::Plan,
         },
@@ -237,7 +245,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
         AttemptPhase::Over(_) => {
             if situation.stop_requested {
                 Decision::EndUnstarted {
-                    reason: "cancelled".to_owned(),
+                    reason: situation.stop_reason().to_owned(),
                 }
             } else {
                 Decision::Plan
@@ -306,7 +314,7 @@ fn with_job(
             let reason = match job.phase() {
                 JobPhase::RuntimeLimit => "stopped at its maximum runtime",
                 JobPhase::WaitLimit => "stopped at its maximum wait for spot capacity",
-                _ if situation.stop_requested => "cancelled",
+                _ if situation.stop_requested => situation.stop_reason(),
                 _ => "stopped in SageMaker by someone else",
             };
             Decision::End(ended(

@@ -2,7 +2,9 @@
 
 pub mod outcome;
 pub mod posterior;
+pub mod race;
 pub mod recommend;
 pub mod recommendation;
 mod repeats;
+mod spend;
 mod wording;

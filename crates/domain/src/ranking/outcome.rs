@@ -1,9 +1,12 @@
 //! What the ranking reads of each trial, and the full run that it stands for. It holds no rule.
 
+use chrono::{DateTime, Utc};
+
 use crate::finding::Finding;
 use crate::ids::TrialId;
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
+use crate::money::Usd;
 use crate::money::price::Price;
 use crate::spec::PurchaseOption;
 
@@ -29,6 +32,12 @@ pub struct Outcome {
     pub billable_seconds: u64,
     /// From creation to end over all attempts, including waiting.
     pub wall_seconds: u64,
+    /// When the newest checkpoint was written.
+    pub checkpoint_at: Option<DateTime<Utc>>,
+    /// All that the trial has cost so far.
+    pub cost_usd: Usd,
+    /// What it was predicted to cost, to its end.
+    pub predicted_usd: Option<Usd>,
 }
 
 /// The speed that was predicted before the trial ran.

@@ -11,6 +11,7 @@ use crate::ranking::outcome::{FullRun, Outcome, Tokens};
 use crate::ranking::posterior::{self, Contender, Odds};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendation, RunOdds};
 use crate::ranking::repeats::{self, Pool};
+use crate::ranking::spend::spend;
 use crate::ranking::wording;
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
@@ -55,14 +56,18 @@ pub fn recommend(
     order(&mut choices, objective.minimize);
     let conclusion = conclude(&choices, &rivals);
     let ranked: Vec<Ranked> = choices.into_iter().map(|(row, _)| row).collect();
+    let spend = spend(outcomes, ranked.first(), tokens);
+    let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective);
+    reasons.extend(wording::spend(&spend, &ranked));
     Recommendation {
         conclusion,
         headline: wording::headline(conclusion, &ranked, objective),
-        reasons: wording::reasons(conclusion, &ranked, &not_ranked, objective),
+        reasons,
         basis: wording::basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),
         ranked,
         not_ranked,
+        spend: Some(spend),
     }
 }
 

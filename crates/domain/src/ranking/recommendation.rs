@@ -93,6 +93,17 @@ pub struct NotRanked {
     pub odds: Option<RunOdds>,
 }
 
+/// What an answer has cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spend {
+    /// On all trials so far.
+    pub usd: Usd,
+    /// Of it, on choices other than the first: the trials of the first are the head of its full run.
+    pub losers_usd: Usd,
+    /// Estimated: what every trial would have cost, run to its end. Empty if nothing is known of one.
+    pub full_usd: Option<Usd>,
+}
+
 /// Which instance to buy, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
@@ -104,8 +115,11 @@ pub struct Recommendation {
     pub not_ranked: Vec<NotRanked>,
     /// What is measured and what is not.
     pub basis: Vec<String>,
-    /// True while trials are still running.
+    /// True while trials are still running, or one waits for a person.
     pub provisional: bool,
+    /// Empty in recommendations from before it was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spend: Option<Spend>,
 }
 
 impl Recommendation {

@@ -3,7 +3,7 @@
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::ranking::outcome::{Outcome, Tokens};
-use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds};
+use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 fn name(row: &Ranked) -> String {
@@ -200,6 +200,23 @@ fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<S
     });
     all.extend(close);
     all
+}
+
+/// What the answer has cost; nothing before anything has been spent.
+pub(super) fn spend(spend: &Spend, ranked: &[Ranked]) -> Option<String> {
+    if spend.usd <= Usd::ZERO {
+        return None;
+    }
+    let saved = spend.full_usd.filter(|full| *full > spend.usd);
+    let full = saved.map_or_else(String::new, |full| {
+        format!("; every trial to its end would have cost about {full} (estimated)")
+    });
+    let losers = if ranked.is_empty() {
+        String::new()
+    } else {
+        format!(", {} of it on other choices", spend.losers_usd)
+    };
+    Some(format!("this answer has cost {}{losers}{full}", spend.usd))
 }
 
 fn precise(amount: Usd) -> String {

@@ -70,6 +70,21 @@ pub enum Minimize {
     Time,
 }
 
+/// Which trials run, and for how long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppingPolicy {
+    /// What could not change the answer does not start, and a trial that can no longer win is
+    /// stopped. What is left runs to its end.
+    #[default]
+    Race,
+    /// The same, and each trial is stopped once its speed is known, after a checkpoint if the
+    /// experiment names a place for them.
+    Probe,
+    /// Every trial runs to its end.
+    Full,
+}
+
 /// How the recommendation ranks candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ObjectiveSpec {
@@ -114,6 +129,10 @@ pub struct ExperimentSpec {
     pub workload_id: Option<WorkloadId>,
     pub candidates: Vec<CandidateSpec>,
     pub objective: ObjectiveSpec,
+    /// Which trials run, and for how long: `race` when absent. Experiments from before there was a
+    /// choice have none, and ran in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping_policy: Option<StoppingPolicy>,
     /// Hard cap on what this experiment may spend.
     pub budget_usd: Usd,
     /// The longest a trial may train, SageMaker's MaxRuntimeInSeconds.

@@ -14,6 +14,7 @@ mod workload;
 
 pub use self::experiment::{
     CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PurchaseOption,
+    StoppingPolicy,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, Precision, ProfileSpec};

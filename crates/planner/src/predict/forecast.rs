@@ -1,6 +1,5 @@
 //! Forecasts for a candidate before it has run: speed, hours and dollars, each with a 90 %
-//! interval, and which candidates cannot win anywhere inside those intervals. Predicted, never
-//! measured; the speed law is in [`crate::predict`].
+//! interval. Predicted, never measured; the speed law is in [`crate::predict`].
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::cluster::Cluster;
@@ -9,7 +8,7 @@ use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::number::real;
-use bakeoff_domain::spec::{Candidate, ExperimentSpec, Minimize, PurchaseOption};
+use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption};
 use serde::{Deserialize, Serialize};
 
 use crate::predict::{self, Calibration, Case, Seconds};
@@ -195,75 +194,4 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
         );
     }
     all
-}
-
-/// One row of a comparison of forecasts.
-#[derive(Debug, Clone, Copy)]
-pub struct Contender<'a> {
-    pub name: &'a str,
-    pub forecast: &'a Forecast,
-    /// The same forecast without the uncertainty that all candidates share.
-    pub relative: &'a Forecast,
-    pub option: PurchaseOption,
-}
-
-/// Explains for each contender why it certainly cannot win: even at its best it is behind another
-/// at its worst, or beyond the limits. Uses the relative forecasts, without the uncertainty that
-/// all share.
-pub fn cannot_win(spec: &ExperimentSpec, contenders: &[Contender<'_>]) -> Vec<Option<String>> {
-    let minimize = spec.objective.minimize;
-    let bounds = |contender: &Contender<'_>| -> Option<(f64, f64)> {
-        let hours = contender.relative.full_run_hours;
-        match minimize {
-            Minimize::Cost => contender
-                .relative
-                .full_run_usd
-                .map(|usd| (usd.low.as_f64(), usd.high.as_f64())),
-            Minimize::Time => Some((hours.low, hours.high)),
-        }
-    };
-    // The cost of interruptions on spot is unknown in advance, so spot never certainly beats
-    // another.
-    let leader = contenders
-        .iter()
-        .filter(|contender| contender.option == PurchaseOption::OnDemand)
-        .filter_map(|contender| Some((contender.name, bounds(contender)?.1)))
-        .min_by(|a, b| a.1.total_cmp(&b.1));
-    let behind = |contender: &Contender<'_>| {
-        let (low, _) = bounds(contender)?;
-        let (name, most) = leader.filter(|(name, most)| low > *most && *name != contender.name)?;
-        Some(match minimize {
-            Minimize::Cost => format!(
-                "at best ${low:.2} for the full run; {name} at most ${most:.2} with the same code (predicted)"
-            ),
-            Minimize::Time => format!(
-                "at best {low:.1} h for the full run; {name} at most {most:.1} h with the same code (predicted)"
-            ),
-        })
-    };
-    contenders
-        .iter()
-        .map(|contender| over_the_limits(spec, contender).or_else(|| behind(contender)))
-        .collect()
-}
-
-fn over_the_limits(spec: &ExperimentSpec, contender: &Contender<'_>) -> Option<String> {
-    let forecast = contender.forecast;
-    let over_budget = spec
-        .objective
-        .full_run_budget_usd
-        .zip(forecast.full_run_usd);
-    if let Some((budget, usd)) = over_budget.filter(|(budget, usd)| usd.low > *budget) {
-        return Some(format!(
-            "at best {} for the full run, over its budget of {budget} (predicted)",
-            usd.low
-        ));
-    }
-    let deadline = spec.objective.full_run_deadline_hours?;
-    let hours = forecast.full_run_hours.low;
-    (hours > deadline).then(|| {
-        format!(
-            "at best {hours:.1} h for the full run, past its deadline of {deadline} h (predicted)"
-        )
-    })
 }

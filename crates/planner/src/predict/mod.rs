@@ -355,21 +355,6 @@ impl Calibration {
         }
     }
 
-    /// For comparisons between types: removes the uncertainty of the code, which affects all types
-    /// alike.
-    #[must_use]
-    pub fn relative(&self) -> Self {
-        let mut relative = self.clone();
-        for (place, row) in relative.covariance.iter_mut().enumerate() {
-            for (other, value) in row.iter_mut().enumerate() {
-                if place == COUNT || other == COUNT {
-                    *value = 0.0;
-                }
-            }
-        }
-        relative
-    }
-
     /// Derivatives of the logarithm of the speed by every uncertain quantity.
     fn slopes(&self, case: &Case<'_>) -> Vec<f64> {
         let own = self

@@ -41,7 +41,7 @@ proptest! {
         absent in 0..8_u32,
     ) {
         let facts = |state| AttemptFacts { absent, ..attempt(state) };
-        let case = Situation { trial, stop_requested, attempt: state.map(facts), seen: sight, now: now() };
+        let case = Situation { trial, stop_requested, stop_reason: None, attempt: state.map(facts), seen: sight, now: now() };
         match decide(&case, &Policy::default()) {
             Decision::Plan => prop_assert!(!stop_requested && state.is_none_or(AttemptState::is_terminal)),
             Decision::Create => prop_assert!(!stop_requested && state == Some(AttemptState::Planned)),
@@ -81,7 +81,7 @@ proptest! {
             | TrialState::Stopped => state.is_terminal(),
         };
         prop_assume!(fits);
-        let case = Situation { trial, stop_requested, attempt: Some(AttemptFacts { absent, ..attempt(state) }), seen: sight, now: now() };
+        let case = Situation { trial, stop_requested, stop_reason: None, attempt: Some(AttemptFacts { absent, ..attempt(state) }), seen: sight, now: now() };
         match decide(&case, &Policy::default()) {
             Decision::End(ending) | Decision::Retry { ending, .. } => {
                 prop_assert!(trial.followers().contains(&ending.trial), "{trial:?} to {:?}", ending.trial);

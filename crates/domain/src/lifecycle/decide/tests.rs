@@ -38,6 +38,7 @@ fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Si
     Situation {
         trial,
         stop_requested: false,
+        stop_reason: None,
         attempt,
         seen,
         now: now(),

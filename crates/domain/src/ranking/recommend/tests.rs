@@ -58,6 +58,9 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         training_seconds: seconds,
         billable_seconds: seconds,
         wall_seconds: seconds,
+        checkpoint_at: None,
+        cost_usd: Usd::ZERO,
+        predicted_usd: None,
     }
 }
 

@@ -1,0 +1,174 @@
+//! The race between the trials of an experiment: which of them can no longer change the answer, and
+//! which have said what they can. It stops nothing itself; the odds are those of
+//! [`crate::ranking::posterior`], whose spread is mostly how much machines and predictions differ, so
+//! that looking again every few minutes rarely makes a good choice look hopeless for a moment.
+
+use crate::measure::steady::Steady;
+use crate::ranking::outcome::{Outcome, Tokens};
+use crate::ranking::recommend::recommend;
+use crate::ranking::recommendation::{Recommendation, RunOdds};
+use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption, StoppingPolicy};
+
+/// P(best) below which a choice is out of the race.
+const OUT: f64 = 0.005;
+/// P(best) of the leader that others are stopped for.
+const LEAD: f64 = 0.5;
+/// Half width of a speed's interval, as a share of it, that a probe is done with: the floor of a
+/// measured speed is 2 %.
+const PROBED: f64 = 0.025;
+
+/// A trial that need not run, or run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Of its outcome.
+    pub index: usize,
+    pub reason: String,
+}
+
+/// Which living trials are to be stopped now.
+///
+/// `writes_checkpoints`: a probe is the head of the full run, and ends after a checkpoint that is
+/// newer than its measurements.
+pub fn stops(
+    outcomes: &[Outcome],
+    policy: StoppingPolicy,
+    objective: &ObjectiveSpec,
+    tokens: Tokens,
+    writes_checkpoints: bool,
+) -> Vec<Stop> {
+    if policy == StoppingPolicy::Full {
+        return Vec::new();
+    }
+    let mut stops = losers(outcomes, objective, tokens, Leader::Measured);
+    if policy == StoppingPolicy::Probe {
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let is_out = stops.iter().any(|stop| stop.index == index);
+            if let Some(reason) = probed(outcome, writes_checkpoints).filter(|_| !is_out) {
+                stops.push(Stop { index, reason });
+            }
+        }
+    }
+    stops.retain(|stop| {
+        outcomes
+            .get(stop.index)
+            .is_some_and(|outcome| !outcome.state.is_terminal())
+    });
+    stops
+}
+
+/// For whom others may be given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leader {
+    /// Only one that was measured: another may never run.
+    Measured,
+    /// Also one that is only predicted, before anything has started.
+    Predicted,
+}
+
+/// The trials whose choice is the best with P < 0.005. None while nobody clearly leads.
+pub fn losers(
+    outcomes: &[Outcome],
+    objective: &ObjectiveSpec,
+    tokens: Tokens,
+    leader: Leader,
+) -> Vec<Stop> {
+    let answer = recommend(outcomes, objective, tokens);
+    let choices = choices(&answer);
+    let is_leader = |choice: &&Choice<'_>| {
+        choice.odds.p_best >= LEAD && (choice.is_measured || leader == Leader::Predicted)
+    };
+    let Some(leader) = choices.iter().find(is_leader) else {
+        return Vec::new();
+    };
+    let stop = |(index, outcome): (usize, &Outcome)| {
+        let own = choices.iter().find(|choice| choice.is_of(outcome))?;
+        (own.odds.p_best < OUT).then(|| Stop {
+            index,
+            reason: reason(own, leader, objective.minimize),
+        })
+    };
+    outcomes.iter().enumerate().filter_map(stop).collect()
+}
+
+/// What can be bought, measured or only predicted.
+struct Choice<'a> {
+    candidate: &'a str,
+    option: PurchaseOption,
+    odds: &'a RunOdds,
+    is_measured: bool,
+}
+
+impl Choice<'_> {
+    fn is_of(&self, outcome: &Outcome) -> bool {
+        self.candidate == outcome.candidate && self.option == outcome.purchase_option
+    }
+}
+
+fn choices(answer: &Recommendation) -> Vec<Choice<'_>> {
+    let measured = answer.ranked.iter().filter_map(|row| {
+        Some(Choice {
+            candidate: &row.candidate,
+            option: row.purchase_option,
+            odds: row.odds.as_ref()?,
+            is_measured: true,
+        })
+    });
+    let predicted = answer.not_ranked.iter().filter_map(|row| {
+        Some(Choice {
+            candidate: &row.candidate,
+            option: row.purchase_option,
+            odds: row.odds.as_ref()?,
+            is_measured: false,
+        })
+    });
+    measured.chain(predicted).collect()
+}
+
+fn reason(own: &Choice<'_>, leader: &Choice<'_>, minimize: Minimize) -> String {
+    let limits = [own.odds.p_within_budget, own.odds.p_within_deadline];
+    if limits.into_iter().flatten().any(|within| within < OUT) {
+        return format!(
+            "its full run keeps to the limits with P < {OUT}: {}",
+            range(own.odds, minimize)
+        );
+    }
+    let basis = if own.is_measured {
+        "measured"
+    } else {
+        "predicted"
+    };
+    format!(
+        "its full run is the best with P < {OUT}: {} ({basis}), against {} of {}",
+        range(own.odds, minimize),
+        range(leader.odds, minimize),
+        leader.candidate
+    )
+}
+
+fn range(odds: &RunOdds, minimize: Minimize) -> String {
+    match minimize {
+        Minimize::Cost => format!("{} to {}", odds.cost_usd_low, odds.cost_usd_high),
+        Minimize::Time => format!("{:.1} to {:.1} h", odds.hours_low, odds.hours_high),
+    }
+}
+
+/// Why a probe is done; `None` while it must go on.
+fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
+    // What spot saves is known only at the end.
+    let is_on_demand = outcome.purchase_option == PurchaseOption::OnDemand;
+    let is_known = |speed: &&Steady| is_on_demand && speed.half_width <= PROBED * speed.mean;
+    let speed = outcome.tokens_per_second.as_ref().filter(is_known)?;
+    let is_saved = outcome
+        .checkpoint_at
+        .is_some_and(|saved| saved >= speed.until_at);
+    if writes_checkpoints && !is_saved {
+        return None;
+    }
+    Some(format!(
+        "the probe is done: {:.0} ± {:.0} tokens/s",
+        speed.mean, speed.half_width
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! The racer: looks at running experiments every few minutes, and stops the trials that can no
+//! longer change the answer, or whose probe is done.
+
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::measure::steady::BUCKET_SECONDS;
+use chrono::TimeDelta;
+
+use crate::app::App;
+use crate::read;
+use crate::store::StoreError;
+
+/// Experiments claimed at a time.
+const PAGE: usize = 20;
+/// Between two looks at an experiment: figures change once in a bucket.
+const AGAIN: TimeDelta = TimeDelta::seconds(BUCKET_SECONDS);
+
+/// Runs one tick; returns how many trials were stopped.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    let mut stopped = 0;
+    loop {
+        let now = app.clock.now();
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = app.store.claim_races(now + AGAIN, limit, now).await?;
+        for (project, id) in &page {
+            app.pulse.beat();
+            // An experiment that cannot be read must not hold up the others.
+            match judge(app, *project, *id).await {
+                Ok(count) => stopped += count,
+                Err(error) => {
+                    tracing::error!(%error, experiment = %id, "judging a race failed");
+                }
+            }
+        }
+        if page.len() < PAGE {
+            return Ok(stopped);
+        }
+    }
+}
+
+async fn judge(app: &App, project: ProjectId, id: ExperimentId) -> Result<usize, StoreError> {
+    let Some(experiment) = app.store.experiment(project, id).await? else {
+        return Ok(0);
+    };
+    let now = app.clock.now();
+    let stops = read::stops(&app.store, &experiment, now).await?;
+    if stops.is_empty() {
+        return Ok(0);
+    }
+    app.store.stop_trials(project, id, &stops, now).await
+}
