@@ -16,6 +16,7 @@
 mod least_squares;
 mod memory;
 mod plans;
+mod race;
 mod steady;
 mod table;
 mod throughput;
@@ -65,6 +66,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "formulas": speeds.as_deref().map_or_else(skipped, throughput::formulas),
         "throughput": speeds.as_deref().map(throughput::judge).transpose()?.unwrap_or_else(skipped),
         "steady": steady::judge(data)?.unwrap_or_else(skipped),
+        "race": race::judge(data)?.unwrap_or_else(skipped),
         "memory": memories.as_deref().map(memory::judge).transpose()?.unwrap_or_else(skipped),
         "memory_of_throughput_rows": speeds.as_deref().map(throughput::memory_of).transpose()?.unwrap_or_else(skipped),
     }))

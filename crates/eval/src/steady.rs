@@ -16,14 +16,48 @@ const TRACES: &str = "modded_nanogpt";
 /// The share of a run from which its speed is measured.
 const SEEN: f64 = 0.25;
 /// Steps at the start that are no part of a run's speed: they compile.
-const COMPILING: usize = 10;
+pub(crate) const COMPILING: usize = 10;
 /// Steps whose mean must agree with the whole run's, for the run to be stationary, and by how much.
 const EARLY: usize = 200;
 const DRIFT_MAX: f64 = 0.01;
 
 #[derive(Debug, Deserialize)]
-struct Trace {
+struct Listed {
     csv: String,
+    source_path: String,
+}
+
+/// One training run, step by step.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    source_path: String,
+    pub(crate) seconds: Vec<f64>,
+}
+
+impl Trace {
+    /// The folder of the record: what was trained, and how.
+    pub(crate) fn recipe(&self) -> &str {
+        let path = self.source_path.rsplit_once('/');
+        path.map_or("", |(folder, _)| folder)
+    }
+}
+
+/// Every trace; `None` if there are none.
+pub(crate) fn traces(data: &Path) -> Result<Option<Vec<Trace>>, String> {
+    let Some(listed) = table::read::<Listed>(data, &format!("{TRACES}/manifest.csv"))? else {
+        return Ok(None);
+    };
+    let mut traces = Vec::new();
+    for one in listed {
+        let name = format!("{TRACES}/steps/{}", one.csv);
+        if let Some(steps) = table::read::<Step>(data, &name)? {
+            traces.push(Trace {
+                source_path: one.source_path,
+                seconds: seconds(&steps),
+            });
+        }
+    }
+    Ok(Some(traces))
 }
 
 #[derive(Debug, Deserialize)]
@@ -45,16 +79,13 @@ struct Claim {
 
 /// `None` if there are no traces.
 pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
-    let Some(traces) = table::read::<Trace>(data, &format!("{TRACES}/manifest.csv"))? else {
+    let Some(traces) = traces(data)? else {
         return Ok(None);
     };
-    let mut cases = Vec::new();
-    for trace in &traces {
-        let name = format!("{TRACES}/steps/{}", trace.csv);
-        if let Some(steps) = table::read::<Step>(data, &name)? {
-            cases.extend(case(&seconds(&steps)));
-        }
-    }
+    let cases: Vec<Case> = traces
+        .iter()
+        .filter_map(|trace| case(&trace.seconds))
+        .collect();
     let stationary: Vec<&Case> = cases.iter().filter(|one| one.is_stationary).collect();
     let claims = |cases: &[&Case]| {
         let claimed: Vec<f64> = cases
@@ -116,7 +147,7 @@ fn case(seconds: &[f64]) -> Option<Case> {
 }
 
 /// The reports that a script would push: one for each step, at the time of its end.
-fn progress(seconds: &[f64]) -> Vec<Progress> {
+pub(crate) fn progress(seconds: &[f64]) -> Vec<Progress> {
     let mut at = DateTime::<Utc>::UNIX_EPOCH;
     let mut reports = vec![Progress { at, step: 0 }];
     for (done, seconds) in (1..).zip(seconds) {

@@ -1,0 +1,226 @@
+//! The race on real traces: two runs of one recipe, the second slowed by a known factor, seen by the
+//! product's own rule as they go. How often is the faster one stopped, and how soon the slower?
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bakeoff_domain::ids::{PriceId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::measure::eta::Progress;
+use bakeoff_domain::measure::speed::of_progress;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::{Price, PriceStatus};
+use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
+use bakeoff_domain::ranking::race;
+use bakeoff_domain::spec::{Minimize, ObjectiveSpec, PurchaseOption, StoppingPolicy};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::steady::{COMPILING, Trace, progress, traces};
+use crate::table::median;
+
+/// What the second run's steps are multiplied by.
+const SLOWER: [f64; 5] = [1.01, 1.02, 1.05, 1.10, 1.20];
+/// A gap that should be decided.
+const CLEAR: f64 = 1.05;
+/// Stopping one that is faster by no more than this is not wrong.
+const INDIFFERENT: f64 = 0.02;
+/// Between two looks: no batch is shorter.
+const LOOK: TimeDelta = TimeDelta::seconds(20);
+
+/// The end of one replay.
+struct Replay {
+    is_clear: bool,
+    is_wrong: bool,
+    /// Steps that the slower one had done when one of the two was stopped.
+    steps: Option<usize>,
+}
+
+/// `None` if there are no traces.
+pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
+    let Some(traces) = traces(data)? else {
+        return Ok(None);
+    };
+    let mut recipes: BTreeMap<&str, Vec<&Trace>> = BTreeMap::new();
+    for trace in &traces {
+        recipes.entry(trace.recipe()).or_default().push(trace);
+    }
+    let (mut pairs, mut wrong_pairs, mut replays) = (0_usize, 0_usize, Vec::new());
+    for runs in recipes.values() {
+        for first in runs {
+            for second in runs.iter().filter(|other| !std::ptr::eq(*first, **other)) {
+                let own: Vec<Replay> = SLOWER
+                    .iter()
+                    .map(|factor| replay(&first.seconds, &second.seconds, *factor))
+                    .collect();
+                pairs += 1;
+                wrong_pairs += usize::from(own.iter().any(|one| one.is_wrong));
+                replays.extend(own);
+            }
+        }
+    }
+    let clear: Vec<&Replay> = replays.iter().filter(|one| one.is_clear).collect();
+    let steps: Vec<f64> = clear
+        .iter()
+        .filter_map(|one| one.steps)
+        .map(|steps| steps as f64)
+        .collect();
+    let wrong = replays.iter().filter(|one| one.is_wrong).count();
+    let percent = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+    Ok(Some(json!({
+        "rows": traces.len(),
+        "recipes_with_pairs": recipes.values().filter(|runs| runs.len() > 1).count(),
+        "pairs": pairs,
+        "replays": replays.len(),
+        "wrong_elimination_pct": percent(wrong, replays.len()),
+        "wrong_pairs": wrong_pairs,
+        "wrong_upper95_pct": 100.0 * upper_95(wrong_pairs, pairs),
+        "decided_of_clear_pct": percent(steps.len(), clear.len()),
+        "median_steps": median(&steps),
+    })))
+}
+
+/// Both runs side by side, until one is stopped or the shorter one ends.
+fn replay(first: &[f64], second: &[f64], factor: f64) -> Replay {
+    let slowed: Vec<f64> = second.iter().map(|seconds| seconds * factor).collect();
+    let steps = first.len().min(slowed.len());
+    let mean = |run: &[f64]| run[COMPILING.min(steps)..steps].iter().sum::<f64>();
+    let (own, other) = (mean(first), mean(&slowed));
+    let runs = [progress(&first[..steps]), progress(&slowed[..steps])];
+    let is_clear = (other / own).max(own / other) >= CLEAR;
+    let end = runs.iter().filter_map(|run| run.last()).map(|last| last.at);
+    let end = end.min().unwrap_or(DateTime::UNIX_EPOCH);
+    let mut now = DateTime::<Utc>::UNIX_EPOCH + LOOK;
+    while now <= end {
+        if let Some(stopped) = stopped(&runs, now) {
+            let (dropped, kept) = if stopped == 0 {
+                (own, other)
+            } else {
+                (other, own)
+            };
+            return Replay {
+                is_clear,
+                is_wrong: kept / dropped - 1.0 > INDIFFERENT,
+                steps: Some(seen(&runs[1], now).len().saturating_sub(1)),
+            };
+        }
+        now += LOOK;
+    }
+    Replay {
+        is_clear,
+        is_wrong: false,
+        steps: None,
+    }
+}
+
+fn seen(run: &[Progress], now: DateTime<Utc>) -> &[Progress] {
+    &run[..run.partition_point(|report| report.at <= now)]
+}
+
+/// Which of two runs the product stops at this time.
+fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
+    let outcomes: Vec<Outcome> = runs
+        .iter()
+        .zip(["first", "second"])
+        .map(|(run, name)| running(name, seen(run, now)))
+        .collect();
+    let objective = ObjectiveSpec {
+        minimize: Minimize::Cost,
+        full_run_budget_usd: None,
+        full_run_deadline_hours: None,
+    };
+    let tokens = Tokens {
+        trial: 1_000_000,
+        total: 1_000_000_000,
+    };
+    let stops = race::stops(&outcomes, StoppingPolicy::Race, &objective, tokens, false);
+    stops.first().map(|stop| stop.index)
+}
+
+/// A trial that has reported so much; a step is a token.
+fn running(name: &str, reports: &[Progress]) -> Outcome {
+    Outcome {
+        trial_id: TrialId(Uuid::nil()),
+        candidate: name.to_owned(),
+        instance_type: name.to_owned(),
+        instance_count: 1,
+        purchase_option: PurchaseOption::OnDemand,
+        state: TrialState::Running,
+        reason: None,
+        refusals: Vec::new(),
+        incomparable: None,
+        price: Some(Price {
+            id: PriceId(Uuid::nil()),
+            instance_type: name.to_owned(),
+            region: "us-east-1".to_owned(),
+            usd_per_hour: Usd(60.into()),
+            usd_per_hour_max: None,
+            effective_from: DateTime::UNIX_EPOCH,
+            source: String::new(),
+            status: PriceStatus::Listed,
+            note: String::new(),
+            confirmed_at: None,
+        }),
+        tokens_per_second: of_progress(reports),
+        predicted: None,
+        training_seconds: 0,
+        billable_seconds: 0,
+        wall_seconds: 1,
+        checkpoint_at: None,
+        cost_usd: Usd::ZERO,
+        predicted_usd: None,
+    }
+}
+
+/// The upper end of the exact 95 % interval of a share (Clopper and Pearson, 1934), by bisection.
+fn upper_95(hits: usize, of: usize) -> f64 {
+    if hits >= of {
+        return 1.0;
+    }
+    // P(at most so many hits) at a share.
+    let below = |share: f64| {
+        let n = of as f64;
+        let mut term = (n * (1.0 - share).ln()).exp();
+        let mut sum = term;
+        for k in 1..=hits {
+            term *= (n - k as f64 + 1.0) / k as f64 * share / (1.0 - share);
+            sum += term;
+        }
+        sum
+    };
+    let (mut low, mut high) = (hits as f64 / of as f64, 1.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if below(middle) > 0.025 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slower_run_is_stopped_and_a_twin_is_not() {
+        let regular = vec![1.0; 2000];
+        let slower = replay(&regular, &regular, 1.2);
+        assert!(!slower.is_wrong && slower.is_clear);
+        assert!(slower.steps.unwrap() < 200, "{:?}", slower.steps);
+        assert_eq!(replay(&regular, &regular, 1.01).steps, None);
+        // The second is the faster one in the end, after a slow beginning.
+        let late: Vec<f64> = (0..2000).map(|i| if i < 300 { 1.3 } else { 0.8 }).collect();
+        assert!(replay(&regular, &late, 1.0).is_wrong);
+    }
+
+    /// Rule of three: 0 of 100 is at most 3.6 %; 1 of 20 at most 24.9 %.
+    #[test]
+    fn the_upper_end_is_the_exact_one() {
+        assert!((upper_95(0, 100) - 0.0362).abs() < 1e-3);
+        assert!((upper_95(1, 20) - 0.2487).abs() < 1e-3);
+    }
+}
