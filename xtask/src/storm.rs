@@ -174,7 +174,12 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
     {
         return Err("in some seeds nobody was frozen for good: the run does not count".to_owned());
     }
-    let mut figures = vec!["refused_reservations", "cancels_judged", "points_compared"];
+    let mut figures = vec![
+        "refused_reservations",
+        "losers_stopped",
+        "cancels_judged",
+        "points_compared",
+    ];
     // Looked at with `psql`, which npm's Postgres lacks; so many seeds need it for upgrades anyway.
     if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
         figures.push("session_looks");
@@ -490,6 +495,7 @@ fn total(stormed: &Stormed) -> Value {
         "did_not_happen": missing,
         "faults": faults,
         "refused_reservations": all(|one| one.refused_reservations),
+        "losers_stopped": all(|one| one.raced),
         "points_compared": all(|one| one.points),
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),
@@ -567,6 +573,7 @@ fn show(result: &Value) {
         .chain(wrongs)
         .chain([
             "refused_reservations",
+            "losers_stopped",
             "points_compared",
             "cancels_judged",
             "cancel_p99_seconds",

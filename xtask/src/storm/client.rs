@@ -326,6 +326,8 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
 const POOLED: &str = "pooled";
 const SPOT: &str = "spot";
 const TIGHT: &str = "tight";
+/// Two types by time: the slower one is stopped once both are measured, and its pool let go.
+const RACE: &str = "race";
 /// Its job would train for ten hours.
 const LONG: &str = "long";
 const LONG_TOKENS_OF_WEEKS: u64 = 150_000_000_000;
@@ -374,7 +376,7 @@ fn with_volumes(spec: &mut Value) {
 /// Fewer and smaller experiments, for a pace at which a minute takes three seconds.
 fn short_specs() -> Vec<Pending> {
     let mut all = specs();
-    all.retain(|one| one.name != SPOT);
+    all.retain(|one| one.name != SPOT && one.name != RACE);
     for Pending { name, spec, .. } in all.iter_mut().filter(|one| one.name != LONG) {
         spec["workload"]["trial_tokens"] = json!(4_000_000);
         if *name == TIGHT {
@@ -385,7 +387,7 @@ fn short_specs() -> Vec<Pending> {
 }
 
 /// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
-/// can hold at once, and one that runs until it is cancelled.
+/// can hold at once, one that runs until it is cancelled, and a race.
 fn specs() -> Vec<Pending> {
     let workload = json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
@@ -427,5 +429,18 @@ fn specs() -> Vec<Pending> {
     let mut long = spec(LONG, 1.2, json!([candidate("p5", LONG_TYPE, 1)]));
     long.spec["workload"]["trial_tokens"] = json!(1_500_000_000_u64);
     long.spec["max_runtime_seconds"] = json!(43_200);
-    vec![pooled, spot, tight, long]
+    let mut race = spec(
+        RACE,
+        1.2,
+        json!([
+            candidate("p4de", "ml.p4de.24xlarge", 1),
+            candidate("p5", "ml.p5.48xlarge", 1)
+        ]),
+    );
+    race.spec["objective"] = json!({"minimize": "time"});
+    race.spec["stopping_policy"] = json!("race");
+    race.spec["workload"]["trial_tokens"] = json!(120_000_000);
+    race.spec["max_runtime_seconds"] = json!(10_800);
+    race.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);
+    vec![pooled, spot, tight, long, race]
 }

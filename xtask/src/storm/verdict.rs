@@ -35,6 +35,8 @@ const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
 /// What the service logs for a panicked tick, and Rust for a panicked thread.
 const PANICKED: &str = "panicked";
 
+/// Prefix of the reason of a trial that lost a race.
+const OUT_OF_THE_RACE: &str = "its full run is the best with P <";
 /// Prefix of an attempt's failure reason when SageMaker no longer knows its job.
 const VANISHED: &str = "the job vanished";
 
@@ -85,6 +87,8 @@ pub(super) struct Verdict {
     pub(super) cancels: Vec<f64>,
     /// Reservations refused because they did not fit a budget.
     pub(super) refused_reservations: u64,
+    /// Trials that were stopped because they could not win any more.
+    pub(super) raced: u64,
     /// Points compared with CloudWatch's.
     pub(super) points: u64,
     pub(super) pools_reused: u64,
@@ -137,6 +141,7 @@ struct Booked {
 struct Believed {
     attempts: BTreeMap<String, Booked>,
     open_trials: u32,
+    raced: u64,
     takeovers: Vec<recoveries::Takeover>,
     /// Trials whose statuses went backwards.
     backwards: Vec<String>,
@@ -253,6 +258,7 @@ fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verd
 /// Counts an experiment; returns its attempts, to be compared with the region's record.
 fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String, Booked> {
     verdict.lost += believed.open_trials;
+    verdict.raced += believed.raced;
     verdict.reclaimed += believed.reclaimed;
     verdict.backwards += u32::try_from(believed.backwards.len()).unwrap_or(u32::MAX);
     verdict.notes.extend(believed.backwards);
@@ -306,6 +312,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
             .iter()
             .any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
+        believed.raced += u64::from(text(&trial["reason"]).starts_with(OUT_OF_THE_RACE));
         let attempts = trial["attempts"]
             .as_array()
             .map(Vec::as_slice)
