@@ -1,6 +1,7 @@
 //! Types of the API's responses, with units in field names. Clients see no other types. They are
 //! built from domain types and database rows, and know nothing of SQL or HTTP.
 
+pub mod calibration;
 pub mod catalog;
 pub mod comparison;
 pub mod decisions;

@@ -12,6 +12,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use super::run::Ended;
+use crate::api::calibration::Calibration;
 use crate::api::comparison::ComparisonRow;
 use crate::api::decisions::RankedView;
 use crate::api::experiments::CreatedExperiment;
@@ -289,6 +290,41 @@ fn advice(preview: &Preview) {
             (None, None) => {}
         }
     }
+}
+
+/// Prints how good predictions were.
+pub(super) fn calibration(found: &Calibration) {
+    println!(
+        "predicted against measured speeds, of the newest {} experiments",
+        found.experiments
+    );
+    if found.rows.is_empty() {
+        println!("no trial has both yet: run an experiment");
+        return;
+    }
+    let mut rows = table(&[
+        "instance",
+        "predicted from",
+        "trials",
+        "90 % interval held",
+        "median error",
+        "bias",
+    ]);
+    for row in &found.rows {
+        rows.add_row(vec![
+            Cell::new(&row.instance_type),
+            Cell::new(if row.is_adjusted {
+                "the law and own runs"
+            } else {
+                "the law"
+            }),
+            right(row.trials),
+            right(format!("{:.0} %", row.held_percent)),
+            right(format!("{:.1} %", row.median_error_percent)),
+            right(format!("{:+.1} %", row.bias_percent)),
+        ]);
+    }
+    println!("{rows}\na bias above zero: the predictions are too fast");
 }
 
 pub(super) fn ended(ended: &Ended) {

@@ -1,6 +1,7 @@
 //! Comparison tables: for one experiment, or for any experiments, trials and runs of a project side
 //! by side.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +17,7 @@ use super::extract::{Id, Params};
 use super::problem::{Problem, Problems};
 use super::table::{self, Format, Kind};
 use super::{heavy, page};
+use crate::api::calibration::Calibration;
 use crate::api::comparison::{Comparison, ComparisonTable, Convergence};
 use crate::app::App;
 use crate::read::{self, Selection};
@@ -177,6 +179,20 @@ const CURVE_COLUMNS: &[(&str, Kind)] = &[
     ("trial_id", Kind::Text),
     ("run_id", Kind::Text),
 ];
+
+/// Compare predictions with measurements
+///
+/// How good the predicted speeds of the project's newest experiments were, by instance type: how
+/// many of the 90 % intervals held what was measured since, the median error, and the bias.
+#[utoipa::path(get, path = "/v1/calibration", operation_id = "getCalibration", tag = "experiments",
+    responses((status = 200, description = "One row for each instance type", body = Calibration), Problems))]
+pub(super) async fn calibration(
+    State(app): State<App>,
+    caller: Caller,
+) -> Result<Json<Calibration>, Problem> {
+    let found = read::calibration(&app.store, caller.project, app.clock.now()).await?;
+    Ok(Json(found))
+}
 
 /// Compare convergence
 ///

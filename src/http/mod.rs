@@ -100,6 +100,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(comparison::of_experiment))
         .routes(routes!(comparison::side_by_side))
         .routes(routes!(comparison::convergence))
+        .routes(routes!(comparison::calibration))
         .routes(routes!(experiments::recommendation))
         .routes(routes!(experiments::ledger))
         .routes(routes!(events::of_project))

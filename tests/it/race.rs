@@ -1,10 +1,13 @@
 //! The race: what does not start, what is stopped early, what that costs, and what a parked trial
 //! does not hold up.
 
+use bakeoff::api::calibration::Calibration;
 use bakeoff::api::comparison::ComparisonRow;
 use bakeoff::api::decisions::DecisionView;
+
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -86,6 +89,45 @@ async fn a_loser_is_stopped_and_the_answer_stays_the_same(pool: PgPool) {
         .iter()
         .any(|reason| reason.contains("every trial to its end would have cost about"));
     assert!(told, "{:?}", short.reasons);
+}
+
+/// What was predicted is scored by what was measured, also of a trial that was stopped.
+#[sqlx::test(migrations = false)]
+async fn predictions_are_scored_by_what_was_measured_since(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let record = async || test.read::<Calibration>("/v1/calibration").await;
+    assert_eq!(record().await.rows, []);
+    let mut asked = raced("race");
+    asked["objective"] = json!({"minimize": "time"});
+    let id = test.start(&asked).await;
+    test.run_to_end(&id, 24).await;
+    let found = record().await;
+    assert_eq!(found.experiments, 1);
+    let types: Vec<&str> = found
+        .rows
+        .iter()
+        .map(|row| row.instance_type.as_str())
+        .collect();
+    assert_eq!(types, ["ml.p4de.24xlarge", "ml.p5.48xlarge"]);
+    for row in &found.rows {
+        let plan = test.plan(&asked).await;
+        let of_type = |one: &&CandidatePreview| one.plan.instance_type == row.instance_type;
+        let again = plan.candidates.iter().find(of_type).unwrap();
+        let moved = again.plan.forecast.as_ref().unwrap();
+        assert!(moved.is_rescaled, "a stopped trial teaches, too");
+        // The plan that knows of the trial is nearer to what was measured.
+        let measured = test.comparison(&id).await.rows;
+        let measured = measured
+            .iter()
+            .find(|one| one.instance_type == row.instance_type)
+            .and_then(|one| one.tokens_per_second)
+            .unwrap();
+        let now = 100.0 * (moved.tokens_per_second.expected / measured - 1.0).abs();
+        assert!(
+            now < row.median_error_percent && row.trials == 1 && !row.is_adjusted,
+            "{now} against {row:?}"
+        );
+    }
 }
 
 /// 48 sequences a step instead of 64: it would run, but not be ranked.

@@ -46,7 +46,15 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     }
 }
 
-const MUTANTS: [Mutant; 26] = [
+const MUTANTS: [Mutant; 28] = [
+    domain(
+        "others-stop-for-a-prediction",
+        "ranking::race::tests::nothing_is_given_up_for_what_has_not_been_measured",
+    ),
+    domain(
+        "a-probe-ends-before-its-checkpoint",
+        "ranking::race::tests::a_probe_ends_with_its_figure_and_its_checkpoint",
+    ),
     it(
         "new-name-on-retry",
         "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated",

@@ -1,4 +1,4 @@
-//! Completed trials of a workload, which plans learn from. Their figures come from
+//! Ended trials of a workload, which plans learn from, also those stopped early. Their figures come from
 //! [`crate::read::figures`].
 
 use bakeoff_domain::ids::ProjectId;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::store::experiments::read_resolved;
 use crate::store::{Store, StoreError};
 
-/// A completed trial with its experiment.
+/// An ended trial with its experiment.
 #[derive(Debug)]
 pub struct Measured {
     pub trial_id: Uuid,
@@ -22,7 +22,7 @@ const EXPERIMENTS: i64 = 5;
 const TRIALS: i64 = 20;
 
 impl Store {
-    /// The newest completed trials of all versions of the named workload.
+    /// The newest ended trials of all versions of the named workload.
     pub async fn measured(
         &self,
         project: ProjectId,
@@ -43,7 +43,7 @@ impl Store {
         let ids: Vec<Uuid> = experiments.iter().map(|row| row.id).collect();
         let trials = sqlx::query!(
             r#"SELECT id, experiment_id, candidate FROM trials
-               WHERE experiment_id = ANY($1) AND state = 'completed' ORDER BY id DESC LIMIT $2"#,
+               WHERE experiment_id = ANY($1) AND state IN ('completed', 'stopped') ORDER BY id DESC LIMIT $2"#,
             &ids,
             TRIALS,
         )

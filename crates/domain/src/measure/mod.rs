@@ -1,5 +1,6 @@
 //! Measurements: metrics, their formats and their reads from CloudWatch, rollups, steady figures, curves, remaining hours.
 
+pub mod calibration;
 pub mod cloudwatch;
 pub mod convergence;
 pub mod derived;
