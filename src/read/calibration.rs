@@ -5,7 +5,7 @@ use bakeoff_domain::measure::calibration::{self, Class, Score};
 use chrono::{DateTime, Utc};
 
 use crate::api::calibration::Calibration;
-use crate::read::{load_all, rows};
+use crate::read::load_all;
 use crate::store::experiments::ExperimentFilter;
 use crate::store::{Store, StoreError};
 
@@ -30,8 +30,7 @@ pub async fn calibration(
             .iter()
             .filter(|trial| trial.experiment_id == experiment.id && trial.state.is_terminal());
         for trial in own {
-            let shape = rows::shape_of_plan(&trial.plan, experiment.resolved.workload());
-            let speed = evidence.figures.speed(trial.id.0, &shape);
+            let speed = evidence.speed(trial, experiment.resolved.workload());
             let (Some(forecast), Some(speed)) = (&trial.plan.forecast, speed) else {
                 continue;
             };
@@ -44,7 +43,7 @@ pub async fn calibration(
                 low: predicted.low,
                 expected: predicted.expected,
                 high: predicted.high,
-                measured: speed.steady.mean,
+                measured: speed.mean,
             });
         }
     }

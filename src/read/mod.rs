@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::spot;
+use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
@@ -103,6 +104,13 @@ impl Evidence {
         let planned = trial.plan.price.as_ref()?;
         price::in_force(&self.prices, &planned.instance_type, &planned.region, at)
             .or_else(|| Some(planned.clone()))
+    }
+
+    /// The trial's measured speed, in tokens.
+    fn speed(&self, trial: &Trial, workload: &WorkloadSpec) -> Option<Steady> {
+        let shape = rows::shape_of_plan(&trial.plan, workload);
+        let speed = self.figures.speed(trial.id.0, &shape)?;
+        Some(speed.steady)
     }
 
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
@@ -315,10 +323,7 @@ fn outcome(
         state: trial.state,
         reason: trial.reason.clone(),
         price: evidence.price(trial, now),
-        tokens_per_second: evidence
-            .figures
-            .speed(trial.id.0, &rows::shape_of_plan(plan, workload))
-            .map(|speed| speed.steady),
+        tokens_per_second: evidence.speed(trial, workload),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),
