@@ -190,7 +190,7 @@ pub(super) async fn calibration(
     State(app): State<App>,
     caller: Caller,
 ) -> Result<Json<Calibration>, Problem> {
-    let found = read::calibration(&app.store, caller.project, app.clock.now()).await?;
+    let found = read::calibration::of_project(&app.store, caller.project, app.clock.now()).await?;
     Ok(Json(found))
 }
 

@@ -13,7 +13,7 @@ use crate::store::{Store, StoreError};
 const EXPERIMENTS: i64 = 100;
 
 /// Scores the newest experiments' predictions of speed, in a fixed number of queries.
-pub async fn calibration(
+pub async fn of_project(
     store: &Store,
     project: ProjectId,
     now: DateTime<Utc>,

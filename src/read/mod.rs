@@ -1,12 +1,11 @@
 //! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups
 //! only, never samples.
 
-mod calibration;
+pub mod calibration;
 mod convergence;
 pub mod figures;
 mod rows;
 
-pub use calibration::calibration;
 pub use convergence::curves;
 
 use std::collections::BTreeMap;
