@@ -6,7 +6,7 @@ use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::{Kind, rules};
-use bakeoff_planner::plan::plan;
+use bakeoff_planner::plan::{plan, skip_pointless};
 use bakeoff_planner::preview::preview;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -71,7 +71,8 @@ pub(crate) fn measure() -> Value {
             prices: &prices,
             rates: &rates,
         };
-        let plans = plan(&spec, &findings, tariff, TimeDelta::minutes(5), now);
+        let mut plans = plan(&spec, &findings, tariff, TimeDelta::minutes(5), now);
+        skip_pointless(&spec, &mut plans);
         let shown = preview(&spec, findings, plans, "00000000");
         candidates = shown.candidates.len();
         taken.push(cpu_ms() - before);

@@ -7,7 +7,7 @@ use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, StoppingPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -130,12 +130,18 @@ fn excluded(plan: &TrialPlan) -> Option<String> {
         .or_else(|| odd.map(|finding| format!("would not be ranked: {}", finding.message)))
 }
 
-/// Why each plan cannot win.
+/// Why each plan cannot win: by its odds, unless those have been drawn already to skip it.
 fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
+    let is_raced = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full;
+    let by_odds = if is_raced {
+        plans.iter().map(|plan| plan.skipped.clone()).collect()
+    } else {
+        plan::cannot_win(spec, plans)
+    };
     plans
         .iter()
         .map(excluded)
-        .zip(plan::cannot_win(spec, plans))
+        .zip(by_odds)
         .map(|(excluded, reason)| excluded.or(reason))
         .collect()
 }
