@@ -288,7 +288,7 @@ pub(super) async fn pause(
 /// Resume an experiment
 ///
 /// Lifts a pause, whoever set it, and queues parked trials again. Resolve the reasons given for the
-/// pause or parking first.
+/// pause or parking first. An experiment that ended without its parked trials runs again.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/resume", operation_id = "resumeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "Resumed, or already over", body = ExperimentView), Problems))]
