@@ -286,7 +286,21 @@ fn create_quota() -> Result<Value, String> {
     )
 }
 
+/// Prints the parts that ran.
 fn show(result: &Value) {
+    let has = |part: &str| !result[part].is_null();
+    if has("scheduler_1k") || has("scheduler_10k") {
+        show_scheduler(result);
+    }
+    if has("aws") {
+        show_aws(result);
+    }
+    if data::PARTS.into_iter().any(has) {
+        show_data(result);
+    }
+}
+
+fn show_scheduler(result: &Value) {
     println!(
         "\n{:<24} {:>10} {:>10} {:>16}",
         "scheduler", "CPU", "RSS", "GET trial p99"
@@ -303,6 +317,9 @@ fn show(result: &Value) {
             of("get_trial_p99_ms")
         );
     }
+}
+
+fn show_aws(result: &Value) {
     println!(
         "\n{:<24} {:>16} {:>18}",
         "AWS, per job-hour", "calls", "metric dollars"
@@ -319,7 +336,6 @@ fn show(result: &Value) {
             of("metric_usd_per_job_hour")
         );
     }
-    show_data(result);
     println!(
         "\nListTrainingJobs, most in a second: {}",
         result["aws"]["list_per_second_max"]
