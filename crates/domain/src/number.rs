@@ -18,3 +18,14 @@ pub fn real(count: u64) -> f64 {
 pub fn whole(value: f64) -> Option<i64> {
     (0.0..9e15).contains(&value).then_some(value as i64)
 }
+
+/// The middle value, the upper one of an even number; zero of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// A number of items as a real number; counts beyond 2^32 do not occur.
+pub fn of_items(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}

@@ -1,5 +1,5 @@
-//! Ended trials of a workload, which plans learn from, also those stopped early. Their figures come from
-//! [`crate::read::figures`].
+//! Ended trials of a workload, which plans learn from, also those stopped early. Their figures come
+//! from [`crate::read::figures`].
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::spec::ResolvedExperiment;

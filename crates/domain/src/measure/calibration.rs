@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::number::{median, of_items};
+
 /// What a prediction is counted with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
@@ -50,28 +52,12 @@ pub fn records(scores: &[Score]) -> Vec<Record> {
         Record {
             class: class.clone(),
             count: scores.len(),
-            held_percent: 100.0 * real(held) / real(scores.len()),
+            held_percent: 100.0 * of_items(held) / of_items(scores.len()),
             median_error_percent: median(errors.iter().map(|error| error.abs()).collect()),
             bias_percent: median(errors),
         }
     };
     classes.into_iter().map(record).collect()
-}
-
-/// The mean of the middle two of an even number; zero of none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let at = |place: usize| values.get(place).copied().unwrap_or_default();
-    if values.len().is_multiple_of(2) {
-        f64::midpoint(at(middle.saturating_sub(1)), at(middle))
-    } else {
-        at(middle)
-    }
-}
-
-fn real(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

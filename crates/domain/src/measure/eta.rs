@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::pace::{Batch, Pace, pace};
 use crate::money::{Usd, cost};
+use crate::number::median;
 
 /// The window behind an estimate: the newest intervals with progress.
 const WINDOW: usize = 24;
@@ -163,11 +164,6 @@ impl Interval {
             seconds: self.seconds,
         }
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[expect(

@@ -1,7 +1,7 @@
 //! The race between the trials of an experiment: which of them can no longer change the answer, and
 //! which have said what they can. It stops nothing itself; the odds are those of
-//! [`crate::ranking::posterior`], whose spread is mostly how much machines and predictions differ, so
-//! that looking again every few minutes rarely makes a good choice look hopeless for a moment.
+//! [`crate::ranking::posterior`], whose spread is mostly how much machines and predictions differ:
+//! that does not shrink by looking again. How often it is wrong on real traces is `race` in `eval`.
 
 use crate::measure::steady::Steady;
 use crate::ranking::outcome::{Outcome, Tokens};

@@ -4,6 +4,7 @@
 
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
+use crate::number::of_items;
 use crate::ranking::outcome::{FullRun, Outcome, Tokens};
 use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
@@ -61,7 +62,7 @@ impl<'a> Repeats<'a> {
 
     /// A choice with measured trials.
     pub(super) fn measured(&self, pool: &Pool<'_>, row: &Ranked, run: FullRun) -> Contender {
-        let repeats = real(logs(pool).count()).max(1.0);
+        let repeats = of_items(logs(pool).count()).max(1.0);
         let noise = row.tokens_per_second_half_width / row.tokens_per_second / 1.96;
         let (least, most) = match row.purchase_option {
             PurchaseOption::OnDemand => (1.0, 1.0),
@@ -131,7 +132,7 @@ pub(super) fn pooled(measured: &[&Outcome]) -> Option<Outcome> {
         pool.iter().map(|outcome| seconds(outcome)).sum::<u64>() / count
     };
     let speed = speeds.first().map(|newest| {
-        let n = real(speeds.len());
+        let n = of_items(speeds.len());
         let log: f64 = speeds.iter().map(|speed| speed.mean.ln()).sum::<f64>() / n;
         let squares: f64 = speeds.iter().map(|speed| speed.half_width.powi(2)).sum();
         Steady {
@@ -164,9 +165,9 @@ fn host_sd(pools: &[Pool<'_>]) -> f64 {
     let (mut squares, mut worth) = (HOST_WORTH * HOST_SD * HOST_SD, HOST_WORTH);
     for pool in pools {
         let logs: Vec<f64> = logs(pool).collect();
-        let mean = logs.iter().sum::<f64>() / real(logs.len()).max(1.0);
+        let mean = logs.iter().sum::<f64>() / of_items(logs.len()).max(1.0);
         squares += logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>();
-        worth += (real(logs.len()) - 1.0).max(0.0);
+        worth += (of_items(logs.len()) - 1.0).max(0.0);
     }
     (squares / worth).sqrt()
 }
@@ -183,7 +184,7 @@ fn code(outcomes: &[Outcome]) -> f64 {
     if ratios.is_empty() {
         return 0.0;
     }
-    let n = real(ratios.len());
+    let n = of_items(ratios.len());
     let belief = CODE_SD.powi(2) / (CODE_SD.powi(2) + TYPE_SD.powi(2) / n);
     belief * ratios.iter().sum::<f64>() / n
 }
@@ -195,8 +196,4 @@ fn code(outcomes: &[Outcome]) -> f64 {
 )]
 fn hours(tokens: u64, tokens_per_second: f64) -> f64 {
     tokens as f64 / tokens_per_second / 3600.0
-}
-
-fn real(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
