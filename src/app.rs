@@ -48,6 +48,9 @@ pub struct Settings {
     /// Whether to read SageMaker's own series, once, when a job is over. AWS publishes no price for
     /// it.
     pub sagemaker_metrics: bool,
+    /// Interval between reads of AWS's price list, on the domain clock; `None` reads it only when
+    /// asked.
+    pub price_refresh: Option<TimeDelta>,
     /// How long to keep points of ended trials and runs; rollups and figures are always kept.
     /// `None` keeps points forever.
     pub points_kept: Option<TimeDelta>,

@@ -15,7 +15,7 @@ use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
-use bakeoff_planner::plan::{TrialPlan, plan, refuse_above_budget, skip_pointless};
+use bakeoff_planner::plan::{TrialPlan, choose_starts, plan, refuse_above_budget};
 use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
@@ -155,7 +155,7 @@ impl Loaded {
             now,
         );
         findings.extend(refuse_above_budget(&spec, &mut plans));
-        skip_pointless(&spec, &mut plans);
+        choose_starts(&spec, &mut plans, now);
         Checked {
             spec,
             informed,

@@ -34,18 +34,47 @@ pub enum RefreshError {
     Empty(usize),
 }
 
-/// Reads a region's price list and writes the new prices.
+/// A region's price list, as read at some time.
+struct PriceList {
+    products: usize,
+    listed: Vec<ListedRate>,
+    skipped: Vec<Skipped>,
+    as_of: DateTime<Utc>,
+}
+
+async fn read(app: &App, region: &str) -> Result<PriceList, RefreshError> {
+    let products = app.place.aws.list_prices(region).await?;
+    let (listed, skipped) = listed(&products, region);
+    if listed.is_empty() {
+        return Err(RefreshError::Empty(products.len()));
+    }
+    Ok(PriceList {
+        products: products.len(),
+        listed,
+        skipped,
+        as_of: app.clock.now(),
+    })
+}
+
+/// Reads a region's price list and writes the new prices; returns how many there are.
+pub async fn refresh_quietly(app: &App, region: &str) -> Result<usize, RefreshError> {
+    let PriceList { listed, as_of, .. } = read(app, region).await?;
+    let rows: Vec<NewPrice> = listed.iter().map(|rate| row(rate, as_of)).collect();
+    Ok(app.store.put_prices(&rows, ids::fresh, as_of).await?.len())
+}
+
+/// Reads a region's price list, writes the new prices, and says what they were before to a project.
 pub async fn refresh(
     app: &App,
     project: ProjectId,
     region: &str,
 ) -> Result<Refreshed, RefreshError> {
-    let products = app.place.aws.list_prices(region).await?;
-    let now = app.clock.now();
-    let (listed, skipped) = listed(&products, region);
-    if listed.is_empty() {
-        return Err(RefreshError::Empty(products.len()));
-    }
+    let PriceList {
+        products,
+        listed,
+        skipped,
+        as_of: now,
+    } = read(app, region).await?;
     let types: Vec<String> = listed
         .iter()
         .filter_map(|rate| rate.instance_type.clone())
@@ -75,7 +104,7 @@ pub async fn refresh(
         .take(SKIPPED_MAX);
     Ok(Refreshed {
         region: region.to_owned(),
-        read: products.len(),
+        read: products,
         listed: rows.len(),
         new: new
             .iter()

@@ -2,6 +2,7 @@
 
 use bakeoff_domain::event::{
     AttemptBill, Charge, Created, Ended, Event, EventSeverity, IgnoredSetting, OverReservation,
+    SettledPool, StalledCheckpoint,
 };
 use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
@@ -91,6 +92,9 @@ pub enum EventData {
     /// A stop was decided: the trial can no longer change the answer, or has said what it can.
     #[serde(rename = "trial.stopping")]
     TrialStopping { reason: String },
+    /// A trial that was held back may start: its figure is worth its price.
+    #[serde(rename = "trial.released")]
+    TrialReleased { reason: String },
     #[serde(rename = "trial.waiting")]
     TrialWaiting {
         reason: String,
@@ -143,20 +147,9 @@ pub enum EventData {
     #[serde(rename = "trial.orphaned_pool")]
     TrialOrphanedPool { job_name: String },
     #[serde(rename = "trial.pool_settled")]
-    TrialPoolSettled {
-        job_name: String,
-        instance_type: String,
-        retained_seconds: u64,
-        usd: Usd,
-    },
+    TrialPoolSettled(SettledPoolView),
     #[serde(rename = "trial.checkpoint_stalled")]
-    TrialCheckpointStalled {
-        since_seconds: u64,
-        interval_seconds: u64,
-        /// What an interruption now would lose.
-        at_risk_usd: Usd,
-        local_path: String,
-    },
+    TrialCheckpointStalled(StalledCheckpointView),
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
 }
@@ -217,6 +210,60 @@ impl From<IgnoredSetting> for IgnoredSettingView {
             field,
             requested,
             actual,
+        }
+    }
+}
+
+/// What a warm pool cost
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SettledPoolView {
+    /// The job that left it.
+    pub job_name: String,
+    pub instance_type: String,
+    pub retained_seconds: u64,
+    pub usd: Usd,
+}
+
+impl From<SettledPool> for SettledPoolView {
+    fn from(settled: SettledPool) -> Self {
+        let SettledPool {
+            job_name,
+            instance_type,
+            retained_seconds,
+            usd,
+        } = settled;
+        Self {
+            job_name,
+            instance_type,
+            retained_seconds,
+            usd,
+        }
+    }
+}
+
+/// A checkpoint that has not come
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StalledCheckpointView {
+    pub since_seconds: u64,
+    pub interval_seconds: u64,
+    /// What an interruption now would lose.
+    pub at_risk_usd: Usd,
+    pub local_path: String,
+}
+
+impl From<StalledCheckpoint> for StalledCheckpointView {
+    fn from(stalled: StalledCheckpoint) -> Self {
+        let StalledCheckpoint {
+            since_seconds,
+            interval_seconds,
+            at_risk_usd,
+            local_path,
+        } = stalled;
+        Self {
+            since_seconds,
+            interval_seconds,
+            at_risk_usd,
+            local_path,
         }
     }
 }
@@ -341,32 +388,13 @@ impl From<Event> for EventData {
             Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
             Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
             Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
-            Event::TrialPoolSettled {
-                job_name,
-                instance_type,
-                retained_seconds,
-                usd,
-            } => Self::TrialPoolSettled {
-                job_name,
-                instance_type,
-                retained_seconds,
-                usd,
-            },
-            Event::TrialCheckpointStalled {
-                since_seconds,
-                interval_seconds,
-                at_risk_usd,
-                local_path,
-            } => Self::TrialCheckpointStalled {
-                since_seconds,
-                interval_seconds,
-                at_risk_usd,
-                local_path,
-            },
+            Event::TrialPoolSettled(settled) => Self::TrialPoolSettled(settled.into()),
+            Event::TrialCheckpointStalled(stalled) => Self::TrialCheckpointStalled(stalled.into()),
             Event::ExperimentCancelling => Self::ExperimentCancelling,
             Event::ExperimentPaused => Self::ExperimentPaused,
             Event::TrialUnreadable => Self::TrialUnreadable,
             Event::TrialStopping { reason } => Self::TrialStopping { reason },
+            Event::TrialReleased { reason } => Self::TrialReleased { reason },
             Event::TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
             Event::TrialFailed(ended) => Self::TrialFailed(ended.into()),
             Event::TrialStopped(ended) => Self::TrialStopped(ended.into()),

@@ -123,6 +123,10 @@ pub struct PlanView {
     /// Why the trial does not start, though it could: it cannot change the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// Why the trial waits until others have been measured: it starts if its figure is then still
+    /// worth its price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
     pub price: Option<PriceView>,
     /// The most that one attempt can cost. Empty when its price is unknown.
     pub worst_case: Option<WorstCaseView>,
@@ -148,6 +152,7 @@ impl From<TrialPlan> for PlanView {
             refused,
             incomparable,
             skipped,
+            held,
             price,
             worst_case,
             forecast,
@@ -166,6 +171,7 @@ impl From<TrialPlan> for PlanView {
             refused,
             incomparable: incomparable.map(Into::into),
             skipped,
+            held,
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),

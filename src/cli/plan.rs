@@ -10,7 +10,7 @@ use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
-use bakeoff_planner::plan::{plan, refuse_above_budget, skip_pointless};
+use bakeoff_planner::plan::{choose_starts, plan, refuse_above_budget};
 use bakeoff_planner::preview::{Preview, preview};
 use chrono::TimeDelta;
 use clap::Args;
@@ -76,8 +76,9 @@ fn planned(spec: &ExperimentSpec) -> Preview {
         prices: &prices,
         rates: &rates,
     };
-    let mut plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), real_now());
+    let now = real_now();
+    let mut plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), now);
     findings.extend(refuse_above_budget(spec, &mut plans));
-    skip_pointless(spec, &mut plans);
+    choose_starts(spec, &mut plans, now);
     preview(spec, findings, plans, INSTALLATION)
 }

@@ -137,18 +137,17 @@ pub(super) fn preview(preview: &Preview) {
     );
     for candidate in &preview.candidates {
         let plan = &candidate.plan;
-        let why = match (&plan.skipped, &candidate.cannot_win) {
-            (Some(skipped), _) => Some(skipped.clone()),
-            (None, Some(reason)) => Some(format!("cannot win: {reason}")),
-            (None, None) => None,
+        let (mark, why) = match (&plan.skipped, &candidate.cannot_win, &plan.held) {
+            (Some(skipped), _, _) => ("✘", skipped.clone()),
+            (None, Some(reason), _) => ("✘", format!("cannot win: {reason}")),
+            (None, None, Some(held)) => ("·", held.clone()),
+            (None, None, None) => continue,
         };
-        if let Some(why) = why {
-            println!(
-                "  ✘ {} {}: {why}",
-                plan.candidate,
-                purchase(plan.purchase_option)
-            );
-        }
+        println!(
+            "  {mark} {} {}: {why}",
+            plan.candidate,
+            purchase(plan.purchase_option)
+        );
     }
     advice(preview);
     if !preview.findings.is_empty() {

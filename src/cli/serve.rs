@@ -101,6 +101,9 @@ pub(super) struct ServeOptions {
     /// no price for it.
     #[arg(long, env = "BAKEOFF_SAGEMAKER_METRICS")]
     sagemaker_metrics: bool,
+    /// Hours between reads of AWS's price list, on the domain clock; 0: only when asked.
+    #[arg(long, default_value_t = 24)]
+    price_refresh_hours: u16,
     /// Days to keep points after their trial or run has ended; forever when absent. Five-minute
     /// rollups are always kept.
     #[arg(long)]
@@ -540,6 +543,8 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         sagemaker_metrics: options.sagemaker_metrics,
         metrics_interval: (options.metrics_interval_seconds > 0)
             .then(|| TimeDelta::seconds(options.metrics_interval_seconds.max(60).into())),
+        price_refresh: (options.price_refresh_hours > 0)
+            .then(|| TimeDelta::hours(options.price_refresh_hours.into())),
         public_url: options.public_url.clone(),
         points_kept: options
             .keep_points_days

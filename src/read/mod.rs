@@ -19,6 +19,7 @@ use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
 use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Recommendation;
+use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::{StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
@@ -29,7 +30,7 @@ use crate::api::experiments::ExperimentView;
 use crate::api::trials::{AttemptView, TrialView};
 use crate::read::figures::Figures;
 use crate::store::experiments::Experiment;
-use crate::store::experiments::race::TrialStop;
+use crate::store::experiments::race::{Judged, Verdict};
 use crate::store::experiments::runs::Run;
 use crate::store::experiments::trials::{Attempt, ShownTrial, Trial};
 use crate::store::money::ledger::TrialCost;
@@ -255,33 +256,47 @@ fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> 
     recommend(&outcomes, objective, tokens(experiment))
 }
 
-/// The trials to stop now, by the experiment's policy. None while a plan is unreadable.
-pub async fn stops(
+/// The trials to stop and to start now, by the experiment's policy. None while a plan is unreadable.
+pub async fn verdict(
     store: &Store,
     experiment: &Experiment,
     now: DateTime<Utc>,
-) -> Result<Vec<TrialStop>, StoreError> {
+) -> Result<Verdict, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
     if !evidence.trials.iter().all(|trial| trial.is_readable) {
-        return Ok(Vec::new());
+        return Ok(Verdict::default());
     }
     let outcomes = outcomes(&evidence, experiment, now);
     let spec = experiment.resolved.spec();
+    let (objective, tokens) = (&spec.objective, tokens(experiment));
+    let policy = spec.stopping_policy.unwrap_or(StoppingPolicy::Full);
+    let judged = |index: usize, reason: String| {
+        let trial = outcomes.get(index)?.trial_id;
+        Some(Judged { trial, reason })
+    };
     let stops = race::stops(
         &outcomes,
-        spec.stopping_policy.unwrap_or(StoppingPolicy::Full),
-        &spec.objective,
-        tokens(experiment),
+        policy,
+        objective,
+        tokens,
         spec.checkpoint.is_some(),
     );
-    let named = stops.into_iter().filter_map(|stop| {
-        let outcome = outcomes.get(stop.index)?;
-        Some(TrialStop {
-            trial: outcome.trial_id,
-            reason: stop.reason,
-        })
-    });
-    Ok(named.collect())
+    let mut verdict = Verdict {
+        stops: (stops.into_iter())
+            .filter_map(|stop| judged(stop.index, stop.reason))
+            .collect(),
+        starts: Vec::new(),
+    };
+    for step in start::starts(&outcomes, objective, tokens, now) {
+        let judged = judged(step.index, step.reason);
+        let is_out = |one: &Judged| verdict.stops.iter().any(|stop| stop.trial == one.trial);
+        match (step.start, judged.filter(|one| !is_out(one))) {
+            (Start::Now, Some(judged)) => verdict.starts.push(judged),
+            (Start::Never, Some(judged)) => verdict.stops.push(judged),
+            (Start::Later, _) | (_, None) => (),
+        }
+    }
+    Ok(verdict)
 }
 
 fn outcomes(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Vec<Outcome> {
@@ -328,6 +343,7 @@ fn outcome(
         wall_seconds: wall.max(0).unsigned_abs(),
         checkpoint_at: attempts.iter().filter_map(|one| one.checkpoint_at).max(),
         cost_usd: rows::total_so_far(evidence, trial, now),
+        released_at: trial.released_at,
         ..plan.outcome(trial.id)
     }
 }

@@ -188,9 +188,10 @@ async fn insert_trial(
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
                                reason, due_at, created_at, ended_at, priority, pool_key, give_up_at, region,
                                is_price_estimated, volume_gb, keep_alive_seconds, checkpoint_s3_uri,
-                               checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18, $19, $20, $21, $22,
-                   $23, $24, $25, $26, $27, $28)"#,
+                               checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max,
+                               released_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $29, $15, $16, $17, $18, $19, $20, $21, $22,
+                   $23, $24, $25, $26, $27, $28, $30)"#,
         id.0,
         new.project_id.0,
         new.id.0,
@@ -214,7 +215,7 @@ async fn insert_trial(
         if plan.refused {
             Some(refusal(plan))
         } else {
-            plan.skipped.clone()
+            plan.skipped.as_ref().or(plan.held.as_ref()).cloned()
         },
         now,
         (!plan.starts()).then_some(now),
@@ -230,6 +231,9 @@ async fn insert_trial(
         columns.checkpoint_interval_seconds,
         columns.metrics,
         columns.billed_seconds_max,
+        // Should nobody judge the race any more, it starts then.
+        if plan.held.is_some() { spec.deadline(now) } else { now },
+        plan.held.is_none().then_some(now),
     )
     .execute(tx)
     .await?;

@@ -1,7 +1,7 @@
 //! Checkpoints: how much work would be lost now? Finds the newest object below each running trial's
 //! prefix, once per interval; raises an alarm if the sync has stopped.
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{Event, StalledCheckpoint};
 use bakeoff_domain::lifecycle::spot::at_risk;
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -61,10 +61,11 @@ fn alarm(due: &CheckpointDue, newest: Option<DateTime<Utc>>, now: DateTime<Utc>)
         due.usd_per_hour,
         now,
     );
-    risk.is_stalled.then(|| Event::TrialCheckpointStalled {
+    let stalled = || StalledCheckpoint {
         since_seconds: risk.seconds,
         interval_seconds: due.spec.interval_seconds.into(),
         at_risk_usd: risk.usd,
         local_path: due.spec.local_path.clone(),
-    })
+    };
+    (risk.is_stalled).then(|| Event::TrialCheckpointStalled(stalled()))
 }

@@ -8,6 +8,7 @@ pub mod fence;
 pub mod finalizer;
 pub mod ingester;
 mod listener;
+pub mod price_refresher;
 pub mod racer;
 pub mod repricer;
 pub mod scheduler;
@@ -92,6 +93,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("call_stats", TimeDelta::minutes(1), |app| {
         async move { call_stats::tick(&app).await }.boxed()
+    });
+    start("price_refresher", TimeDelta::minutes(10), |app| {
+        async move { price_refresher::tick(&app).await }.boxed()
     });
 }
 

@@ -1,5 +1,5 @@
-//! The racer: looks at running experiments every few minutes, and stops the trials that can no
-//! longer change the answer, or whose probe is done.
+//! The racer: looks at running experiments every few minutes, stops the trials that can no longer
+//! change the answer or have said what they can, and lets those start whose figure is worth it.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::measure::steady::BUCKET_SECONDS;
@@ -42,9 +42,9 @@ async fn judge(app: &App, project: ProjectId, id: ExperimentId) -> Result<usize,
         return Ok(0);
     };
     let now = app.clock.now();
-    let stops = read::stops(&app.store, &experiment, now).await?;
-    if stops.is_empty() {
+    let verdict = read::verdict(&app.store, &experiment, now).await?;
+    if verdict.is_empty() {
         return Ok(0);
     }
-    app.store.stop_trials(project, id, &stops, now).await
+    app.store.apply_verdict(project, id, &verdict, now).await
 }

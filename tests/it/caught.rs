@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -281,6 +282,44 @@ async fn a_pool_is_not_kept_for_a_cancelled_experiment(pool: PgPool) {
     let (test, id) = with_a_pool_that_is_wanted(pool).await;
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
+    let first = pools_are_looked_at(&test).await;
+    assert!(!first.idle_pool && !first.pool_ran_out, "{first:?}");
+}
+
+/// What creates are answered: the first with a failure that leaves open whether its job exists,
+/// each later one with a refusal.
+fn refuse_creates_after_an_unclear_one() -> Arc<Intercept> {
+    let creates = Arc::new(AtomicUsize::new(0));
+    Arc::new(move |target, _| {
+        let is_create = target.ends_with(".CreateTrainingJob");
+        let is_first = is_create && creates.fetch_add(1, Ordering::Relaxed) == 0;
+        let (status, code) = if is_first {
+            (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure")
+        } else {
+            (StatusCode::BAD_REQUEST, "ValidationException")
+        };
+        Box::pin(async move {
+            let error = [("x-amzn-errortype", code)];
+            is_create.then(|| (status, error, r#"{"message":"no"}"#).into_response())
+        })
+    })
+}
+
+/// The second trial's create was refused after one that may be under way: it sends none for the
+/// quarantine's length, and instances that wait for it are billed.
+#[sqlx::test(migrations = false)]
+async fn a_pool_is_not_kept_for_a_trial_in_quarantine(pool: PgPool) {
+    let (test, _) = with_a_pool_that_is_wanted(pool.clone()).await;
+    let app = intercepted(&test, refuse_creates_after_an_unclear_one()).await;
+    let quarantined = "SELECT count(*) FROM jobs WHERE state = 'quarantined'";
+    for _ in 0..30 {
+        scheduler::tick(&app).await.unwrap();
+        if number(&pool, quarantined).await > 0 {
+            break;
+        }
+        test.advance(TimeDelta::seconds(20)).await;
+    }
+    assert_eq!(number(&pool, quarantined).await, 1);
     let first = pools_are_looked_at(&test).await;
     assert!(!first.idle_pool && !first.pool_ran_out, "{first:?}");
 }

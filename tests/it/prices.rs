@@ -1,10 +1,14 @@
 //! Prices: read from AWS's list, effective-dated, and applied to what depends on them. The price
 //! cut of June 2025, replayed.
 
+use std::sync::Arc;
+
 use bakeoff::api::catalog::{PriceView, RateView};
 use bakeoff::api::decisions::RecommendationView;
 use bakeoff::api::page::Page;
 use bakeoff::api::prices::Refreshed;
+use bakeoff::app::Settings;
+use bakeoff::tasks::price_refresher;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{Component, PriceStatus};
 use chrono::{DateTime, TimeDelta, Utc};
@@ -15,7 +19,7 @@ use sqlx::PgPool;
 
 use super::ledger::unbilled_spot_seconds;
 use crate::reads::RegionJob;
-use crate::support::{TestApp, on_p5, spec, spot_spec, usual};
+use crate::support::{TestApp, number, on_p5, spec, spot_spec, usual};
 
 async fn refresh(test: &TestApp) -> Refreshed {
     let (status, body) = test.post("/v1/prices/refresh", &json!({})).await;
@@ -44,6 +48,40 @@ async fn ledger_total(pool: &PgPool, experiment: &str) -> f64 {
     .fetch_one(pool)
     .await
     .unwrap()
+}
+
+/// Once a day, whoever asks: one replica reads the list, and a list that cannot be read is tried
+/// again in an hour.
+#[sqlx::test(migrations = false)]
+async fn the_price_list_is_read_once_a_day(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut app = test.app.clone();
+    app.settings = Arc::new(Settings {
+        price_refresh: Some(TimeDelta::hours(24)),
+        ..(*app.settings).clone()
+    });
+    let reads = async || test.calls("GetProducts").await;
+    assert_eq!(reads().await, 0);
+    let new = price_refresher::tick(&app).await.unwrap();
+    assert!(new > 5, "{new}");
+    let once = reads().await;
+    assert!(once > 0);
+    // A second replica, and a restart.
+    assert_eq!(price_refresher::tick(&app).await.unwrap(), 0);
+    test.advance(TimeDelta::hours(23)).await;
+    price_refresher::tick(&app).await.unwrap();
+    assert_eq!(reads().await, once);
+    test.advance(TimeDelta::hours(2)).await;
+    price_refresher::tick(&app).await.unwrap();
+    assert_eq!(reads().await, 2 * once);
+    // It fails: nothing else does, and an hour later it is tried again.
+    let (there, region) = (app.place.region.clone(), "eu-nowhere-9".to_owned());
+    app.place.region = region;
+    assert_eq!(price_refresher::tick(&app).await.unwrap(), 0);
+    let due = "SELECT extract(epoch FROM due_at)::bigint FROM price_refreshes WHERE region = 'eu-nowhere-9'";
+    let hour = test.app.clock.now() + TimeDelta::hours(1);
+    assert_eq!(number(&pool, due).await, hour.timestamp());
+    app.place.region = there;
 }
 
 #[sqlx::test(migrations = false)]

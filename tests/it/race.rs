@@ -7,6 +7,7 @@ use bakeoff::api::decisions::DecisionView;
 
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -15,14 +16,28 @@ use sqlx::PgPool;
 use crate::fleet::events;
 use crate::support::{TestApp, spec};
 
-/// Trials of about three hours, by a policy.
+/// Trials of about three hours, by a policy, for a full run of weeks: a figure is worth its price.
 fn raced(policy: &str) -> Value {
     let mut spec = spec();
     spec["stopping_policy"] = json!(policy);
     spec["workload"]["trial_tokens"] = json!(300_000_000);
+    spec["workload"]["total_tokens"] = json!(300_000_000_000_u64);
     spec["max_runtime_seconds"] = json!(36_000);
     spec["budget_usd"] = json!(5000);
     spec
+}
+
+/// By time, P5 is predicted to be twice as fast as P4de.
+fn by_time(policy: &str) -> Value {
+    let mut spec = raced(policy);
+    spec["objective"] = json!({"minimize": "time"});
+    spec
+}
+
+async fn states(test: &TestApp, id: &str) -> Vec<(String, TrialState)> {
+    let rows = test.comparison(id).await.rows;
+    let state = |row: ComparisonRow| (row.candidate, row.state);
+    rows.into_iter().map(state).collect()
 }
 
 async fn answer(test: &TestApp, id: &str) -> DecisionView {
@@ -37,49 +52,64 @@ async fn row(test: &TestApp, id: &str, candidate: &str) -> ComparisonRow {
         .unwrap()
 }
 
-/// P5 is twice as fast as P4de, and costs as much again by the hour as half of it: by time, P4de
-/// cannot win.
+/// The likeliest winner runs alone until its speed is known; the other then runs until its own is.
 #[sqlx::test(migrations = false)]
-async fn a_loser_is_stopped_and_the_answer_stays_the_same(pool: PgPool) {
+async fn one_after_the_other_and_the_answer_stays_the_same(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    let by_time = |policy| {
-        let mut spec = raced(policy);
-        spec["objective"] = json!({"minimize": "time"});
-        spec
-    };
-    let full = test.start(&by_time("full")).await;
+    let full = test.start(&raced("full")).await;
     test.run_to_end(&full, 24).await;
-    let id = test.start(&by_time("race")).await;
+
+    let asked = raced("race");
+    let plan = test.plan(&asked).await;
+    let held: Vec<bool> = (plan.candidates.iter())
+        .map(|one| one.plan.held.is_some())
+        .collect();
+    assert_eq!(held.iter().filter(|held| **held).count(), 1, "{held:?}");
+    let id = test.start(&asked).await;
+    test.tick().await;
+    let first = test.jobs().await.len();
+    test.tick().await;
+    assert_eq!(test.jobs().await.len(), first, "the other waits");
     test.run_to_end(&id, 24).await;
 
-    let lost = row(&test, &id, "p4de").await;
-    assert_eq!(lost.state, TrialState::Stopped);
-    let reason = lost.reason.unwrap();
+    let released = events(&test, &id, "trial.released").await;
     assert!(
-        reason.starts_with("its full run is the best with P < 0.005"),
+        released.len() == 1 && released[0].contains("measuring it costs about $"),
+        "{released:?}"
+    );
+    let rows = test.comparison(&id).await.rows;
+    let (winner, loser) = if rows[0].state == TrialState::Completed {
+        (&rows[0], &rows[1])
+    } else {
+        (&rows[1], &rows[0])
+    };
+    assert_eq!(
+        (winner.state, loser.state),
+        (TrialState::Completed, TrialState::Stopped)
+    );
+    let reason = loser.reason.clone().unwrap();
+    let is_told = |prefix: &str| reason.starts_with(prefix);
+    assert!(
+        is_told("measured: ") || is_told("its full run is the best with P < 0.005"),
         "{reason}"
     );
     assert_eq!(events(&test, &id, "trial.stopping").await.len(), 1);
     assert!(events(&test, &id, "trial.stopped").await[0].ends_with(&reason));
-    let whole = row(&test, &full, "p4de").await;
+    let whole = row(&test, &full, &loser.candidate).await;
     assert!(
-        lost.training_seconds * 2 < whole.training_seconds,
+        loser.training_seconds * 2 < whole.training_seconds,
         "{} of {} s",
-        lost.training_seconds,
+        loser.training_seconds,
         whole.training_seconds
     );
-    assert_eq!(row(&test, &id, "p5").await.state, TrialState::Completed);
 
     let (long, short) = (answer(&test, &full).await, answer(&test, &id).await);
     let said = |answer: &DecisionView| (answer.conclusion, answer.ranked[0].candidate.clone());
     assert_eq!(said(&long), said(&short));
     assert_eq!(short.ranked.len(), 2, "a stopped trial was measured, too");
     let spend = short.spend.unwrap();
-    assert_eq!(
-        spend.usd,
-        lost.total_usd.unwrap() + row(&test, &id, "p5").await.total_usd.unwrap()
-    );
-    assert_eq!(spend.losers_usd, lost.total_usd.unwrap());
+    let (won, lost) = (winner.total_usd.unwrap(), loser.total_usd.unwrap());
+    assert_eq!((spend.usd, spend.losers_usd), (won + lost, lost));
     // What it says of running everything is what that cost.
     let really = long.spend.unwrap().usd.as_f64();
     let said = spend.full_usd.unwrap().as_f64();
@@ -91,14 +121,92 @@ async fn a_loser_is_stopped_and_the_answer_stays_the_same(pool: PgPool) {
     assert!(told, "{:?}", short.reasons);
 }
 
+/// Of a full run of two trials' length, a figure saves less than it costs.
+#[sqlx::test(migrations = false)]
+async fn what_is_not_worth_its_figure_never_starts(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut asked = raced("race");
+    asked["workload"]["total_tokens"] = json!(600_000_000_u64);
+    let id = test.start(&asked).await;
+    test.run_to_end(&id, 24).await;
+    let rows = test.comparison(&id).await.rows;
+    let lost = rows.iter().find(|row| row.state == TrialState::Stopped);
+    let lost = lost.unwrap();
+    assert_eq!((lost.attempts, rows.len()), (0, 2));
+    let reason = lost.reason.as_ref().unwrap();
+    assert!(
+        reason.starts_with("not started: measuring it costs about $")
+            && reason.contains("is expected to save $")
+            && reason.ends_with("runs it all the same)"),
+        "{reason}"
+    );
+    let answer = answer(&test, &id).await;
+    assert_eq!(answer.spend.unwrap().losers_usd, Usd::ZERO);
+}
+
+/// P4de would have to be twice as fast as predicted: the answer is "Buy" without its figure.
+#[sqlx::test(migrations = false)]
+async fn what_cannot_win_any_more_never_starts(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&by_time("race")).await;
+    test.run_to_end(&id, 24).await;
+    let lost = row(&test, &id, "p4de").await;
+    assert_eq!((lost.state, lost.attempts), (TrialState::Stopped, 0));
+    let reason = lost.reason.unwrap();
+    assert!(
+        reason.starts_with("its full run is the best with P < 0.005"),
+        "{reason}"
+    );
+    let answer = answer(&test, &id).await;
+    assert_eq!(answer.conclusion, Conclusion::Clear, "{:?}", answer.reasons);
+    assert_eq!(answer.spend.unwrap().losers_usd, Usd::ZERO);
+}
+
+/// The leader's quota is 0: the other does not wait for it.
+#[sqlx::test(migrations = false)]
+async fn a_leader_that_is_parked_holds_up_nobody(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--quota-of", "ml.p5.48xlarge=0"]).await;
+    test.tick().await;
+    let id = test.start(&by_time("race")).await;
+    test.run_until_ended(&id, 24).await;
+    let expected = [
+        ("p4de".to_owned(), TrialState::Completed),
+        ("p5".to_owned(), TrialState::Parked),
+    ];
+    assert_eq!(states(&test, &id).await, expected);
+}
+
+/// A clock that is stepped back wakes what waits for a time; what waits for a figure waits on. A
+/// cancel ends both.
+#[sqlx::test(migrations = false)]
+async fn what_is_held_back_is_not_woken_by_the_clock_and_can_be_cancelled(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&by_time("race")).await;
+    test.tick().await;
+    let now = test.app.clock.now();
+    let quarantine = test.app.settings.policy.quarantine;
+    let store = &test.app.store;
+    store.clock_stepped_back(now, quarantine).await.unwrap();
+    test.tick().await;
+    assert_eq!(test.jobs().await.len(), 1);
+    test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
+        .await;
+    test.run_to_end(&id, 24).await;
+    let expected = [
+        ("p4de".to_owned(), TrialState::Stopped),
+        ("p5".to_owned(), TrialState::Stopped),
+    ];
+    assert_eq!(states(&test, &id).await, expected);
+    assert_eq!(row(&test, &id, "p4de").await.attempts, 0);
+}
+
 /// What was predicted is scored by what was measured, also of a trial that was stopped.
 #[sqlx::test(migrations = false)]
 async fn predictions_are_scored_by_what_was_measured_since(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let record = async || test.read::<Calibration>("/v1/calibration").await;
     assert_eq!(record().await.rows, []);
-    let mut asked = raced("race");
-    asked["objective"] = json!({"minimize": "time"});
+    let asked = raced("race");
     let id = test.start(&asked).await;
     test.run_to_end(&id, 24).await;
     let found = record().await;

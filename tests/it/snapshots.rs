@@ -102,6 +102,7 @@ fn completed(number: u128, candidate: &str, price: Price, tokens_per_second: f64
         purchase_option: PurchaseOption::OnDemand,
         state: TrialState::Completed,
         reason: None,
+        released_at: None,
         refusals: Vec::new(),
         incomparable: None,
         price: Some(price),

@@ -213,6 +213,7 @@ impl TestApp {
             metrics_interval: Some(TimeDelta::minutes(5)),
             sagemaker_metrics: false,
             points_kept: None,
+            price_refresh: None,
             public_url: None,
             secret_key: [7; 32],
         };

@@ -64,6 +64,10 @@ fn main() -> ExitCode {
     bakeoff_postgres::reaper::stand_by();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flags: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
+    if (arguments.iter()).any(|argument| matches!(argument.as_str(), "help" | "--help" | "-h")) {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
         Some("bench") => bench::run(&flags),

@@ -46,7 +46,7 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     }
 }
 
-const MUTANTS: [Mutant; 28] = [
+const MUTANTS: [Mutant; 29] = [
     domain(
         "others-stop-for-a-prediction",
         "ranking::race::tests::nothing_is_given_up_for_what_has_not_been_measured",
@@ -102,6 +102,10 @@ const MUTANTS: [Mutant; 28] = [
     it(
         "give-back-a-lease-without-the-token",
         "caught::a_lease_is_given_back_only_by_its_holder",
+    ),
+    it(
+        "a-quarantined-trial-keeps-a-pool",
+        "caught::a_pool_is_not_kept_for_a_trial_in_quarantine",
     ),
     it(
         "pool-kept-for-the-cancelled-and-the-paused",

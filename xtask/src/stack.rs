@@ -231,6 +231,9 @@ fn start_service(
             "120",
             "--lease-seconds",
             "2",
+            // Days pass in seconds here.
+            "--price-refresh-hours",
+            "0",
         ])
         .arg("--data-dir")
         .arg(scratch.join("data"))

@@ -128,6 +128,27 @@ pub struct IgnoredSetting {
     pub actual: String,
 }
 
+/// What a warm pool cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettledPool {
+    /// The job that left it.
+    pub job_name: String,
+    pub instance_type: String,
+    pub retained_seconds: u64,
+    pub usd: Usd,
+}
+
+/// A checkpoint that has not come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StalledCheckpoint {
+    /// Since the newest checkpoint, or the start of training.
+    pub since_seconds: u64,
+    pub interval_seconds: u64,
+    /// What an interruption now would lose.
+    pub at_risk_usd: Usd,
+    pub local_path: String,
+}
+
 /// What happened, with its data. The name of a variant's kind is part of the API and of stored
 /// rows: rename neither.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -183,6 +204,9 @@ pub enum Event {
     /// A stop was decided: the trial can no longer change the answer, or has said what it can.
     #[serde(rename = "trial.stopping")]
     TrialStopping { reason: String },
+    /// A trial that was held back may start: its figure is worth its price.
+    #[serde(rename = "trial.released")]
+    TrialReleased { reason: String },
     /// Nothing came of an attempt yet; it is tried again.
     #[serde(rename = "trial.waiting")]
     TrialWaiting {
@@ -236,21 +260,9 @@ pub enum Event {
     #[serde(rename = "trial.orphaned_pool")]
     TrialOrphanedPool { job_name: String },
     #[serde(rename = "trial.pool_settled")]
-    TrialPoolSettled {
-        job_name: String,
-        instance_type: String,
-        retained_seconds: u64,
-        usd: Usd,
-    },
+    TrialPoolSettled(SettledPool),
     #[serde(rename = "trial.checkpoint_stalled")]
-    TrialCheckpointStalled {
-        /// Since the newest checkpoint, or the start of training.
-        since_seconds: u64,
-        interval_seconds: u64,
-        /// What an interruption now would lose.
-        at_risk_usd: Usd,
-        local_path: String,
-    },
+    TrialCheckpointStalled(StalledCheckpoint),
     /// What is stored of the trial cannot be read in full.
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
@@ -302,6 +314,7 @@ impl Event {
             Self::TrialSubmitted { .. } => "trial.submitted",
             Self::TrialStatus { .. } => "trial.status",
             Self::TrialStopping { .. } => "trial.stopping",
+            Self::TrialReleased { .. } => "trial.released",
             Self::TrialWaiting { .. } => "trial.waiting",
             Self::TrialTakenOver { .. } => "trial.taken_over",
             Self::TrialSettingIgnored(_) => "trial.setting_ignored",
@@ -316,8 +329,8 @@ impl Event {
             Self::TrialOrphanedJob { .. } => "trial.orphaned_job",
             Self::TrialUnknownJob { .. } => "trial.unknown_job",
             Self::TrialOrphanedPool { .. } => "trial.orphaned_pool",
-            Self::TrialPoolSettled { .. } => "trial.pool_settled",
-            Self::TrialCheckpointStalled { .. } => "trial.checkpoint_stalled",
+            Self::TrialPoolSettled(_) => "trial.pool_settled",
+            Self::TrialCheckpointStalled(_) => "trial.checkpoint_stalled",
             Self::TrialUnreadable => "trial.unreadable",
         }
     }
@@ -329,7 +342,7 @@ impl Event {
             | Self::TrialOrphanedJob { .. }
             | Self::TrialUnknownJob { .. }
             | Self::TrialOrphanedPool { .. }
-            | Self::TrialCheckpointStalled { .. }
+            | Self::TrialCheckpointStalled(_)
             | Self::TrialUnreadable
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
             Self::TrialFailed(_)
@@ -350,12 +363,13 @@ impl Event {
             | Self::TrialSubmitted { .. }
             | Self::TrialStatus { .. }
             | Self::TrialStopping { .. }
+            | Self::TrialReleased { .. }
             | Self::TrialWaiting { .. }
             | Self::TrialTakenOver { .. }
             | Self::TrialCompleted(_)
             | Self::TrialStopped(_)
             | Self::TrialRefused(_)
-            | Self::TrialPoolSettled { .. } => EventSeverity::Info,
+            | Self::TrialPoolSettled(_) => EventSeverity::Info,
         }
     }
 
@@ -387,7 +401,7 @@ impl Event {
                     .to_owned()
             }
             Self::TrialOrphanedPool { .. } => "Nothing to do: the pool is being ended.".to_owned(),
-            Self::TrialCheckpointStalled { local_path, .. } => {
+            Self::TrialCheckpointStalled(StalledCheckpoint { local_path, .. }) => {
                 format!("Check that the script saves to {local_path}.")
             }
             Self::TrialUnreadable => {
@@ -451,6 +465,7 @@ impl fmt::Display for Event {
             } => f.write_str(first_named([secondary_status, status])),
             Self::ExperimentRepriced { reason, .. }
             | Self::TrialStopping { reason }
+            | Self::TrialReleased { reason }
             | Self::TrialWaiting { reason, .. } => f.write_str(reason),
             Self::TrialTakenOver { owner, seconds } => write!(
                 f,
@@ -495,21 +510,21 @@ impl fmt::Display for Event {
                 f,
                 "{job_name} left a warm pool untracked; it is ended, and billed to the experiment"
             ),
-            Self::TrialPoolSettled {
+            Self::TrialPoolSettled(SettledPool {
                 instance_type,
                 retained_seconds,
                 usd,
                 ..
-            } => write!(
+            }) => write!(
                 f,
                 "warm pool of {instance_type} kept for {retained_seconds} s: {usd}"
             ),
-            Self::TrialCheckpointStalled {
+            Self::TrialCheckpointStalled(StalledCheckpoint {
                 since_seconds,
                 interval_seconds,
                 at_risk_usd,
                 ..
-            } => write!(
+            }) => write!(
                 f,
                 "no checkpoint for {} minutes, although one every {} was announced: an \
                  interruption now would lose {at_risk_usd} of work",

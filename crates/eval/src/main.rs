@@ -13,6 +13,7 @@
     reason = "row counts"
 )]
 
+mod choice;
 mod least_squares;
 mod memory;
 mod plans;
@@ -20,6 +21,7 @@ mod race;
 mod steady;
 mod table;
 mod throughput;
+mod trial;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +69,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "throughput": speeds.as_deref().map(throughput::judge).transpose()?.unwrap_or_else(skipped),
         "steady": steady::judge(data)?.unwrap_or_else(skipped),
         "race": race::judge(data)?.unwrap_or_else(skipped),
+        "choice": speeds.as_deref().map(choice::judge).transpose()?.unwrap_or_else(skipped),
         "memory": memories.as_deref().map(memory::judge).transpose()?.unwrap_or_else(skipped),
         "memory_of_throughput_rows": speeds.as_deref().map(throughput::memory_of).transpose()?.unwrap_or_else(skipped),
     }))

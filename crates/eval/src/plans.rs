@@ -6,7 +6,7 @@ use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::{Kind, rules};
-use bakeoff_planner::plan::{plan, skip_pointless};
+use bakeoff_planner::plan::{choose_starts, plan};
 use bakeoff_planner::preview::preview;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ pub(crate) fn measure() -> Value {
             rates: &rates,
         };
         let mut plans = plan(&spec, &findings, tariff, TimeDelta::minutes(5), now);
-        skip_pointless(&spec, &mut plans);
+        choose_starts(&spec, &mut plans, now);
         let shown = preview(&spec, findings, plans, "00000000");
         candidates = shown.candidates.len();
         taken.push(cpu_ms() - before);

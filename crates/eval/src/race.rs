@@ -4,21 +4,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bakeoff_domain::ids::{PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::speed::of_progress;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::price::{Price, PriceStatus};
 use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
 use bakeoff_domain::ranking::race;
-use bakeoff_domain::spec::{Minimize, ObjectiveSpec, PurchaseOption, StoppingPolicy};
+use bakeoff_domain::spec::StoppingPolicy;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::steady::{COMPILING, Trace, progress, traces};
 use crate::table::median;
+use crate::trial::{cheapest, waiting};
 
 /// What the second run's steps are multiplied by.
 const SLOWER: [f64; 5] = [1.01, 1.02, 1.05, 1.10, 1.20];
@@ -128,51 +126,22 @@ fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
         .zip(["first", "second"])
         .map(|(run, name)| running(name, seen(run, now)))
         .collect();
-    let objective = ObjectiveSpec {
-        minimize: Minimize::Cost,
-        full_run_budget_usd: None,
-        full_run_deadline_hours: None,
-    };
     let tokens = Tokens {
         trial: 1_000_000,
         total: 1_000_000_000,
     };
-    let stops = race::stops(&outcomes, StoppingPolicy::Race, &objective, tokens, false);
+    let stops = race::stops(&outcomes, StoppingPolicy::Race, &cheapest(), tokens, false);
     stops.first().map(|stop| stop.index)
 }
 
 /// A trial that has reported so much; a step is a token.
 fn running(name: &str, reports: &[Progress]) -> Outcome {
     Outcome {
-        trial_id: TrialId(Uuid::nil()),
-        candidate: name.to_owned(),
-        instance_type: name.to_owned(),
-        instance_count: 1,
-        purchase_option: PurchaseOption::OnDemand,
         state: TrialState::Running,
-        reason: None,
-        refusals: Vec::new(),
-        incomparable: None,
-        price: Some(Price {
-            id: PriceId(Uuid::nil()),
-            instance_type: name.to_owned(),
-            region: "us-east-1".to_owned(),
-            usd_per_hour: Usd(60.into()),
-            usd_per_hour_max: None,
-            effective_from: DateTime::UNIX_EPOCH,
-            source: String::new(),
-            status: PriceStatus::Listed,
-            note: String::new(),
-            confirmed_at: None,
-        }),
+        released_at: Some(DateTime::UNIX_EPOCH),
         tokens_per_second: of_progress(reports),
-        predicted: None,
-        training_seconds: 0,
-        billable_seconds: 0,
         wall_seconds: 1,
-        checkpoint_at: None,
-        cost_usd: Usd::ZERO,
-        predicted_usd: None,
+        ..waiting(name, Usd(60.into()))
     }
 }
 

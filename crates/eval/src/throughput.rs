@@ -74,7 +74,7 @@ fn shape(row: &Throughput) -> ModelShape {
 }
 
 /// The instance type that has a row's GPU.
-fn kind(row: &Throughput) -> Result<&'static str, String> {
+pub(crate) fn kind(row: &Throughput) -> Result<&'static str, String> {
     match row.gpu.as_str() {
         "a100_40gb" => Ok("ml.p4d.24xlarge"),
         "a100_80gb" => Ok("ml.p4de.24xlarge"),
@@ -206,6 +206,28 @@ pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
         theta: found.theta,
         covariance: found.covariance,
     })
+}
+
+/// The law as a plan uses it: what the code of a workload does to its speed is not known.
+pub(crate) struct Product(Calibration);
+
+pub(crate) fn product(model: &Model) -> Product {
+    Product(Calibration::new(model, predict::IMPLEMENTATION))
+}
+
+impl Product {
+    /// Low, expected and high tokens/s of all accelerators of a row.
+    pub(crate) fn of(&self, row: &Throughput) -> Result<[f64; 3], String> {
+        let (_, hardware) = hardware(row)?;
+        let instance = catalog::find(kind(row)?).ok_or("no such instance type")?;
+        let asked = predict::Case {
+            kind: instance.accelerator.as_deref().unwrap_or_default(),
+            hardware,
+            setting: setting(row),
+            extra: 0.0,
+        };
+        Ok(self.0.tokens_per_second(&asked))
+    }
 }
 
 /// Low, expected and high speed of each row.

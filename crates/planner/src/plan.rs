@@ -13,6 +13,7 @@ use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
 use bakeoff_domain::ranking::race::{self, Leader};
+use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec,
@@ -22,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::lint::rules::found;
-use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
-use crate::predict::forecast::{self, Forecast};
+use crate::predict::forecast::{self, Forecast, Interval};
+use crate::predict::{Calibration, IMPLEMENTATION};
 use crate::render::request;
 use crate::setup::Setup;
 
@@ -51,6 +52,9 @@ pub struct TrialPlan {
     /// Why the trial does not start, though it could: it cannot change the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// Why the trial waits until others have been measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
     pub price: Option<Price>,
     /// The most one attempt can cost; empty when its price is unknown.
     pub worst_case: Option<WorstCase>,
@@ -82,6 +86,7 @@ impl TrialPlan {
             refused: false,
             incomparable: None,
             skipped: None,
+            held: None,
             price: None,
             worst_case: None,
             forecast: None,
@@ -141,14 +146,12 @@ impl TrialPlan {
                 TrialState::Queued
             },
             reason: None,
+            released_at: None,
             refusals: refusals.cloned().collect(),
             incomparable: self.incomparable.clone(),
             price: self.price.clone(),
             tokens_per_second: None,
-            predicted: forecast.map(|forecast| Predicted {
-                tokens_per_second: forecast.tokens_per_second.expected,
-                log_sd: forecast.tokens_per_second.log_sd(),
-            }),
+            predicted: forecast.map(|forecast| predicted(forecast.tokens_per_second)),
             training_seconds: 0,
             billable_seconds: 0,
             wall_seconds: 0,
@@ -158,6 +161,16 @@ impl TrialPlan {
                 .and_then(|forecast| forecast.trial_usd)
                 .and_then(|usd| usd.expected),
         }
+    }
+}
+
+/// A forecast as the ranking sees it.
+pub fn predicted(tokens_per_second: Interval) -> Predicted {
+    let log_sd = tokens_per_second.log_sd();
+    Predicted {
+        tokens_per_second: tokens_per_second.expected,
+        log_sd,
+        own_log_sd: (log_sd.powi(2) - IMPLEMENTATION.powi(2)).max(0.0).sqrt(),
     }
 }
 
@@ -183,9 +196,16 @@ pub fn cannot_win(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Stri
     reasons
 }
 
+/// Decides which plans start at once, which wait until others have been measured, and which never
+/// start.
+pub fn choose_starts(spec: &ExperimentSpec, plans: &mut [TrialPlan], now: DateTime<Utc>) {
+    skip_pointless(spec, plans);
+    hold_back(spec, plans, now);
+}
+
 /// Marks the plans that cannot change the answer, unless the experiment asks for all of them, or
 /// nothing would be left to start.
-pub fn skip_pointless(spec: &ExperimentSpec, plans: &mut [TrialPlan]) {
+fn skip_pointless(spec: &ExperimentSpec, plans: &mut [TrialPlan]) {
     if spec.stopping_policy.unwrap_or_default() == StoppingPolicy::Full {
         return;
     }
@@ -209,6 +229,27 @@ pub fn skip_pointless(spec: &ExperimentSpec, plans: &mut [TrialPlan]) {
     }
     for (plan, reason) in plans.iter_mut().zip(pointless) {
         plan.skipped = reason.filter(|_| !plan.refused);
+    }
+}
+
+/// Holds back the plans of a race that are only worth starting once others have been measured.
+fn hold_back(spec: &ExperimentSpec, plans: &mut [TrialPlan], now: DateTime<Utc>) {
+    let is_race = spec.stopping_policy.unwrap_or_default() == StoppingPolicy::Race;
+    let Some(workload) = spec.workload.as_ref().filter(|_| is_race) else {
+        return;
+    };
+    let started = plans.iter_mut().filter(|plan| plan.starts());
+    let mut started: Vec<&mut TrialPlan> = started.collect();
+    let nobody = TrialId(Uuid::nil());
+    let outcomes: Vec<Outcome> = started.iter().map(|plan| plan.outcome(nobody)).collect();
+    let tokens = Tokens {
+        trial: workload.trial_tokens,
+        total: workload.total_tokens,
+    };
+    for step in start::starts(&outcomes, &spec.objective, tokens, now) {
+        if let Some(plan) = started.get_mut(step.index) {
+            plan.held = (step.start != Start::Now).then_some(step.reason);
+        }
     }
 }
 

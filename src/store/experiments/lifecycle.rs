@@ -131,7 +131,8 @@ async fn unpark(
         r#"WITH parked AS (
                SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked'
                ORDER BY id FOR NO KEY UPDATE)
-           UPDATE trials t SET state = 'queued', due_at = $2, reason = NULL, over_quota = 0, no_capacity = 0
+           UPDATE trials t
+           SET state = 'queued', due_at = $2, released_at = $2, reason = NULL, over_quota = 0, no_capacity = 0
            FROM parked WHERE t.id = parked.id"#,
         id.0,
         now,

@@ -3,24 +3,24 @@
 //! A lease runs in real time on the database's clock. Its token grows with every claim; a writer
 //! whose token is out of date changes nothing (see [`crate::store::jobs::attempts`]).
 
+mod attempt;
 mod columns;
 mod shown;
 
+pub use self::attempt::Attempt;
+use self::attempt::AttemptRow;
 pub(in crate::store) use self::columns::PlanColumns;
 pub use self::shown::ShownTrial;
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::event::Event;
-use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
-use bakeoff_domain::money::{Usd, cost};
-use bakeoff_domain::sagemaker::observed::Transition;
-use bakeoff_domain::sagemaker::phase::JobPhase;
+use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::money::cost;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
-use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use crate::store::events::{self, EventSubject};
@@ -149,82 +149,6 @@ impl From<&Claimed> for EventSubject {
     }
 }
 
-/// A stored attempt.
-#[derive(Debug, Clone)]
-pub struct Attempt {
-    pub id: JobId,
-    pub trial_id: TrialId,
-    pub number: u32,
-    pub job_name: String,
-    pub phase: AttemptPhase,
-    pub price_id: PriceId,
-    pub usd_per_hour: Usd,
-    pub reserved_training_usd: Usd,
-    pub reserved_metrics_usd: Usd,
-    pub absent: u32,
-    pub postponed: u32,
-    pub job_status: Option<String>,
-    pub secondary_status: Option<String>,
-    pub failure_reason: Option<String>,
-    pub transitions: Vec<Transition>,
-    pub training_seconds: Option<i64>,
-    pub billable_seconds: Option<i64>,
-    pub billing_estimated: bool,
-    pub metrics_requested: i64,
-    pub planned_at: DateTime<Utc>,
-    pub started_at: Option<DateTime<Utc>>,
-    pub ended_at: Option<DateTime<Utc>>,
-    /// Whether the requested settings have been compared with the actual ones.
-    pub is_compared: bool,
-    /// When the newest checkpoint was written, as last seen.
-    pub checkpoint_at: Option<DateTime<Utc>>,
-    /// While the job trains: start of the current uninterrupted training.
-    pub training_since: Option<DateTime<Utc>>,
-    /// SageMaker's LastModifiedTime, as last seen.
-    pub modified_at: Option<DateTime<Utc>>,
-    /// In tables, for unsettled attempts: time of the last complete listing, read together with the
-    /// status.
-    pub listed_at: Option<DateTime<Utc>>,
-}
-
-impl Attempt {
-    /// The phase of its job, as last seen.
-    pub fn job_phase(&self) -> JobPhase {
-        JobPhase::of(self.secondary_status.as_deref().unwrap_or_default())
-    }
-}
-
-struct AttemptRow {
-    id: Uuid,
-    trial_id: Uuid,
-    number: i32,
-    job_name: String,
-    state: String,
-    price_id: Uuid,
-    usd_per_hour: Decimal,
-    reserved_training_usd: Decimal,
-    reserved_metrics_usd: Decimal,
-    quarantine_until: Option<DateTime<Utc>>,
-    absent: i32,
-    postponed: i32,
-    job_status: Option<String>,
-    secondary_status: Option<String>,
-    failure_reason: Option<String>,
-    transitions: String,
-    training_seconds: Option<i64>,
-    billable_seconds: Option<i64>,
-    billing_estimated: bool,
-    metrics_requested: i64,
-    planned_at: DateTime<Utc>,
-    started_at: Option<DateTime<Utc>>,
-    ended_at: Option<DateTime<Utc>>,
-    is_compared: bool,
-    checkpoint_at: Option<DateTime<Utc>>,
-    training_since: Option<DateTime<Utc>>,
-    modified_at: Option<DateTime<Utc>>,
-    listed_at: Option<DateTime<Utc>>,
-}
-
 /// The latest attempt of a trial, as far as it is readable.
 struct Latest {
     trial: Uuid,
@@ -235,59 +159,6 @@ struct Latest {
 
 /// How long trials from before deadlines existed wait for capacity, counted from their creation.
 const WAIT_BEFORE_DEADLINES: TimeDelta = TimeDelta::hours(72);
-
-impl AttemptRow {
-    /// For people: without its transitions where they are unreadable.
-    fn shown(self) -> Result<Attempt, StoreError> {
-        let transitions = self.transitions().unwrap_or_else(|error| {
-            tracing::error!(%error, "unreadable transitions; attempt shown without them");
-            Vec::new()
-        });
-        Attempt::with_transitions(self, transitions)
-    }
-
-    fn transitions(&self) -> Result<Vec<Transition>, StoreError> {
-        stored::read_text(&self.transitions, "jobs", self.id, "transitions")
-    }
-}
-
-impl Attempt {
-    fn with_transitions(row: AttemptRow, transitions: Vec<Transition>) -> Result<Self, StoreError> {
-        let corrupt = |column| StoreError::corrupt("jobs", row.id, column);
-        let count = |value: i32, column| error::count(value, "jobs", row.id, column);
-        let state = AttemptState::parse(&row.state).ok_or_else(|| corrupt("state"))?;
-        Ok(Self {
-            id: JobId(row.id),
-            trial_id: TrialId(row.trial_id),
-            number: count(row.number, "number")?,
-            job_name: row.job_name,
-            price_id: PriceId(row.price_id),
-            usd_per_hour: Usd(row.usd_per_hour),
-            reserved_training_usd: Usd(row.reserved_training_usd),
-            reserved_metrics_usd: Usd(row.reserved_metrics_usd),
-            phase: AttemptPhase::of(state, row.quarantine_until)
-                .ok_or_else(|| corrupt("quarantine_until"))?,
-            absent: count(row.absent, "absent")?,
-            postponed: count(row.postponed, "postponed")?,
-            job_status: row.job_status,
-            secondary_status: row.secondary_status,
-            failure_reason: row.failure_reason,
-            transitions,
-            training_seconds: row.training_seconds,
-            billable_seconds: row.billable_seconds,
-            billing_estimated: row.billing_estimated,
-            metrics_requested: row.metrics_requested,
-            planned_at: row.planned_at,
-            started_at: row.started_at,
-            ended_at: row.ended_at,
-            is_compared: row.is_compared,
-            checkpoint_at: row.checkpoint_at,
-            training_since: row.training_since,
-            modified_at: row.modified_at,
-            listed_at: row.listed_at,
-        })
-    }
-}
 
 /// A trial for display.
 #[derive(Debug, Clone)]
@@ -302,6 +173,8 @@ pub struct Trial {
     /// Whether the plan is the stored one, not what stands for an unreadable one.
     pub is_readable: bool,
     pub attempts_made: u32,
+    /// Since when it may start; empty while it is held back.
+    pub released_at: Option<DateTime<Utc>>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }
@@ -319,6 +192,7 @@ struct TrialRow {
     region: String,
     plan: String,
     attempts_made: i32,
+    released_at: Option<DateTime<Utc>>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -352,6 +226,7 @@ impl TryFrom<TrialRow> for Trial {
             plan,
             is_readable,
             attempts_made: error::count(row.attempts_made, "trials", row.id, "attempts_made")?,
+            released_at: row.released_at,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -525,7 +400,7 @@ impl Store {
         sqlx::query_as!(
             TrialRow,
             r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
-                      (plan - 'request')::text AS "plan!", attempts_made, created_at, ended_at
+                      (plan - 'request')::text AS "plan!", attempts_made, released_at, created_at, ended_at
                FROM trials WHERE experiment_id = ANY($1) ORDER BY experiment_id, ordinal"#,
             experiments,
         )
@@ -545,7 +420,7 @@ impl Store {
         sqlx::query_as!(
             TrialRow,
             r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
-                      plan::text AS "plan!", attempts_made, created_at, ended_at
+                      plan::text AS "plan!", attempts_made, released_at, created_at, ended_at
                FROM trials WHERE id = $1 AND project_id = $2"#,
             id.0,
             project.0,

@@ -2,7 +2,7 @@
 //! reports how long they were kept. Like a trial, a pool is processed under its own lease;
 //! [`bakeoff_domain::lifecycle::pool`] decides.
 
-use bakeoff_domain::event::{Charge, Event, OverReservation};
+use bakeoff_domain::event::{Charge, Event, OverReservation, SettledPool};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
@@ -252,6 +252,8 @@ impl Store {
                          EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
                                  WHERE t.pool_key = p.pool_key AND t.region = p.region AND t.state IN ('queued', 'submitting')
                                    AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL
+                                   AND t.released_at IS NOT NULL
+                                   AND NOT EXISTS (SELECT FROM jobs q WHERE q.trial_id = t.id AND q.state = 'quarantined')
                                    AND p.state = 'retained')
                              AS "is_wanted!""#,
             now,
@@ -368,12 +370,12 @@ impl Store {
             }
             Some(booked) => book_more(&mut tx, pool, booked, kept, now).await?,
         };
-        let settled = Event::TrialPoolSettled {
+        let settled = Event::TrialPoolSettled(SettledPool {
             job_name: pool.job_name.clone(),
             instance_type: pool.instance_type.clone(),
             retained_seconds: kept.seconds,
             usd,
-        };
+        });
         let mut events = vec![EventSubject::from(account).told(settled)];
         if pool.reserved_usd == Usd::ZERO {
             budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name).await?;

@@ -158,6 +158,7 @@ impl Store {
         let woken = sqlx::query!(
             r#"WITH woken AS (SELECT id FROM trials WHERE due_at > $1
                                 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
+                                AND (released_at IS NOT NULL OR stop_requested_at IS NOT NULL)
                               ORDER BY id FOR NO KEY UPDATE)
                UPDATE trials t SET due_at = $1 FROM woken WHERE t.id = woken.id"#,
             now,
@@ -166,6 +167,12 @@ impl Store {
         sqlx::query!("UPDATE warm_pools SET due_at = $1 WHERE due_at > $1", now)
             .execute(&self.pool)
             .await?;
+        sqlx::query!(
+            "UPDATE experiments SET race_due_at = $1 WHERE state = 'running' AND race_due_at > $1",
+            now
+        )
+        .execute(&self.pool)
+        .await?;
         sqlx::query!(
             "UPDATE orphaned_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
             now

@@ -6,6 +6,7 @@ pub mod budget;
 pub mod corrections;
 pub mod ledger;
 pub mod prices;
+pub mod refreshes;
 pub mod repricing;
 pub(in crate::store) mod settled;
 pub mod settling;

@@ -326,7 +326,8 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
 const POOLED: &str = "pooled";
 const SPOT: &str = "spot";
 const TIGHT: &str = "tight";
-/// Two types by time: the slower one is stopped once both are measured, and its pool let go.
+/// Three types by cost, one after the other: those that do not come first are stopped once they are
+/// measured, or not started, and their pools let go.
 const RACE: &str = "race";
 /// Its job would train for ten hours.
 const LONG: &str = "long";
@@ -386,10 +387,9 @@ fn short_specs() -> Vec<Pending> {
     all
 }
 
-/// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
-/// can hold at once, one that runs until it is cancelled, and a race.
-fn specs() -> Vec<Pending> {
-    let workload = json!({
+/// What all of them train.
+fn workload() -> Value {
+    json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
         "role_arn": "arn:aws:iam::111122223333:role/train",
         "channels": [{"name": "train", "s3_uri": "s3://storm/train/", "size_gb": 0}], "output_s3_uri": "s3://storm/out",
@@ -398,7 +398,13 @@ fn specs() -> Vec<Pending> {
         "precision": "bf16", "data_version": "1", "code_version": "1",
         "total_tokens": 3_000_000_000_u64, "trial_tokens": 24_000_000,
         "metrics": [{"name": "tps", "regex": "tokens_per_second=([0-9.]+)", "meaning": "tokens_per_second"}],
-    });
+    })
+}
+
+/// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
+/// can hold at once, one that runs until it is cancelled, and a race.
+fn specs() -> Vec<Pending> {
+    let workload = workload();
     let profile = json!({"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true});
     let spec = |name: &'static str, budget_share: f64, candidates: Value| Pending {
         name,
@@ -419,6 +425,7 @@ fn specs() -> Vec<Pending> {
     let mut spot = spec(SPOT, 0.7, json!([candidate("p5", "ml.p5.48xlarge", 2)]));
     spot.spec["candidates"][0]["purchase_options"] = json!(["on_demand", "spot"]);
     spot.spec["max_wait_seconds"] = json!(10_800);
+    spot.spec["stopping_policy"] = json!("full");
     spot.spec["checkpoint"] = json!({"s3_uri": "s3://storm/checkpoints"});
     // 1.6 of three worst cases: one trial at a time fits, whichever comes first.
     let tight = spec(
@@ -429,16 +436,12 @@ fn specs() -> Vec<Pending> {
     let mut long = spec(LONG, 1.2, json!([candidate("p5", LONG_TYPE, 1)]));
     long.spec["workload"]["trial_tokens"] = json!(1_500_000_000_u64);
     long.spec["max_runtime_seconds"] = json!(43_200);
-    let mut race = spec(
-        RACE,
-        1.2,
-        json!([
-            candidate("p4de", "ml.p4de.24xlarge", 1),
-            candidate("p5", "ml.p5.48xlarge", 1)
-        ]),
-    );
-    race.spec["objective"] = json!({"minimize": "time"});
+    let raced = ["p4d.24", "p4de.24", "p5.48"];
+    let raced = raced.map(|kind| candidate(kind, &format!("ml.{kind}xlarge"), 1));
+    let mut race = spec(RACE, 1.2, json!(raced));
     race.spec["stopping_policy"] = json!("race");
+    // A long run is worth more figures.
+    race.spec["workload"]["total_tokens"] = json!(300_000_000_000_u64);
     race.spec["workload"]["trial_tokens"] = json!(120_000_000);
     race.spec["max_runtime_seconds"] = json!(10_800);
     race.spec["keep_alive_seconds"] = json!(KEEP_ALIVE_SECONDS);

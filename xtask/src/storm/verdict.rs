@@ -35,8 +35,12 @@ const CANCEL_MAX: TimeDelta = TimeDelta::seconds(30);
 /// What the service logs for a panicked tick, and Rust for a panicked thread.
 const PANICKED: &str = "panicked";
 
-/// Prefix of the reason of a trial that lost a race.
-const OUT_OF_THE_RACE: &str = "its full run is the best with P <";
+/// Prefixes of the reasons of trials that a race stopped, or did not start.
+const OUT_OF_THE_RACE: [&str; 3] = [
+    "its full run is the best with P <",
+    "measured: ",
+    "not started: ",
+];
 /// Prefix of an attempt's failure reason when SageMaker no longer knows its job.
 const VANISHED: &str = "the job vanished";
 
@@ -312,7 +316,9 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
             .iter()
             .any(|state| trial["state"] == *state);
         believed.open_trials += u32::from(is_open);
-        believed.raced += u64::from(text(&trial["reason"]).starts_with(OUT_OF_THE_RACE));
+        let reason = text(&trial["reason"]);
+        let is_out = OUT_OF_THE_RACE.iter().any(|why| reason.starts_with(why));
+        believed.raced += u64::from(is_out);
         let attempts = trial["attempts"]
             .as_array()
             .map(Vec::as_slice)

@@ -65,6 +65,19 @@ pub fn find(name: &str) -> Option<&'static InstanceType> {
         .find(|candidate| candidate.instance_type == name)
 }
 
+/// The generation of a type's accelerators, within which the same code's speeds keep their ratio:
+/// data-centre chips that share their cores and differ in memory. Any other chip, and a type without
+/// one, is a generation of its own.
+pub fn generation(instance_type: &str) -> &str {
+    let chip = find(instance_type).and_then(|found| found.accelerator.as_deref());
+    match chip {
+        Some(chip) if chip.contains("A100") => "A100",
+        Some(chip) if chip.contains("H100") || chip.contains("H200") => "Hopper",
+        Some(chip) => chip,
+        None => instance_type,
+    }
+}
+
 /// Up to three legal names nearest to a misspelt one, nearest first.
 pub fn nearest(name: &str) -> Vec<&'static str> {
     let names = CATALOG
@@ -100,6 +113,19 @@ mod tests {
             (Some(141.0), Some(3200.0))
         );
         assert_eq!(find("ml.p4d.24xlarge").unwrap().nvme_gb, 8000);
+    }
+
+    #[test]
+    fn a_generation_is_what_shares_its_cores() {
+        assert_eq!(
+            generation("ml.p4d.24xlarge"),
+            generation("ml.p4de.24xlarge")
+        );
+        assert_eq!(generation("ml.p5.48xlarge"), generation("ml.p5en.48xlarge"));
+        assert_ne!(generation("ml.p4d.24xlarge"), generation("ml.p5.48xlarge"));
+        // L4 and L40S share a name, and little else.
+        assert_ne!(generation("ml.g6.xlarge"), generation("ml.g6e.xlarge"));
+        assert_ne!(generation("ml.m5.large"), generation("ml.c5.large"));
     }
 
     #[test]

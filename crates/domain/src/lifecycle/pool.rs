@@ -40,7 +40,8 @@ pub fn match_key(request: &TrainingJobRequest) -> Option<String> {
 pub struct PoolFacts {
     pub keep_alive_seconds: u32,
     pub job_ended_at: DateTime<Utc>,
-    /// A matching trial is waiting.
+    /// A matching trial is waiting, and may create its job: one in quarantine may not for longer
+    /// than the instances are worth keeping.
     pub is_wanted: bool,
     /// Consecutive polls that showed no pool, or no job.
     pub absent: u32,

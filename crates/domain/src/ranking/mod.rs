@@ -7,4 +7,5 @@ pub mod recommend;
 pub mod recommendation;
 mod repeats;
 mod spend;
+pub mod start;
 mod wording;

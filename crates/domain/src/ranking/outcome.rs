@@ -20,6 +20,8 @@ pub struct Outcome {
     pub purchase_option: PurchaseOption,
     pub state: TrialState,
     pub reason: Option<String>,
+    /// Since when it may start; empty while it is held back.
+    pub released_at: Option<DateTime<Utc>>,
     /// Findings that refuse the candidate.
     pub refusals: Vec<Finding>,
     /// Why it may not be ranked with the others.
@@ -46,6 +48,8 @@ pub struct Predicted {
     pub tokens_per_second: f64,
     /// Standard deviation of its logarithm.
     pub log_sd: f64,
+    /// The part of it that is left once the same code has been measured on another type.
+    pub own_log_sd: f64,
 }
 
 /// The workload's token counts.

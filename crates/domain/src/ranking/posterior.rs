@@ -81,18 +81,64 @@ struct Draw {
     objective: f64,
 }
 
-/// The odds of each contender, in order.
-pub fn odds(contenders: &[Contender], objective: &ObjectiveSpec) -> Vec<Odds> {
-    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-    let rows: Vec<Vec<Draw>> = contenders
-        .iter()
-        .map(|contender| draws(contender, objective, &mut rng))
-        .collect();
-    let best: Vec<Option<(usize, f64)>> = (0..DRAWS).map(|draw| best_of(&rows, draw)).collect();
-    rows.iter()
-        .enumerate()
-        .map(|(place, draws)| odds_of(place, draws, &best, objective))
-        .collect()
+/// What is believed of some contenders: as many draws of each.
+pub struct Beliefs<'a> {
+    objective: &'a ObjectiveSpec,
+    rows: Vec<Vec<Draw>>,
+}
+
+impl<'a> Beliefs<'a> {
+    pub fn of(contenders: &[Contender], objective: &'a ObjectiveSpec) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+        let rows = contenders
+            .iter()
+            .map(|contender| draws(contender, objective, &mut rng));
+        Self {
+            objective,
+            rows: rows.collect(),
+        }
+    }
+
+    fn row(&self, place: usize) -> &[Draw] {
+        self.rows.get(place).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The odds of each contender, in order.
+    pub fn odds(&self) -> Vec<Odds> {
+        let best: Vec<Option<(usize, f64)>> =
+            (0..DRAWS).map(|draw| best_of(&self.rows, draw)).collect();
+        let rows = self.rows.iter().enumerate();
+        rows.map(|(place, draws)| odds_of(place, draws, &best, self.objective))
+            .collect()
+    }
+
+    /// The expected objective of one contender's full run: dollars or hours.
+    pub fn expected(&self, place: usize) -> f64 {
+        mean(self.row(place).iter().map(|draw| draw.objective))
+    }
+
+    /// The expected dollars of one contender's full run.
+    pub fn expected_usd(&self, place: usize) -> f64 {
+        mean(self.row(place).iter().map(|draw| draw.usd))
+    }
+
+    /// P(one contender's full run keeps to the limits).
+    pub fn within_limits(&self, place: usize) -> f64 {
+        mean(self.row(place).iter().map(|draw| indicator(draw.is_within)))
+    }
+
+    /// What measuring `asked` is expected to save of the full run of `leader`, which would be bought
+    /// without looking: a share of its objective. It is the value of information (Howard, 1966) of a
+    /// measurement that leaves nothing open; where one breaks off at a few percent, it is a little
+    /// less.
+    pub fn saved_by_measuring(&self, asked: usize, leader: usize) -> f64 {
+        let (expected, holds) = (self.expected(leader), self.within_limits(leader));
+        mean(self.row(asked).iter().map(|draw| {
+            let cheaper = (1.0 - draw.objective / expected).max(0.0);
+            // Where the leader breaks the limits, nothing could be bought without another.
+            indicator(draw.is_within) * (holds * cheaper + (1.0 - holds))
+        }))
+    }
 }
 
 fn draws(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) -> Vec<Draw> {
@@ -235,6 +281,36 @@ mod tests {
             full_run_budget_usd: budget.map(|usd| Usd(usd.into())),
             full_run_deadline_hours: None,
         }
+    }
+
+    fn odds(contenders: &[Contender], objective: &ObjectiveSpec) -> Vec<Odds> {
+        Beliefs::of(contenders, objective).odds()
+    }
+
+    /// Standard deviation s at equal expectation: the saving is s/√(2π), Gaussian. Surely dearer: none.
+    #[test]
+    fn a_measurement_saves_what_may_turn_out_cheaper() {
+        let unsure = Contender {
+            log_sd: 0.1,
+            ..measured(10.0, 5.0)
+        };
+        let dearer = measured(13.0, 5.0);
+        let objective = cheapest(None);
+        let beliefs = Beliefs::of(&[measured(10.0, 5.0), unsure, dearer], &objective);
+        let saved = beliefs.saved_by_measuring(1, 0);
+        assert!(
+            (saved - 0.1 / (2.0 * std::f64::consts::PI).sqrt()).abs() < 0.004,
+            "{saved}"
+        );
+        assert!(beliefs.saved_by_measuring(2, 0) < 1e-6);
+    }
+
+    /// A leader that surely breaks the budget cannot be bought: another that keeps it is worth all.
+    #[test]
+    fn a_measurement_saves_everything_where_nothing_else_keeps_to_the_limits() {
+        let objective = cheapest(Some(60));
+        let beliefs = Beliefs::of(&[measured(10.0, 10.0), measured(10.0, 5.0)], &objective);
+        assert!((beliefs.saved_by_measuring(1, 0) - 1.0).abs() < 0.01);
     }
 
     #[test]

@@ -39,13 +39,19 @@ pub fn stops(
     if policy == StoppingPolicy::Full {
         return Vec::new();
     }
-    let mut stops = losers(outcomes, objective, tokens, Leader::Measured);
-    if policy == StoppingPolicy::Probe {
-        for (index, outcome) in outcomes.iter().enumerate() {
-            let is_out = stops.iter().any(|stop| stop.index == index);
-            if let Some(reason) = probed(outcome, writes_checkpoints).filter(|_| !is_out) {
-                stops.push(Stop { index, reason });
-            }
+    let answer = recommend(outcomes, objective, tokens);
+    let mut stops = losers_of(&answer, outcomes, objective, Leader::Measured);
+    for (index, outcome) in outcomes.iter().enumerate() {
+        let is_out = stops.iter().any(|stop| stop.index == index);
+        // The first goes on: its trial is the head of the full run.
+        let is_first = answer.ranked.first().is_some_and(|first| {
+            first.candidate == outcome.candidate && first.purchase_option == outcome.purchase_option
+        });
+        if is_out || policy == StoppingPolicy::Race && is_first {
+            continue;
+        }
+        if let Some(reason) = probed(outcome, writes_checkpoints) {
+            stops.push(Stop { index, reason });
         }
     }
     stops.retain(|stop| {
@@ -73,7 +79,16 @@ pub fn losers(
     leader: Leader,
 ) -> Vec<Stop> {
     let answer = recommend(outcomes, objective, tokens);
-    let choices = choices(&answer);
+    losers_of(&answer, outcomes, objective, leader)
+}
+
+fn losers_of(
+    answer: &Recommendation,
+    outcomes: &[Outcome],
+    objective: &ObjectiveSpec,
+    leader: Leader,
+) -> Vec<Stop> {
+    let choices = choices(answer);
     let is_leader = |choice: &&Choice<'_>| {
         choice.odds.p_best >= LEAD && (choice.is_measured || leader == Leader::Predicted)
     };
@@ -165,7 +180,7 @@ fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the probe is done: {:.0} ± {:.0} tokens/s",
+        "measured: {:.0} ± {:.0} tokens/s, which running on would hardly narrow",
         speed.mean, speed.half_width
     ))
 }

@@ -2,10 +2,13 @@
 //! what differs between them teaches how much machines differ. A choice that has not been measured
 //! counts by its prediction, corrected by how far the same code was off on the others.
 
+use std::f64::consts::SQRT_2;
+
+use crate::catalog;
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::number::of_items;
-use crate::ranking::outcome::{FullRun, Outcome, Tokens};
+use crate::ranking::outcome::{FullRun, Outcome, Predicted, Tokens};
 use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
 use crate::spec::PurchaseOption;
@@ -18,6 +21,8 @@ const HOST_WORTH: f64 = 5.0;
 /// varies between types.
 const CODE_SD: f64 = 0.25;
 const TYPE_SD: f64 = 0.12;
+/// The same between types with accelerators of one generation.
+const GENERATION_SD: f64 = 0.06;
 /// What a spot run pays of the on-demand price: unknown before one has run.
 const SPOT_SHARE: (f64, f64) = (0.25, 1.0);
 /// How far the next spot run's bill may be from that of the one observed, as factors.
@@ -34,6 +39,8 @@ pub(super) struct Repeats<'a> {
     host_sd: f64,
     /// Logarithm of the code's factor against its predictions, as far as it is believed.
     code: f64,
+    /// Generations of accelerators that the code was measured on.
+    measured_on: Vec<&'a str>,
 }
 
 impl<'a> Repeats<'a> {
@@ -56,6 +63,13 @@ impl<'a> Repeats<'a> {
         Self {
             host_sd: host_sd(&pools),
             code: code(outcomes),
+            measured_on: outcomes
+                .iter()
+                .filter(|outcome| {
+                    outcome.tokens_per_second.is_some() && outcome.predicted.is_some()
+                })
+                .map(|outcome| catalog::generation(&outcome.instance_type))
+                .collect(),
             pools,
         }
     }
@@ -105,10 +119,25 @@ impl<'a> Repeats<'a> {
                 estimate: price.usd_per_hour.as_f64() * count * least,
                 bound: price.ceiling().as_f64() * count * most,
             },
-            log_sd: predicted.log_sd.max(TYPE_SD.hypot(CODE_SD / 2.0)),
+            log_sd: self.log_sd(&first.instance_type, predicted),
             host_sd: self.host_sd,
             is_measured: false,
         })
+    }
+}
+
+impl Repeats<'_> {
+    /// How far a predicted speed may be off: the scale of a heavy-tailed draw.
+    fn log_sd(&self, instance_type: &str, predicted: Predicted) -> f64 {
+        if self.measured_on.is_empty() {
+            return predicted.log_sd.max(TYPE_SD.hypot(CODE_SD / 2.0));
+        }
+        let is_related = self
+            .measured_on
+            .contains(&catalog::generation(instance_type));
+        let least = if is_related { GENERATION_SD } else { TYPE_SD };
+        // Its variance is twice the square of its scale.
+        predicted.own_log_sd.max(least) / SQRT_2
     }
 }
 

@@ -9,7 +9,7 @@ use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use crate::store::error;
-use crate::store::experiments::trials::{Attempt, AttemptRow};
+use crate::store::experiments::trials::attempt::{Attempt, AttemptRow};
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 

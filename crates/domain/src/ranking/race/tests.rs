@@ -41,6 +41,7 @@ fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         purchase_option: PurchaseOption::OnDemand,
         state: TrialState::Queued,
         reason: None,
+        released_at: None,
         refusals: vec![],
         incomparable: None,
         price: Some(price(usd)),
@@ -48,6 +49,7 @@ fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         predicted: Some(Predicted {
             tokens_per_second,
             log_sd: 0.18,
+            own_log_sd: 0.1,
         }),
         training_seconds: 0,
         billable_seconds: 0,
@@ -85,15 +87,28 @@ fn cheapest() -> ObjectiveSpec {
 }
 
 fn stopped(outcomes: &[Outcome], policy: StoppingPolicy) -> Vec<usize> {
-    let stops = stops(outcomes, policy, &cheapest(), TOKENS, false);
+    stopped_with(outcomes, policy, false)
+}
+
+fn stopped_with(outcomes: &[Outcome], policy: StoppingPolicy, checkpoints: bool) -> Vec<usize> {
+    let stops = stops(outcomes, policy, &cheapest(), TOKENS, checkpoints);
     stops.iter().map(|stop| stop.index).collect()
+}
+
+/// A trial whose speed is known to 5 % so far.
+fn coarse(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    let mut outcome = running(candidate, usd, tokens_per_second);
+    if let Some(speed) = &mut outcome.tokens_per_second {
+        speed.half_width = speed.mean / 20.0;
+    }
+    outcome
 }
 
 #[test]
 fn a_measured_loser_stops_and_a_close_one_runs_on() {
     let trials = [
         running("fast", 60, 30_000.0),
-        running("close", 60, 29_000.0),
+        coarse("close", 60, 29_000.0),
         running("slow", 60, 20_000.0),
     ];
     assert_eq!(stopped(&trials, StoppingPolicy::Race), [2]);
@@ -127,11 +142,22 @@ fn what_waits_and_cannot_win_any_more_does_not_start() {
     assert_eq!(stopped(&trials, StoppingPolicy::Race), [0; 0]);
 }
 
-/// Two equal ones: neither is ever stopped for the other.
+/// Two equal ones: neither loses to the other, and both run until they are measured. More minutes
+/// on the same machines then say nothing, and the first alone goes on.
 #[test]
-fn equals_run_to_their_ends() {
-    let trials = [running("a", 60, 30_000.0), running("b", 60, 30_000.0)];
+fn of_equals_the_first_goes_on_once_both_are_measured() {
+    let mut trials = [coarse("a", 60, 30_000.0), coarse("b", 60, 30_000.0)];
     assert_eq!(stopped(&trials, StoppingPolicy::Race), [0; 0]);
+    trials = [running("a", 60, 30_000.0), running("b", 60, 30_000.0)];
+    assert_eq!(stopped(&trials, StoppingPolicy::Race), [1]);
+    let stops = stops(&trials, StoppingPolicy::Race, &cheapest(), TOKENS, false);
+    assert_eq!(
+        stops[0].reason,
+        "measured: 30000 ± 600 tokens/s, which running on would hardly narrow"
+    );
+    // Its checkpoint is written first, should it be the one to buy.
+    let policy = StoppingPolicy::Race;
+    assert_eq!(stopped_with(&trials, policy, true), [0; 0]);
 }
 
 #[test]
@@ -164,11 +190,7 @@ fn what_cannot_keep_the_limits_loses_though_it_is_cheaper() {
 fn a_probe_ends_with_its_figure_and_its_checkpoint() {
     let mut trials = [running("a", 60, 30_000.0), running("b", 60, 30_000.0)];
     assert_eq!(stopped(&trials, StoppingPolicy::Probe), [0, 1]);
-    let with_checkpoints = |trials: &[Outcome]| {
-        let policy = StoppingPolicy::Probe;
-        let stops = stops(trials, policy, &cheapest(), TOKENS, true);
-        stops.iter().map(|stop| stop.index).collect::<Vec<_>>()
-    };
+    let with_checkpoints = |trials: &[Outcome]| stopped_with(trials, StoppingPolicy::Probe, true);
     assert_eq!(with_checkpoints(&trials), [0; 0]);
     trials[0].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(20));
     trials[1].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(30));

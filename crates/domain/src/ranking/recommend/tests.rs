@@ -42,6 +42,7 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         purchase_option: PurchaseOption::OnDemand,
         state: TrialState::Completed,
         reason: None,
+        released_at: None,
         refusals: vec![],
         incomparable: None,
         price: Some(price(usd, None, PriceStatus::Listed)),
@@ -198,6 +199,7 @@ fn predicted(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         predicted: Some(Predicted {
             tokens_per_second,
             log_sd: 0.1,
+            own_log_sd: 0.1,
         }),
         training_seconds: 0,
         billable_seconds: 0,
@@ -252,6 +254,7 @@ fn a_prediction_learns_from_the_same_code() {
     ran.predicted = Some(Predicted {
         tokens_per_second: 20_000.0,
         log_sd: 0.1,
+        own_log_sd: 0.1,
     });
     let new = predicted("new", 40, 20_000.0);
     let got = recommend(&[ran, new], &cheapest(), TOKENS);

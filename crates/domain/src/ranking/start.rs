@@ -1,0 +1,250 @@
+//! What to measure next. A choice is started only if the full run is expected to save more by its
+//! figure than the figure costs; the likeliest winner always is, and first: nothing is bought
+//! unmeasured. What runs is judged in [`crate::ranking::race`]; nothing is started here.
+//!
+//! It is the knowledge gradient per dollar (Frazier, Powell and Dayanik, 2008): one step ahead.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::lifecycle::state::TrialState;
+use crate::money::Usd;
+use crate::number::{of_items, real};
+use crate::ranking::outcome::{Outcome, Tokens};
+use crate::ranking::posterior::{Beliefs, Contender};
+use crate::ranking::recommend::contender;
+use crate::ranking::repeats::{Pool, Repeats};
+use crate::spec::{ObjectiveSpec, PurchaseOption};
+
+/// Hours of training that a speed within 2.5 % takes: four batches after the warm-up, with room for
+/// points that come once a minute.
+const PROBE_HOURS: f64 = 0.25;
+/// How long others wait for the figure of a trial that may start: for its capacity, its start-up,
+/// its warm-up and its first batches.
+const PATIENCE: TimeDelta = TimeDelta::hours(1);
+/// P(limits hold) that the leader should have.
+const LIMITS_HOLD: f64 = 0.95;
+
+/// What happens to a trial that is held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Now,
+    /// Others have to be measured first.
+    Later,
+    /// Its figure is not worth its price.
+    Never,
+}
+
+/// A decision about a trial that is held back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Of its outcome.
+    pub index: usize,
+    pub start: Start,
+    pub reason: String,
+}
+
+/// What is decided of each trial that is held back.
+pub fn starts(
+    outcomes: &[Outcome],
+    objective: &ObjectiveSpec,
+    tokens: Tokens,
+    now: DateTime<Utc>,
+) -> Vec<Step> {
+    let repeats = Repeats::of(outcomes);
+    let decided = Field::of(&repeats, objective, tokens, now).decided();
+    let held = outcomes.iter().enumerate().filter(|(_, one)| is_held(one));
+    held.filter_map(|(index, outcome)| {
+        let place = repeats.pools.iter().position(|pool| {
+            pool.trials
+                .iter()
+                .any(|trial| std::ptr::eq(*trial, outcome))
+        })?;
+        let (start, reason) = decided.get(place).cloned()?;
+        Some(Step {
+            index,
+            start,
+            reason,
+        })
+    })
+    .collect()
+}
+
+fn is_held(outcome: &Outcome) -> bool {
+    outcome.state == TrialState::Queued && outcome.released_at.is_none()
+}
+
+/// One choice, as far as it matters to what starts.
+struct Choice<'a> {
+    name: &'a str,
+    option: PurchaseOption,
+    /// Its place among the beliefs; empty where nothing is known of it.
+    place: Option<usize>,
+    is_measured: bool,
+    is_held: bool,
+    /// It was allowed to start not long ago, and has no figure yet.
+    is_awaited: bool,
+    /// Estimated dollars of its figure.
+    probe_usd: f64,
+}
+
+struct Field<'a> {
+    choices: Vec<Choice<'a>>,
+    beliefs: Beliefs<'a>,
+}
+
+impl<'a> Field<'a> {
+    fn of(
+        repeats: &Repeats<'a>,
+        objective: &'a ObjectiveSpec,
+        tokens: Tokens,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let mut contenders: Vec<Contender> = Vec::new();
+        let mut choices = Vec::new();
+        for pool in &repeats.pools {
+            let Some(first) = pool.trials.first().copied() else {
+                continue;
+            };
+            let believed = contender(repeats, pool, objective, tokens);
+            choices.push(Choice {
+                name: &first.candidate,
+                option: first.purchase_option,
+                place: believed.as_ref().map(|_| contenders.len()),
+                is_measured: believed.as_ref().is_some_and(|one| one.is_measured),
+                is_held: pool.trials.iter().any(|one| is_held(one)),
+                is_awaited: believed.as_ref().is_none_or(|one| !one.is_measured)
+                    && pool.trials.iter().any(|one| is_awaited(one, now)),
+                probe_usd: believed.as_ref().map_or(0.0, |one| {
+                    probe_usd(one, pool, real(tokens.trial) / real(tokens.total).max(1.0))
+                }),
+            });
+            contenders.extend(believed);
+        }
+        Self {
+            choices,
+            beliefs: Beliefs::of(&contenders, objective),
+        }
+    }
+
+    /// The choice with the least expected objective of those that were measured or will be, and
+    /// whether it keeps to the limits: one that does comes first. What spot saves is known last, so
+    /// it leads only where nothing else can.
+    fn leader(&self) -> Option<usize> {
+        let runs = self.choices.iter().enumerate().filter_map(|(at, choice)| {
+            let place = choice.place?;
+            let is_spot = choice.option == PurchaseOption::Spot;
+            let breaks = self.beliefs.within_limits(place) < LIMITS_HOLD;
+            (choice.is_measured || choice.is_held || choice.is_awaited).then_some((
+                at,
+                (is_spot, breaks),
+                self.beliefs.expected(place),
+            ))
+        });
+        runs.min_by(|(_, a, left), (_, b, right)| a.cmp(b).then(left.total_cmp(right)))
+            .map(|(at, ..)| at)
+    }
+
+    /// What becomes of each choice, were it held back.
+    fn decided(&self) -> Vec<(Start, String)> {
+        let first = self.first();
+        let starts = |place: usize, choice: &Choice<'_>| {
+            first == Some(place) || choice.is_held && choice.place.is_none()
+        };
+        let wait_for: Vec<&str> = self
+            .choices
+            .iter()
+            .enumerate()
+            .filter(|(place, choice)| choice.is_awaited || starts(*place, choice))
+            .map(|(_, choice)| choice.name)
+            .collect();
+        let one = |(place, choice): (usize, &Choice<'_>)| {
+            if starts(place, choice) {
+                (Start::Now, self.reason(choice))
+            } else if wait_for.is_empty() {
+                let why = format!(
+                    "not started: {} (\"stopping_policy\": \"full\" runs it all the same)",
+                    self.reason(choice)
+                );
+                (Start::Never, why)
+            } else {
+                // While figures are under way, the last word is not said.
+                let why = format!(
+                    "held back: whether it is worth measuring is decided by the figures of {}",
+                    wait_for.join(", ")
+                );
+                (Start::Later, why)
+            }
+        };
+        self.choices.iter().enumerate().map(one).collect()
+    }
+
+    /// The choice to measure next, among those held back: the leader, or else the one that is
+    /// expected to save the most for its price, if it saves more. One at a time, because each figure
+    /// says something of the others. `None` while one is awaited, too.
+    fn first(&self) -> Option<usize> {
+        if self.choices.iter().any(|choice| choice.is_awaited) {
+            return None;
+        }
+        let leader = self.leader()?;
+        if !self.choices.get(leader)?.is_measured {
+            return Some(leader);
+        }
+        let gains = self.choices.iter().enumerate().filter_map(|(at, choice)| {
+            let gain = self.saved_usd(choice)? / choice.probe_usd;
+            (choice.is_held && gain > 1.0).then_some((at, gain))
+        });
+        gains
+            .max_by(|(_, a), (_, b)| a.total_cmp(b))
+            .map(|(at, _)| at)
+    }
+
+    /// Dollars of the leader's full run that measuring a choice is expected to save.
+    fn saved_usd(&self, choice: &Choice<'_>) -> Option<f64> {
+        let leader = self.choices.get(self.leader()?)?.place?;
+        let saved = self.beliefs.saved_by_measuring(choice.place?, leader);
+        Some(saved * self.beliefs.expected_usd(leader))
+    }
+
+    fn reason(&self, choice: &Choice<'_>) -> String {
+        let leader = self.leader().and_then(|place| self.choices.get(place));
+        let (Some(leader), Some(saved)) = (leader, self.saved_usd(choice)) else {
+            return "nothing was predicted of it: only a run can tell".to_owned();
+        };
+        if !leader.is_measured {
+            return "as predicted, it is the likeliest to be bought: it is measured first"
+                .to_owned();
+        }
+        let usd = |usd: f64| Usd::from_f64(usd).unwrap_or(Usd::ZERO);
+        let full = (leader.place).map_or(0.0, |place| self.beliefs.expected_usd(place));
+        format!(
+            "measuring it costs about {} and is expected to save {} of the full run, {} on {}",
+            usd(choice.probe_usd),
+            usd(saved),
+            usd(full),
+            leader.name
+        )
+    }
+}
+
+fn is_awaited(outcome: &Outcome, now: DateTime<Utc>) -> bool {
+    let is_released = outcome
+        .released_at
+        .is_some_and(|released| now - released < PATIENCE);
+    let may_run = !outcome.state.is_terminal() && outcome.state != TrialState::Parked;
+    is_released && may_run && outcome.tokens_per_second.is_none()
+}
+
+/// Estimated dollars of a choice's figure. What spot saves is known only at the end of a trial.
+fn probe_usd(contender: &Contender, pool: &Pool<'_>, trial_share: f64) -> f64 {
+    let trial_hours = contender.hours * trial_share;
+    let is_spot = (pool.trials.iter()).any(|one| one.purchase_option == PurchaseOption::Spot);
+    let hours = if is_spot {
+        trial_hours
+    } else {
+        trial_hours.min(PROBE_HOURS)
+    };
+    contender.rate.estimate * hours * of_items(pool.trials.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! What starts in small hand-made experiments.
+
+use rust_decimal::Decimal;
+use uuid::Uuid;
+
+use super::*;
+use crate::ids::{PriceId, TrialId};
+use crate::measure::steady::Steady;
+use crate::money::price::{Price, PriceStatus};
+use crate::ranking::outcome::Predicted;
+use crate::spec::Minimize;
+
+/// At 30,000 tokens/s: twenty minutes, and 100 hours.
+const TOKENS: Tokens = Tokens {
+    trial: 36_000_000,
+    total: 10_800_000_000,
+};
+
+fn price(usd: i64) -> Price {
+    Price {
+        id: PriceId(Uuid::nil()),
+        instance_type: "ml.x".into(),
+        region: "us-east-1".into(),
+        usd_per_hour: Usd(Decimal::from(usd)),
+        usd_per_hour_max: None,
+        effective_from: DateTime::UNIX_EPOCH,
+        source: "test".into(),
+        status: PriceStatus::Listed,
+        note: String::new(),
+        confirmed_at: None,
+    }
+}
+
+/// A trial that is held back, predicted to train at this speed.
+fn held(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    Outcome {
+        trial_id: TrialId(Uuid::nil()),
+        candidate: candidate.into(),
+        instance_type: format!("ml.{candidate}"),
+        instance_count: 1,
+        purchase_option: PurchaseOption::OnDemand,
+        state: TrialState::Queued,
+        reason: None,
+        released_at: None,
+        refusals: vec![],
+        incomparable: None,
+        price: Some(price(usd)),
+        tokens_per_second: None,
+        predicted: Some(Predicted {
+            tokens_per_second,
+            log_sd: 0.18,
+            own_log_sd: 0.1,
+        }),
+        training_seconds: 0,
+        billable_seconds: 0,
+        wall_seconds: 0,
+        checkpoint_at: None,
+        cost_usd: Usd::ZERO,
+        predicted_usd: None,
+    }
+}
+
+/// The same, allowed to start an hour before [`now`] less some minutes.
+fn started(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    Outcome {
+        state: TrialState::Running,
+        released_at: Some(now() - TimeDelta::minutes(20)),
+        wall_seconds: 1200,
+        ..held(candidate, usd, tokens_per_second)
+    }
+}
+
+/// The same with a speed known to 2 %.
+fn measured(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
+    Outcome {
+        tokens_per_second: Some(Steady {
+            mean: tokens_per_second,
+            half_width: tokens_per_second / 50.0,
+            points: 100,
+            buckets: 5,
+            buckets_dropped: 1,
+            from_at: DateTime::UNIX_EPOCH,
+            until_at: DateTime::UNIX_EPOCH + TimeDelta::minutes(25),
+        }),
+        ..started(candidate, usd, tokens_per_second)
+    }
+}
+
+fn now() -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(1)
+}
+
+fn cheapest() -> ObjectiveSpec {
+    ObjectiveSpec {
+        minimize: Minimize::Cost,
+        full_run_budget_usd: None,
+        full_run_deadline_hours: None,
+    }
+}
+
+fn decided(outcomes: &[Outcome]) -> Vec<(usize, Start)> {
+    let steps = starts(outcomes, &cheapest(), TOKENS, now());
+    steps.iter().map(|step| (step.index, step.start)).collect()
+}
+
+#[test]
+fn the_likeliest_winner_is_measured_first() {
+    let trials = [
+        held("slow", 60, 20_000.0),
+        held("fast", 60, 30_000.0),
+        held("dear", 90, 30_000.0),
+    ];
+    let expected = [(0, Start::Later), (1, Start::Now), (2, Start::Later)];
+    assert_eq!(decided(&trials), expected);
+}
+
+#[test]
+fn the_others_wait_for_its_figure() {
+    let trials = [started("fast", 60, 30_000.0), held("close", 60, 29_000.0)];
+    assert_eq!(decided(&trials), [(1, Start::Later)]);
+}
+
+/// The full run costs $6,000. The close one saves $350 in expectation, for $15; the one that would
+/// have to be twice as fast as predicted saves next to nothing.
+#[test]
+fn what_saves_the_most_for_its_price_is_next_and_the_rest_wait_for_it() {
+    let trials = [
+        measured("fast", 60, 30_000.0),
+        held("close", 60, 29_000.0),
+        held("slow", 60, 15_000.0),
+        held("near", 60, 28_000.0),
+    ];
+    let expected = [(1, Start::Now), (2, Start::Later), (3, Start::Later)];
+    assert_eq!(decided(&trials), expected);
+    let steps = starts(&trials, &cheapest(), TOKENS, now());
+    let reason = &steps[0].reason;
+    assert!(
+        reason.starts_with("measuring it costs about $15.00 and is expected to save $"),
+        "{reason}"
+    );
+    let trials = [
+        measured("fast", 60, 30_000.0),
+        measured("close", 60, 29_000.0),
+        held("slow", 60, 15_000.0),
+    ];
+    assert_eq!(decided(&trials), [(2, Start::Never)]);
+    let steps = starts(&trials, &cheapest(), TOKENS, now());
+    let reason = &steps[0].reason;
+    assert!(
+        reason.starts_with("not started: measuring it costs about $15.00"),
+        "{reason}"
+    );
+}
+
+/// The same two, for a run of an hour: there is hardly anything to save.
+#[test]
+fn a_short_run_is_not_worth_a_second_figure() {
+    let trials = [measured("fast", 60, 30_000.0), held("close", 60, 29_000.0)];
+    let short = Tokens {
+        total: TOKENS.trial * 3,
+        ..TOKENS
+    };
+    let steps = starts(&trials, &cheapest(), short, now());
+    assert_eq!(steps[0].start, Start::Never);
+}
+
+/// The measured one breaks the deadline: the other may keep it, whatever it costs.
+#[test]
+fn what_may_keep_the_limits_is_worth_its_figure() {
+    let trials = [measured("cheap", 30, 30_000.0), held("dear", 240, 60_000.0)];
+    let late = ObjectiveSpec {
+        full_run_deadline_hours: Some(60.0),
+        ..cheapest()
+    };
+    let start = |objective: &ObjectiveSpec| starts(&trials, objective, TOKENS, now())[0].start;
+    assert_eq!(start(&late), Start::Now);
+    assert_eq!(start(&cheapest()), Start::Never);
+}
+
+#[test]
+fn a_leader_that_cannot_run_holds_up_nobody() {
+    let close = || held("close", 60, 29_000.0);
+    let without = |change: fn(&mut Outcome)| {
+        let mut trials = [started("fast", 60, 30_000.0), close()];
+        change(&mut trials[0]);
+        decided(&trials)
+    };
+    assert_eq!(
+        without(|fast| fast.state = TrialState::Parked),
+        [(1, Start::Now)]
+    );
+    assert_eq!(
+        without(|fast| fast.state = TrialState::Failed),
+        [(1, Start::Now)]
+    );
+    // It waits for capacity, for longer than anybody waits for it.
+    assert_eq!(
+        without(|fast| fast.released_at = Some(now() - TimeDelta::minutes(61))),
+        [(1, Start::Now)]
+    );
+}
+
+/// Where nothing was predicted, only a run can tell.
+#[test]
+fn what_is_not_predicted_starts() {
+    let unknown = Outcome {
+        predicted: None,
+        ..held("new", 60, 0.0)
+    };
+    let trials = [held("fast", 60, 30_000.0), unknown];
+    assert_eq!(decided(&trials), [(0, Start::Now), (1, Start::Now)]);
+}
+
+/// Spot is predicted to save half, but shows it only at its end: on-demand tells the speed first.
+#[test]
+fn spot_does_not_lead() {
+    let spot = Outcome {
+        purchase_option: PurchaseOption::Spot,
+        ..held("fast", 60, 30_000.0)
+    };
+    let trials = [spot.clone(), held("fast", 60, 30_000.0)];
+    assert_eq!(decided(&trials), [(0, Start::Later), (1, Start::Now)]);
+    let trials = [spot, measured("fast", 60, 30_000.0)];
+    assert_eq!(decided(&trials), [(0, Start::Now)]);
+}
+
+#[test]
+fn repeats_start_together() {
+    let trials = [
+        held("fast", 60, 30_000.0),
+        held("fast", 60, 30_000.0),
+        held("close", 60, 29_000.0),
+    ];
+    let expected = [(0, Start::Now), (1, Start::Now), (2, Start::Later)];
+    assert_eq!(decided(&trials), expected);
+}
