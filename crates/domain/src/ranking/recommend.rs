@@ -167,6 +167,7 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     let Some(speed) = &outcome.tokens_per_second else {
         if outcome.training_seconds == 0 && !outcome.has_started() {
             let why = outcome.reason.as_deref().unwrap_or(outcome.state.as_str());
+            let why = why.strip_prefix("not started: ").unwrap_or(why);
             return Err((format!("it has not run: {why}"), None));
         }
         let fix = "let the trial run longer, and check the metric definition for tokens per second";

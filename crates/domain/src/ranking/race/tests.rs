@@ -138,7 +138,7 @@ fn nothing_is_given_up_for_what_has_not_been_measured() {
 fn what_waits_and_cannot_win_any_more_does_not_start() {
     let trials = [running("fast", 60, 30_000.0), waiting("slow", 60, 3_000.0)];
     assert_eq!(stopped(&trials, StoppingPolicy::Race), [1]);
-    let trials = [running("fast", 60, 30_000.0), waiting("slow", 60, 20_000.0)];
+    let trials = [running("fast", 60, 30_000.0), waiting("slow", 60, 23_000.0)];
     assert_eq!(stopped(&trials, StoppingPolicy::Race), [0; 0]);
 }
 

@@ -260,7 +260,7 @@ fn a_prediction_learns_from_the_same_code() {
     let got = recommend(&[ran, new], &cheapest(), TOKENS);
     let odds = got.not_ranked[0].odds.as_ref().unwrap();
     // Uncorrected, it would be twice as fast, and certainly the best.
-    assert!((0.5..0.85).contains(&odds.p_best), "{odds:?}");
+    assert!((0.5..0.95).contains(&odds.p_best), "{odds:?}");
 }
 
 #[test]
