@@ -9,8 +9,8 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use crate::money::Usd;
 use crate::spec::{Minimize, ObjectiveSpec};
 
-/// Draws per contender: P(best) is exact to about one point.
-const DRAWS: usize = 4096;
+/// Draws per contender with which P(best) is exact to about one point.
+pub const DRAWS: usize = 4096;
 const SEED: u64 = 0x0062_616b_656f_6666;
 /// The furthest that a drawn speed lies from the expected one, as a logarithm: a heavy tail's
 /// farthest draws would make means infinite.
@@ -84,17 +84,21 @@ struct Draw {
 /// What is believed of some contenders: as many draws of each.
 pub struct Beliefs<'a> {
     objective: &'a ObjectiveSpec,
+    count: usize,
     rows: Vec<Vec<Draw>>,
 }
 
 impl<'a> Beliefs<'a> {
-    pub fn of(contenders: &[Contender], objective: &'a ObjectiveSpec) -> Self {
+    /// `count`: draws per contender.
+    pub fn of(contenders: &[Contender], objective: &'a ObjectiveSpec, count: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-        let rows = contenders
-            .iter()
-            .map(|contender| draws(contender, objective, &mut rng));
+        let rows = contenders.iter().map(|contender| {
+            let mut one = || draw(contender, objective, &mut rng);
+            (0..count).map(|_| one()).collect()
+        });
         Self {
             objective,
+            count,
             rows: rows.collect(),
         }
     }
@@ -105,8 +109,9 @@ impl<'a> Beliefs<'a> {
 
     /// The odds of each contender, in order.
     pub fn odds(&self) -> Vec<Odds> {
-        let best: Vec<Option<(usize, f64)>> =
-            (0..DRAWS).map(|draw| best_of(&self.rows, draw)).collect();
+        let best: Vec<Option<(usize, f64)>> = (0..self.count)
+            .map(|draw| best_of(&self.rows, draw))
+            .collect();
         let rows = self.rows.iter().enumerate();
         rows.map(|(place, draws)| odds_of(place, draws, &best, self.objective))
             .collect()
@@ -141,38 +146,35 @@ impl<'a> Beliefs<'a> {
     }
 }
 
-fn draws(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) -> Vec<Draw> {
+fn draw(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) -> Draw {
     let normal = Normal::standard();
     let budget = objective.full_run_budget_usd.map(Usd::as_f64);
     let Rate { estimate, bound } = contender.rate;
-    let of = |_| {
-        let speed = contender.log_sd
-            * if contender.is_measured {
-                normal.inverse_cdf(uniform(rng))
-            } else {
-                heavy_quantile(uniform(rng))
-            };
-        let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
-        let rate = estimate + (bound - estimate) * uniform(rng).powi(2);
-        let hours = |slower: f64| {
-            contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
+    let speed = contender.log_sd
+        * if contender.is_measured {
+            normal.inverse_cdf(uniform(rng))
+        } else {
+            heavy_quantile(uniform(rng))
         };
-        let (expected, run) = (hours(speed), hours(speed + host));
-        let is_within = budget.is_none_or(|budget| run * rate <= budget)
-            && objective
-                .full_run_deadline_hours
-                .is_none_or(|deadline| run <= deadline);
-        Draw {
-            hours: run,
-            usd: run * rate,
-            is_within,
-            objective: match objective.minimize {
-                Minimize::Cost => expected * rate,
-                Minimize::Time => expected,
-            },
-        }
+    let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
+    let rate = estimate + (bound - estimate) * uniform(rng).powi(2);
+    let hours = |slower: f64| {
+        contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
     };
-    (0..DRAWS).map(of).collect()
+    let (expected, run) = (hours(speed), hours(speed + host));
+    let is_within = budget.is_none_or(|budget| run * rate <= budget)
+        && objective
+            .full_run_deadline_hours
+            .is_none_or(|deadline| run <= deadline);
+    Draw {
+        hours: run,
+        usd: run * rate,
+        is_within,
+        objective: match objective.minimize {
+            Minimize::Cost => expected * rate,
+            Minimize::Time => expected,
+        },
+    }
 }
 
 /// A number in (0, 1), never at its ends, where quantiles are infinite.
@@ -250,10 +252,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 fn range(values: impl Iterator<Item = f64>) -> Range {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
+    let count = values.len();
     let at = |place: usize| values.get(place).copied().unwrap_or_default();
     Range {
-        low: at(DRAWS / 20),
-        high: at(DRAWS - 1 - DRAWS / 20),
+        low: at(count / 20),
+        high: at(count.saturating_sub(1 + count / 20)),
     }
 }
 
@@ -284,7 +287,7 @@ mod tests {
     }
 
     fn odds(contenders: &[Contender], objective: &ObjectiveSpec) -> Vec<Odds> {
-        Beliefs::of(contenders, objective).odds()
+        Beliefs::of(contenders, objective, DRAWS).odds()
     }
 
     /// Standard deviation s at equal expectation: the saving is s/√(2π), Gaussian. Surely dearer: none.
@@ -296,7 +299,7 @@ mod tests {
         };
         let dearer = measured(13.0, 5.0);
         let objective = cheapest(None);
-        let beliefs = Beliefs::of(&[measured(10.0, 5.0), unsure, dearer], &objective);
+        let beliefs = Beliefs::of(&[measured(10.0, 5.0), unsure, dearer], &objective, DRAWS);
         let saved = beliefs.saved_by_measuring(1, 0);
         assert!(
             (saved - 0.1 / (2.0 * std::f64::consts::PI).sqrt()).abs() < 0.004,
@@ -309,7 +312,11 @@ mod tests {
     #[test]
     fn a_measurement_saves_everything_where_nothing_else_keeps_to_the_limits() {
         let objective = cheapest(Some(60));
-        let beliefs = Beliefs::of(&[measured(10.0, 10.0), measured(10.0, 5.0)], &objective);
+        let beliefs = Beliefs::of(
+            &[measured(10.0, 10.0), measured(10.0, 5.0)],
+            &objective,
+            DRAWS,
+        );
         assert!((beliefs.saved_by_measuring(1, 0) - 1.0).abs() < 0.01);
     }
 

@@ -167,12 +167,17 @@ fn range(odds: &RunOdds, minimize: Minimize) -> String {
     }
 }
 
-/// Why a probe is done; `None` while it must go on.
-fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
-    // What spot saves is known only at the end.
+/// The speed of a trial, once more minutes would hardly narrow it. What spot saves is known only at
+/// the end.
+pub(super) fn known_speed(outcome: &Outcome) -> Option<&Steady> {
     let is_on_demand = outcome.purchase_option == PurchaseOption::OnDemand;
     let is_known = |speed: &&Steady| is_on_demand && speed.half_width <= PROBED * speed.mean;
-    let speed = outcome.tokens_per_second.as_ref().filter(is_known)?;
+    outcome.tokens_per_second.as_ref().filter(is_known)
+}
+
+/// Why a probe is done; `None` while it must go on.
+fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
+    let speed = known_speed(outcome)?;
     let is_saved = outcome
         .checkpoint_at
         .is_some_and(|saved| saved >= speed.until_at);

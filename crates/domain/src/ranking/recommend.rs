@@ -8,7 +8,7 @@ use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
 use crate::ranking::outcome::{FullRun, Outcome, Tokens};
-use crate::ranking::posterior::{Beliefs, Contender, Odds};
+use crate::ranking::posterior::{Beliefs, Contender, DRAWS, Odds};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendation, RunOdds};
 use crate::ranking::repeats::{self, Pool};
 use crate::ranking::spend::spend;
@@ -41,7 +41,9 @@ pub fn recommend(
     }
     let unranked = of_unranked.iter().map(|(_, contender)| contender.clone());
     let contenders: Vec<Contender> = of_ranked.into_iter().chain(unranked).collect();
-    let mut odds = Beliefs::of(&contenders, objective).odds().into_iter();
+    let mut odds = Beliefs::of(&contenders, objective, DRAWS)
+        .odds()
+        .into_iter();
     let mut choices: Vec<(Ranked, Odds)> = ranked.into_iter().zip(odds.by_ref()).collect();
     let rivals: Vec<(usize, Odds)> = of_unranked
         .into_iter()

@@ -11,6 +11,7 @@ use crate::money::Usd;
 use crate::number::{of_items, real};
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::posterior::{Beliefs, Contender};
+use crate::ranking::race::known_speed;
 use crate::ranking::recommend::contender;
 use crate::ranking::repeats::{Pool, Repeats};
 use crate::spec::{ObjectiveSpec, PurchaseOption};
@@ -21,6 +22,8 @@ const PROBE_HOURS: f64 = 0.25;
 /// How long others wait for the figure of a trial that may start: for its capacity, its start-up,
 /// its warm-up and its first batches.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
+/// Draws per contender: a saving is exact to about a tenth, which is nearer than its price.
+const DRAWS: usize = 1024;
 /// P(limits hold) that the leader should have.
 const LIMITS_HOLD: f64 = 0.95;
 
@@ -50,6 +53,10 @@ pub fn starts(
     tokens: Tokens,
     now: DateTime<Utc>,
 ) -> Vec<Step> {
+    // Beliefs are drawn, which takes milliseconds: of most experiments nothing is held back.
+    if !outcomes.iter().any(is_held) {
+        return Vec::new();
+    }
     let repeats = Repeats::of(outcomes);
     let decided = Field::of(&repeats, objective, tokens, now).decided();
     let held = outcomes.iter().enumerate().filter(|(_, one)| is_held(one));
@@ -81,7 +88,7 @@ struct Choice<'a> {
     place: Option<usize>,
     is_measured: bool,
     is_held: bool,
-    /// It was allowed to start not long ago, and has no figure yet.
+    /// It was allowed to start not long ago, and its speed is not known yet.
     is_awaited: bool,
     /// Estimated dollars of its figure.
     probe_usd: f64,
@@ -112,8 +119,7 @@ impl<'a> Field<'a> {
                 place: believed.as_ref().map(|_| contenders.len()),
                 is_measured: believed.as_ref().is_some_and(|one| one.is_measured),
                 is_held: pool.trials.iter().any(|one| is_held(one)),
-                is_awaited: believed.as_ref().is_none_or(|one| !one.is_measured)
-                    && pool.trials.iter().any(|one| is_awaited(one, now)),
+                is_awaited: pool.trials.iter().any(|one| is_awaited(one, now)),
                 probe_usd: believed.as_ref().map_or(0.0, |one| {
                     probe_usd(one, pool, real(tokens.trial) / real(tokens.total).max(1.0))
                 }),
@@ -122,7 +128,7 @@ impl<'a> Field<'a> {
         }
         Self {
             choices,
-            beliefs: Beliefs::of(&contenders, objective),
+            beliefs: Beliefs::of(&contenders, objective, DRAWS),
         }
     }
 
@@ -231,7 +237,7 @@ fn is_awaited(outcome: &Outcome, now: DateTime<Utc>) -> bool {
         .released_at
         .is_some_and(|released| now - released < PATIENCE);
     let may_run = !outcome.state.is_terminal() && outcome.state != TrialState::Parked;
-    is_released && may_run && outcome.tokens_per_second.is_none()
+    is_released && may_run && known_speed(outcome).is_none()
 }
 
 /// Estimated dollars of a choice's figure. What spot saves is known only at the end of a trial.

@@ -118,6 +118,13 @@ fn the_likeliest_winner_is_measured_first() {
 fn the_others_wait_for_its_figure() {
     let trials = [started("fast", 60, 30_000.0), held("close", 60, 29_000.0)];
     assert_eq!(decided(&trials), [(1, Start::Later)]);
+    // So they do for a first, coarse one to narrow.
+    let mut coarse = measured("fast", 60, 30_000.0);
+    if let Some(speed) = &mut coarse.tokens_per_second {
+        speed.half_width = speed.mean / 10.0;
+    }
+    let trials = [coarse, held("close", 60, 29_000.0)];
+    assert_eq!(decided(&trials), [(1, Start::Later)]);
 }
 
 /// The full run costs $6,000. The close one saves $350 in expectation, for $15; the one that would
