@@ -43,6 +43,8 @@ struct PriceList {
 }
 
 async fn read(app: &App, region: &str) -> Result<PriceList, RefreshError> {
+    // The list is at least as new as this; of two reads at once, the later one counts.
+    let as_of = app.clock.now();
     let products = app.place.aws.list_prices(region).await?;
     let (listed, skipped) = listed(&products, region);
     if listed.is_empty() {
@@ -52,7 +54,7 @@ async fn read(app: &App, region: &str) -> Result<PriceList, RefreshError> {
         products: products.len(),
         listed,
         skipped,
-        as_of: app.clock.now(),
+        as_of,
     })
 }
 

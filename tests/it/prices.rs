@@ -132,6 +132,22 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
     );
 }
 
+/// The list was read while the clock was ahead, and the clock has been set back since: what AWS says
+/// now is newer all the same.
+#[sqlx::test(migrations = false)]
+async fn a_clock_that_was_ahead_pins_no_price(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    refresh(&test).await;
+    let ahead =
+        "UPDATE prices SET confirmed_at = confirmed_at + interval '1 day' WHERE project_id IS NULL";
+    sqlx::query(ahead).execute(&pool).await.unwrap();
+    change(&test, "ml.p5.48xlarge", 70_000_000, usual()).await;
+    refresh(&test).await;
+    let plan = test.plan(&on_p5(1)).await;
+    let price = plan.candidates[0].plan.price.clone().unwrap();
+    assert_eq!(price.usd_per_hour, Usd(70.into()));
+}
+
 /// Spending and comparison count the time that was not billed at what the billed time cost.
 #[sqlx::test(migrations = false)]
 async fn what_spot_saved_follows_a_price_that_changes_meanwhile(pool: PgPool) {

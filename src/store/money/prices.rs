@@ -126,7 +126,8 @@ pub(in crate::store) async fn tariffs(
 
 impl Store {
     /// Adds new catalog or listed prices, and marks the others as confirmed. Returns the indices of
-    /// the new ones.
+    /// the new ones. What was confirmed by a clock that has been stepped back since counts as older:
+    /// of two prices, the one that was seen last is in force.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn put_prices(
         &self,
@@ -142,6 +143,18 @@ impl Store {
         };
         let types: Vec<Option<String>> = rows.iter().map(|row| row.instance_type.clone()).collect();
         let max: Vec<Option<Decimal>> = rows.iter().map(|row| row.usd_max).collect();
+        let mut tx = self.pool.begin().await?;
+        sqlx::query!(
+            r#"WITH future AS (
+                   SELECT id FROM prices
+                   WHERE project_id IS NULL AND confirmed_at > $1 AND region = ANY($2)
+                   ORDER BY id FOR NO KEY UPDATE)
+               UPDATE prices p SET confirmed_at = $1 - interval '1 millisecond' FROM future WHERE p.id = future.id"#,
+            now,
+            &text(|row| &row.region),
+        )
+        .execute(&mut *tx)
+        .await?;
         let written: Vec<Uuid> = sqlx::query_scalar!(
             r#"INSERT INTO prices (id, component, region, instance_type, usd, usd_max, effective_from, confirmed_at, source,
                                    status, note, created_at)
@@ -174,8 +187,9 @@ impl Store {
             &text(|row| &row.note),
             now,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *tx)
         .await?;
+        tx.commit().await?;
         Ok(ids
             .iter()
             .enumerate()

@@ -156,17 +156,15 @@ impl<'a> Field<'a> {
         let starts = |place: usize, choice: &Choice<'_>| {
             first == Some(place) || choice.is_held && choice.place.is_none()
         };
-        let wait_for: Vec<&str> = self
+        let is_over = !self
             .choices
             .iter()
             .enumerate()
-            .filter(|(place, choice)| choice.is_awaited || starts(*place, choice))
-            .map(|(_, choice)| choice.name)
-            .collect();
+            .any(|(place, choice)| choice.is_awaited || starts(place, choice));
         let one = |(place, choice): (usize, &Choice<'_>)| {
             if starts(place, choice) {
                 (Start::Now, self.reason(choice))
-            } else if wait_for.is_empty() {
+            } else if is_over {
                 let why = format!(
                     "not started: {} (\"stopping_policy\": \"full\" runs it all the same)",
                     self.reason(choice)
@@ -174,11 +172,9 @@ impl<'a> Field<'a> {
                 (Start::Never, why)
             } else {
                 // While figures are under way, the last word is not said.
-                let why = format!(
-                    "held back: whether it is worth measuring is decided by the figures of {}",
-                    wait_for.join(", ")
-                );
-                (Start::Later, why)
+                let why = "held back until likelier ones are measured: it starts if its figure is \
+                           then still worth its price";
+                (Start::Later, why.to_owned())
             }
         };
         self.choices.iter().enumerate().map(one).collect()
