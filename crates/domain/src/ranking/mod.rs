@@ -6,6 +6,8 @@ pub mod race;
 pub mod recommend;
 pub mod recommendation;
 mod repeats;
+#[cfg(test)]
+mod samples;
 mod spend;
 pub mod start;
 mod wording;

@@ -1,14 +1,7 @@
 //! What starts in small hand-made experiments.
 
-use rust_decimal::Decimal;
-use uuid::Uuid;
-
 use super::*;
-use crate::ids::{PriceId, TrialId};
-use crate::measure::steady::Steady;
-use crate::money::price::{Price, PriceStatus};
-use crate::ranking::outcome::Predicted;
-use crate::spec::Minimize;
+use crate::ranking::samples::{cheapest, steady, waiting as held};
 
 /// At 30,000 tokens/s: twenty minutes, and 100 hours.
 const TOKENS: Tokens = Tokens {
@@ -16,51 +9,7 @@ const TOKENS: Tokens = Tokens {
     total: 10_800_000_000,
 };
 
-fn price(usd: i64) -> Price {
-    Price {
-        id: PriceId(Uuid::nil()),
-        instance_type: "ml.x".into(),
-        region: "us-east-1".into(),
-        usd_per_hour: Usd(Decimal::from(usd)),
-        usd_per_hour_max: None,
-        effective_from: DateTime::UNIX_EPOCH,
-        source: "test".into(),
-        status: PriceStatus::Listed,
-        note: String::new(),
-        confirmed_at: None,
-    }
-}
-
-/// A trial that is held back, predicted to train at this speed.
-fn held(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
-    Outcome {
-        trial_id: TrialId(Uuid::nil()),
-        candidate: candidate.into(),
-        instance_type: format!("ml.{candidate}"),
-        instance_count: 1,
-        purchase_option: PurchaseOption::OnDemand,
-        state: TrialState::Queued,
-        reason: None,
-        released_at: None,
-        refusals: vec![],
-        incomparable: None,
-        price: Some(price(usd)),
-        tokens_per_second: None,
-        predicted: Some(Predicted {
-            tokens_per_second,
-            log_sd: 0.18,
-            own_log_sd: 0.1,
-        }),
-        training_seconds: 0,
-        billable_seconds: 0,
-        wall_seconds: 0,
-        checkpoint_at: None,
-        cost_usd: Usd::ZERO,
-        predicted_usd: None,
-    }
-}
-
-/// The same, allowed to start an hour before [`now`] less some minutes.
+/// A trial that was allowed to start twenty minutes ago.
 fn started(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
     Outcome {
         state: TrialState::Running,
@@ -73,29 +22,13 @@ fn started(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
 /// The same with a speed known to 2 %.
 fn measured(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
     Outcome {
-        tokens_per_second: Some(Steady {
-            mean: tokens_per_second,
-            half_width: tokens_per_second / 50.0,
-            points: 100,
-            buckets: 5,
-            buckets_dropped: 1,
-            from_at: DateTime::UNIX_EPOCH,
-            until_at: DateTime::UNIX_EPOCH + TimeDelta::minutes(25),
-        }),
+        tokens_per_second: Some(steady(tokens_per_second)),
         ..started(candidate, usd, tokens_per_second)
     }
 }
 
 fn now() -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(1)
-}
-
-fn cheapest() -> ObjectiveSpec {
-    ObjectiveSpec {
-        minimize: Minimize::Cost,
-        full_run_budget_usd: None,
-        full_run_deadline_hours: None,
-    }
 }
 
 fn decided(outcomes: &[Outcome]) -> Vec<(usize, Start)> {
