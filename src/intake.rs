@@ -10,12 +10,15 @@ use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
-use bakeoff_planner::plan::{TrialPlan, choose_starts, plan, refuse_above_budget};
+use bakeoff_planner::plan::{
+    Measured, TrialPlan, choose_starts, plan, refuse_above_budget, send_as_measured,
+};
 use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
 use chrono::{DateTime, Utc};
@@ -37,6 +40,8 @@ pub struct Prepared {
     pub resolved: ResolvedExperiment,
     pub findings: Vec<Finding>,
     pub trials: Vec<(TrialId, TrialPlan)>,
+    /// Of which answer it is the full run, if of any.
+    pub full_run: Option<FullRunOf>,
 }
 
 /// A spec with its references and everything needed to judge it. The remaining work is pure but
@@ -54,6 +59,8 @@ pub struct Loaded {
     quotas: Vec<Quota>,
     settings: Arc<Settings>,
     now: DateTime<Utc>,
+    /// Set for a full run.
+    full_run: Option<(FullRunOf, Measured)>,
 }
 
 /// A spec with the linter's findings and its trials.
@@ -63,6 +70,7 @@ struct Checked {
     informed: ExperimentSpec,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
+    full_run: Option<FullRunOf>,
 }
 
 /// Resolves a spec's references, and reads what is needed to judge it.
@@ -88,6 +96,7 @@ pub async fn load(
         quotas,
         settings: Arc::clone(&app.settings),
         now,
+        full_run: None,
     })
 }
 
@@ -111,6 +120,19 @@ fn types(spec: &ExperimentSpec) -> Vec<String> {
 }
 
 impl Loaded {
+    pub fn spec(&self) -> &ExperimentSpec {
+        &self.spec
+    }
+
+    /// Makes it the full run of an answer, which sends what was measured.
+    #[must_use]
+    pub fn full_run(self, of: FullRunOf, measured: Measured) -> Self {
+        Self {
+            full_run: Some((of, measured)),
+            ..self
+        }
+    }
+
     fn check(self) -> Checked {
         let Self {
             spec,
@@ -120,6 +142,7 @@ impl Loaded {
             quotas,
             settings,
             now,
+            full_run,
         } = self;
         let in_force: Vec<Price> = types(&spec)
             .iter()
@@ -147,13 +170,14 @@ impl Loaded {
                     .fix(format!("use \"region\": \"{}\"", settings.home())),
             );
         }
-        let mut plans = plan(
-            &informed,
-            &findings,
-            tariffs.as_ref(),
-            settings.metrics_spacing(),
-            now,
-        );
+        let (tariff, spacing) = (tariffs.as_ref(), settings.metrics_spacing());
+        let mut plans = plan(&informed, &findings, tariff, spacing, now);
+        let full_run = full_run.map(|(of, measured)| {
+            for plan in &mut plans {
+                send_as_measured(plan, &spec, &measured, tariff, spacing, now);
+            }
+            of
+        });
         findings.extend(refuse_above_budget(&spec, &mut plans));
         choose_starts(&spec, &mut plans, now);
         Checked {
@@ -161,6 +185,7 @@ impl Loaded {
             informed,
             findings,
             plans,
+            full_run,
         }
     }
 
@@ -170,6 +195,7 @@ impl Loaded {
             spec,
             findings,
             plans,
+            full_run,
             ..
         } = self.check();
         let stops = |finding: &Finding| finding.severity == Severity::Error;
@@ -192,6 +218,7 @@ impl Loaded {
             resolved,
             findings,
             trials,
+            full_run,
         })
     }
 
@@ -339,6 +366,7 @@ impl Prepared {
             fresh_workload_id: ids::fresh(),
             resolved: &self.resolved,
             findings: &self.findings,
+            full_run: self.full_run.as_ref(),
             trials: &self.trials,
         };
         app.store

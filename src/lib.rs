@@ -11,6 +11,7 @@ pub mod crash;
 pub mod document;
 pub mod event_board;
 pub mod fence;
+pub mod full_run;
 pub mod http;
 pub mod ids;
 pub mod intake;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::findings::FindingView;
+use crate::api::full_runs::FullRunOfView;
 use crate::api::plans::PlanView;
 
 /// An experiment.
@@ -28,6 +29,9 @@ pub struct ExperimentView {
     pub paused_reason: Option<String>,
     pub findings: Vec<FindingView>,
     pub spec: ExperimentSpec,
+    /// Of which experiment this is the full run, and what was projected of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_run_of: Option<FullRunOfView>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }

@@ -8,6 +8,7 @@ pub mod decisions;
 pub mod events;
 pub mod experiments;
 pub mod findings;
+pub mod full_runs;
 pub mod money;
 pub mod operations;
 pub mod page;

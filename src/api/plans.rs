@@ -309,6 +309,8 @@ impl From<Forecast> for ForecastView {
     fn from(forecast: Forecast) -> Self {
         let Forecast {
             tokens_per_second,
+            // Only the ranking needs to know what part of the interval all candidates share.
+            shared_log_sd: _,
             mfu_percent,
             seconds_per_micro_step,
             trial_hours,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::sagemaker::request::{
     Debugger, InstanceGroup, Profiler, RuleConfiguration, TrainingJobRequest,
@@ -30,6 +31,10 @@ pub struct RequestView {
     /// Set if and only if the job uses managed spot.
     pub max_wait_seconds: Option<u32>,
     pub checkpoint: Option<CheckpointSpec>,
+    /// The trial in whose folder, below the checkpoint URI, this one's checkpoints lie; its own when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_trial: Option<TrialId>,
     /// KeepAlivePeriodInSeconds: how long the instances wait for a matching job. Never used with
     /// spot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,6 +77,7 @@ impl From<TrainingJobRequest> for RequestView {
             max_runtime_seconds,
             max_wait_seconds,
             checkpoint,
+            checkpoint_trial,
             keep_alive_seconds,
             metrics_time_series,
             instance_groups,
@@ -96,6 +102,7 @@ impl From<TrainingJobRequest> for RequestView {
             max_runtime_seconds,
             max_wait_seconds,
             checkpoint,
+            checkpoint_trial,
             keep_alive_seconds,
             metrics_time_series,
             instance_groups: instance_groups.into_iter().map(Into::into).collect(),

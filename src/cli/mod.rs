@@ -1,5 +1,6 @@
 //! The command line: one program for the service, its administration and its users.
 
+mod buy;
 mod calibration;
 mod client;
 mod database;
@@ -44,6 +45,8 @@ enum Command {
     Plan(plan::PlanOptions),
     /// Submit experiments over HTTP and follow them.
     Run(run::RunOptions),
+    /// Show the full run of an experiment's answer, and start it.
+    Buy(buy::BuyOptions),
     /// Show how good the predictions of earlier experiments were.
     Calibration(calibration::CalibrationOptions),
     /// Exit with 0 if the service is ready.
@@ -64,6 +67,7 @@ impl Cli {
             Command::Lint(options) => return lint::run(&options),
             Command::Plan(options) => return plan::run(&options),
             Command::Run(options) => return run::run(options).await,
+            Command::Buy(options) => return buy::run(options).await,
             Command::Calibration(options) => calibration::run(options).await?,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
         }

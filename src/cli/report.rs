@@ -2,6 +2,7 @@
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
@@ -17,6 +18,7 @@ use crate::api::comparison::ComparisonRow;
 use crate::api::decisions::RankedView;
 use crate::api::experiments::CreatedExperiment;
 use crate::api::findings::FindingView;
+use crate::api::full_runs::FullRunPreview;
 
 fn purchase(option: PurchaseOption) -> &'static str {
     match option {
@@ -291,6 +293,56 @@ fn advice(preview: &Preview) {
     }
 }
 
+/// Prints what a full run would be, and how to start it.
+pub(super) fn full_run(experiment: ExperimentId, shown: &FullRunPreview) {
+    let of = &shown.full_run_of;
+    for candidate in &shown.plan.candidates {
+        println!(
+            "{}: {} on {} {}",
+            shown.spec.name,
+            candidate.plan.candidate,
+            candidate.plan.instance_type,
+            purchase(candidate.plan.purchase_option)
+        );
+    }
+    let hours = of.hours.map_or_else(String::new, |[low, high]| {
+        format!(" ({low:.1} to {high:.1})")
+    });
+    let usd = of
+        .cost_usd
+        .map_or_else(String::new, |[low, high]| format!(" ({low} to {high})"));
+    println!(
+        "  projected     {:.1} h{hours}, {}{usd}: from {} at {:.0} tokens/s",
+        of.projected_hours, of.projected_cost_usd, of.trial_id, of.tokens_per_second
+    );
+    let start = match (of.from_checkpoint, shown.checkpoint_at) {
+        (true, Some(at)) => {
+            format!("goes on from the trial's checkpoints; the newest was seen at {at}")
+        }
+        (true, None) => {
+            "goes on from the trial's checkpoints, if there are any: none was seen yet".to_owned()
+        }
+        (false, _) => "at the first step: the experiment has no place for checkpoints".to_owned(),
+    };
+    println!("  starts        {start}");
+    println!(
+        "  limits        {:.0} h, after which SageMaker ends it",
+        f64::from(shown.spec.max_runtime_seconds) / 3600.0
+    );
+    println!(
+        "  needs         {} as its budget: the worst case",
+        shown.budget_usd
+    );
+    if !shown.plan.would_start {
+        println!("✘ it would not start:");
+    }
+    findings(&shown.plan.findings);
+    println!(
+        "\nthe exact body: bakeoff buy {experiment} --json\nto start it:    bakeoff buy {experiment} --budget-usd {} --watch",
+        shown.budget_usd.0
+    );
+}
+
 /// Prints how good predictions were.
 pub(super) fn calibration(found: &Calibration) {
     println!(
@@ -440,6 +492,7 @@ fn recommendation(ended: &Ended) {
         Conclusion::Clear => "✔",
         Conclusion::Leading => "≈",
         Conclusion::Infeasible | Conclusion::NotEnoughEvidence => "✘",
+        Conclusion::FullRun => "·",
     };
     println!("{mark} {}", view.headline);
     for reason in &view.reasons {

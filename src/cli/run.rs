@@ -58,9 +58,18 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     if !(options.watch || options.json) {
         return Ok(ExitCode::SUCCESS);
     }
-    follow(&client, &created, !options.json).await?;
+    to_the_end(&client, &created, options.json).await
+}
+
+/// Follows experiments until they end, and prints their tables.
+pub(super) async fn to_the_end(
+    client: &Client,
+    experiments: &[ExperimentId],
+    as_json: bool,
+) -> anyhow::Result<ExitCode> {
+    follow(client, experiments, !as_json).await?;
     let mut ended = Vec::new();
-    for id in created {
+    for id in experiments {
         ended.push(Ended {
             comparison: client
                 .get(&format!("/v1/experiments/{id}/comparison"))
@@ -70,7 +79,7 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
                 .await?,
         });
     }
-    if options.json {
+    if as_json {
         println!(
             "{}",
             serde_json::to_string_pretty(&serde_json::json!({ "experiments": ended }))?

@@ -26,11 +26,12 @@ use crate::api::trials::TrialView;
 use crate::app::App;
 use crate::clock::real_sleep;
 use crate::event_board::Topic;
+use crate::intake::{self, Prepared};
+use crate::read;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
-use crate::{intake, read};
 
 const WAIT_SECONDS_MAX: u64 = 60;
 
@@ -59,13 +60,9 @@ pub(super) async fn create(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<Response, Problem> {
-    let key = idempotency_key(&headers)?;
-    let fingerprint: [u8; 32] =
-        Sha256::digest([b"POST /v1/experiments\n", body.as_ref()].concat()).into();
-    if let Some(key) = key
-        && let Some(reply) = app.store.stored_reply(caller.project, key).await?
-    {
-        return replay(reply, &fingerprint);
+    let keyed = Keyed::of(&headers, "POST /v1/experiments\n", &body)?;
+    if let Some(reply) = keyed.earlier(&app, caller).await? {
+        return Ok(reply);
     }
     let (spec, unknown) = parse::<ExperimentSpec>(body).await?;
     let loaded = intake::load(&app, caller.project, spec).await?;
@@ -77,26 +74,62 @@ pub(super) async fn create(
             return Err(Problem::invalid(unknown.into_iter().chain(found).collect()));
         }
     };
+    start(&app, caller, &prepared, &keyed).await
+}
+
+/// A request that may be sent again: its key, if it has one, and what it asks for.
+pub(super) struct Keyed<'a> {
+    key: Option<&'a str>,
+    fingerprint: [u8; 32],
+}
+
+impl<'a> Keyed<'a> {
+    /// `place`: the method and the path, which belong to what is asked for.
+    pub(super) fn of(headers: &'a HeaderMap, place: &str, body: &[u8]) -> Result<Self, Problem> {
+        Ok(Self {
+            key: idempotency_key(headers)?,
+            fingerprint: Sha256::digest([place.as_bytes(), body].concat()).into(),
+        })
+    }
+
+    /// The answer to the same request, if it was sent before.
+    pub(super) async fn earlier(
+        &self,
+        app: &App,
+        caller: Caller,
+    ) -> Result<Option<Response>, Problem> {
+        let Some(key) = self.key else {
+            return Ok(None);
+        };
+        let stored = app.store.stored_reply(caller.project, key).await?;
+        stored
+            .map(|reply| replay(reply, &self.fingerprint))
+            .transpose()
+    }
+}
+
+/// Writes an experiment once, and answers with it.
+pub(super) async fn start(
+    app: &App,
+    caller: Caller,
+    prepared: &Prepared,
+    keyed: &Keyed<'_>,
+) -> Result<Response, Problem> {
     let reply = to_json(&prepared.view())?;
-    let once = key.map_or(Once::No, |key| Once::Key {
+    let once = keyed.key.map_or(Once::No, |key| Once::Key {
         key,
-        fingerprint: &fingerprint,
+        fingerprint: &keyed.fingerprint,
         status: 201,
         body: &reply,
     });
-    match (prepared.start(&app, caller.project, &once).await, key) {
-        (Ok(()), _) => Ok(created(reply)),
+    match prepared.start(app, caller.project, &once).await {
+        Ok(()) => Ok(created(reply)),
         // A concurrent equal request was first: return its answer.
-        (Err(StoreError::Conflict { constraint }), Some(key))
-            if constraint == "idempotency_keys_pkey" =>
-        {
-            let stored = app.store.stored_reply(caller.project, key).await?;
-            stored.map_or_else(
-                || Err(Problem::unavailable("try again")),
-                |reply| replay(reply, &fingerprint),
-            )
+        Err(StoreError::Conflict { constraint }) if constraint == "idempotency_keys_pkey" => {
+            let earlier = keyed.earlier(app, caller).await?;
+            earlier.ok_or_else(|| Problem::unavailable("try again"))
         }
-        (Err(error), _) => Err(error.into()),
+        Err(error) => Err(error.into()),
     }
 }
 

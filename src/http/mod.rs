@@ -13,6 +13,7 @@ mod etag;
 mod events;
 mod experiments;
 mod extract;
+mod full_runs;
 mod heavy;
 mod ops;
 mod page;
@@ -103,6 +104,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(comparison::calibration))
         .routes(routes!(experiments::recommendation))
         .routes(routes!(experiments::ledger))
+        .routes(routes!(full_runs::preview, full_runs::create))
         .routes(routes!(events::of_project))
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))

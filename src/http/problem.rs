@@ -255,6 +255,9 @@ fn conflict(constraint: &str) -> &'static str {
         "prices_natural_key" | "prices_listed_key" => {
             "a price for this type, region, source and date already exists; give another effective_from or source"
         }
+        "experiments_full_run_alive" => {
+            "a full run of this experiment is already under way; cancel it first, or wait until it has ended"
+        }
         "idempotency_keys_pkey" => "a request with this Idempotency-Key is in progress; retry it",
         "ci_deliveries_pkey" => "this delivery is in progress; retry it",
         "ci_templates_name_key" => "a template of this name already exists; choose another name",

@@ -15,12 +15,14 @@ use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::ranking::full_run;
 use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
 use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
-use bakeoff_domain::ranking::recommendation::Recommendation;
+use bakeoff_domain::ranking::recommendation::{Ranked, Recommendation};
 use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::phase::JobPhase;
+use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -253,7 +255,36 @@ async fn decide(
 fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Recommendation {
     let outcomes = outcomes(evidence, experiment, now);
     let objective = &experiment.resolved.spec().objective;
-    recommend(&outcomes, objective, tokens(experiment))
+    let answer = recommend(&outcomes, objective, tokens(experiment));
+    match (&experiment.full_run, outcomes.first()) {
+        (Some(of), Some(outcome)) => full_run::report(of, outcome, answer),
+        _ => answer,
+    }
+}
+
+/// The trial behind a ranked row, as it ran, with its request: of several repeats the one with the
+/// newest checkpoint, and of those the first. `None` if its plan cannot be read.
+pub async fn trial_behind(
+    store: &Store,
+    experiment: &Experiment,
+    row: &Ranked,
+    now: DateTime<Utc>,
+) -> Result<Option<(Outcome, TrainingJobRequest)>, StoreError> {
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
+    let workload = experiment.resolved.workload();
+    let own = evidence.trials.iter().filter(|trial| {
+        let plan = &trial.plan;
+        plan.candidate == row.candidate && plan.purchase_option == row.purchase_option
+    });
+    let outcomes = own.map(|trial| outcome(&evidence, workload, trial, now));
+    let ran = outcomes.filter(|outcome| outcome.tokens_per_second.is_some());
+    // Of equal ones, the first.
+    let Some(outcome) = ran.min_by_key(|outcome| std::cmp::Reverse(outcome.checkpoint_at)) else {
+        return Ok(None);
+    };
+    let trial = store.trial(experiment.project_id, outcome.trial_id).await?;
+    let request = trial.and_then(|trial| trial.plan.request);
+    Ok(request.map(|request| (outcome, request)))
 }
 
 /// The trials to stop and to start now, by the experiment's policy. None while a plan is unreadable.
@@ -361,6 +392,7 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         paused_reason: experiment.paused_reason,
         findings: experiment.findings.into_iter().map(Into::into).collect(),
         spec: experiment.resolved.into_spec(),
+        full_run_of: experiment.full_run.map(Into::into),
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
     }

@@ -15,6 +15,7 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
@@ -42,6 +43,8 @@ pub struct Experiment {
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
     pub paused_reason: Option<String>,
+    /// Of another experiment's answer, if it is its full run.
+    pub full_run: Option<FullRunOf>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }
@@ -54,6 +57,7 @@ pub struct NewExperiment<'a> {
     pub fresh_workload_id: Uuid,
     pub resolved: &'a ResolvedExperiment,
     pub findings: &'a [Finding],
+    pub full_run: Option<&'a FullRunOf>,
     pub trials: &'a [(TrialId, TrialPlan)],
 }
 
@@ -69,6 +73,7 @@ struct Row {
     reserved_usd: Decimal,
     settled_usd: Decimal,
     paused_reason: Option<String>,
+    full_run: Option<String>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -90,6 +95,9 @@ impl TryFrom<Row> for Experiment {
             reserved_usd: Usd(row.reserved_usd),
             settled_usd: Usd(row.settled_usd),
             paused_reason: row.paused_reason,
+            full_run: (row.full_run.as_deref())
+                .map(|text| stored::read_text(text, "experiments", row.id, "full_run"))
+                .transpose()?,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -125,8 +133,8 @@ pub(crate) async fn insert(
         .id;
     sqlx::query!(
         r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region,
-                                    race_due_at)
-           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10)"#,
+                                    race_due_at, full_run, full_run_of)
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12)"#,
         new.id.0,
         new.project_id.0,
         spec.name,
@@ -138,6 +146,8 @@ pub(crate) async fn insert(
         spec.region,
         (spec.stopping_policy.unwrap_or(StoppingPolicy::Full) != StoppingPolicy::Full)
             .then_some(now),
+        new.full_run.map(stored::write).transpose()?,
+        new.full_run.map(|of| of.experiment_id.0),
     )
     .execute(&mut *tx)
     .await?;
@@ -189,9 +199,9 @@ async fn insert_trial(
                                reason, due_at, created_at, ended_at, priority, pool_key, give_up_at, region,
                                is_price_estimated, volume_gb, keep_alive_seconds, checkpoint_s3_uri,
                                checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max,
-                               released_at)
+                               released_at, checkpoint_trial_id)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $29, $15, $16, $17, $18, $19, $20, $21, $22,
-                   $23, $24, $25, $26, $27, $28, $30)"#,
+                   $23, $24, $25, $26, $27, $28, $30, $31)"#,
         id.0,
         new.project_id.0,
         new.id.0,
@@ -234,6 +244,7 @@ async fn insert_trial(
         // Should nobody judge the race any more, it starts then.
         if plan.held.is_some() { spec.deadline(now) } else { now },
         plan.held.is_none().then_some(now),
+        plan.request.as_ref().and_then(|request| Some(request.checkpoint_trial?.0)),
     )
     .execute(tx)
     .await?;
@@ -260,7 +271,7 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
-                      budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+                      budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
                FROM experiments WHERE id = ANY($2) AND project_id = $1 ORDER BY id"#,
             project.0,
             ids,
@@ -288,7 +299,7 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
                      AND ($2::text[] IS NULL OR state = ANY($2))
@@ -310,7 +321,7 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
                      AND ($2::text[] IS NULL OR state = ANY($2))

@@ -9,6 +9,7 @@ use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::measure::steady::Steady;
+use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, Transition};
 use bakeoff_domain::spec::run::RunSpec;
@@ -46,6 +47,10 @@ impl Document for Vec<Finding> {}
 impl Document for Recommendation {
     /// Odds came with version 3; those from before have none.
     const VERSION: u32 = 3;
+}
+impl Document for FullRunOf {
+    /// Full runs came when documents had versions.
+    const VERSION: u32 = 1;
 }
 impl Document for TrialPlan {}
 impl Document for Vec<MetricDefinition> {}
@@ -203,6 +208,7 @@ mod tests {
         holds::<ExperimentSpec>("experiment");
         holds::<Vec<Finding>>("findings");
         holds::<Recommendation>("recommendation");
+        holds::<FullRunOf>("full_run");
         holds::<TrialPlan>("plan");
         holds::<Vec<MetricDefinition>>("metrics");
         holds::<Vec<Transition>>("transitions");

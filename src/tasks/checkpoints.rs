@@ -32,7 +32,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
-    let prefix = format!("{}/{}", due.spec.s3_uri.trim_end_matches('/'), due.trial_id);
+    let prefix = format!("{}/{}", due.spec.s3_uri.trim_end_matches('/'), due.folder);
     let newest = match app.place.aws.newest_object(&prefix, &app.pulse).await {
         Ok(newest) => newest,
         Err(error) => {

@@ -25,6 +25,7 @@ mod fence;
 mod fleet;
 mod fleet_events;
 mod forms;
+mod full_run;
 mod fuzz;
 mod holds;
 mod holds_account;

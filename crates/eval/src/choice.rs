@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::{Usd, price};
-use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
+use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Conclusion;
@@ -34,7 +34,7 @@ const KINDS: [&str; 3] = ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge
 /// An instance type at its best configuration in one cell.
 struct Arm {
     kind: &'static str,
-    predicted: Interval,
+    predicted: Predicted,
     /// Tokens a second of all accelerators.
     measured: f64,
 }
@@ -97,11 +97,14 @@ fn arms(rows: &[&Throughput], others: &[Throughput]) -> Result<Vec<Arm>, String>
         let [low, expected, high] = calibration.of(row)?;
         Ok(Arm {
             kind,
-            predicted: Interval {
-                low,
-                expected,
-                high,
-            },
+            predicted: predicted(
+                Interval {
+                    low,
+                    expected,
+                    high,
+                },
+                calibration.shared_sd(),
+            ),
             measured: row.tokens_per_s,
         })
     });
@@ -152,7 +155,7 @@ impl Market<'_> {
 
     fn waiting(&self) -> Vec<Outcome> {
         let waits = |arm: &Arm| Outcome {
-            predicted: Some(predicted(arm.predicted)),
+            predicted: Some(arm.predicted),
             ..waiting(arm.kind, Usd::from_f64(self.usd(arm)).unwrap_or(Usd::ZERO))
         };
         self.arms.iter().map(waits).collect()
@@ -207,7 +210,7 @@ fn choose(arms: &[Arm], prices: [f64; 3]) -> Choice {
     let answer = recommend(&outcomes, &cheapest(), market.tokens());
     let bought = answer.ranked.first().map(|row| row.candidate.as_str());
     let regret = |arm: &Arm| market.per_token(arm) / market.best() - 1.0;
-    let guessed = |arm: &Arm| market.usd(arm) / arm.predicted.expected;
+    let guessed = |arm: &Arm| market.usd(arm) / arm.predicted.tokens_per_second;
     let guess = arms.iter().min_by(|a, b| guessed(a).total_cmp(&guessed(b)));
     let asked: Vec<&Arm> = arms
         .iter()

@@ -165,7 +165,7 @@ fn solve<const N: usize>(mut matrix: [[f64; N]; N], mut right: [f64; N]) -> [f64
     solution
 }
 
-fn inverse<const N: usize>(matrix: [[f64; N]; N]) -> [[f64; N]; N] {
+pub(crate) fn inverse<const N: usize>(matrix: [[f64; N]; N]) -> [[f64; N]; N] {
     let mut columns = [[0.0; N]; N];
     for (index, column) in columns.iter_mut().enumerate() {
         let mut unit = [0.0; N];

@@ -16,7 +16,9 @@
 mod choice;
 mod least_squares;
 mod memory;
+mod memory_published;
 mod plans;
+mod published;
 mod race;
 mod steady;
 mod table;
@@ -30,6 +32,8 @@ use bakeoff_planner::predict;
 use serde_json::{Map, Value, json};
 
 const SKIPPED: &str = "skipped: no reference data";
+
+const PUBLISHED: &str = "throughput_published/table.csv";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,6 +67,8 @@ fn main() -> ExitCode {
 fn evaluate(data: &Path) -> Result<Value, String> {
     let speeds = table::read::<table::Throughput>(data, "throughput_mosaic/table.csv")?;
     let memories = table::read::<table::Memory>(data, "memory_bigscience/table.csv")?;
+    let published = table::read::<published::Published>(data, PUBLISHED)?;
+    let taken = table::read::<memory_published::Row>(data, "memory_published/table.csv")?;
     let skipped = || json!(SKIPPED);
     Ok(json!({
         "formulas": speeds.as_deref().map_or_else(skipped, throughput::formulas),
@@ -70,6 +76,10 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "steady": steady::judge(data)?.unwrap_or_else(skipped),
         "race": race::judge(data)?.unwrap_or_else(skipped),
         "choice": speeds.as_deref().map(choice::judge).transpose()?.unwrap_or_else(skipped),
+        "published": published.as_deref().map_or_else(skipped, published::judge),
+        "memory_published": taken.as_deref().map_or_else(skipped, |rows| {
+            memory_published::judge(rows, published.as_deref().unwrap_or_default())
+        }),
         "memory": memories.as_deref().map(memory::judge).transpose()?.unwrap_or_else(skipped),
         "memory_of_throughput_rows": speeds.as_deref().map(throughput::memory_of).transpose()?.unwrap_or_else(skipped),
     }))
@@ -125,7 +135,15 @@ fn fit(data: &Path, out: Option<&Path>) -> Result<(), String> {
     let speeds = speeds.ok_or_else(|| missing("throughput_mosaic"))?;
     let memories = table::read::<table::Memory>(data, "memory_bigscience/table.csv")?;
     let memories = memories.ok_or_else(|| missing("memory_bigscience"))?;
+    let published = table::read::<published::Published>(data, PUBLISHED)?;
+    let published = published.ok_or_else(|| missing("throughput_published"))?;
     let model = throughput::fit(&speeds)?;
+    let effects = published::effects(&model, &published);
+    let means: Map<String, Value> = predict::EFFECT_NAMES
+        .iter()
+        .zip(effects.mean)
+        .map(|(name, mean)| ((*name).to_owned(), json!(rounded(mean))))
+        .collect();
     let coefficients: Map<String, Value> = predict::NAMES
         .iter()
         .zip(model.theta)
@@ -141,6 +159,13 @@ fn fit(data: &Path, out: Option<&Path>) -> Result<(), String> {
             "rows": speeds.len(),
             "coefficients": coefficients,
             "covariance": model.covariance.map(|row| row.map(rounded)),
+        },
+        "effects": {
+            "source": "published runs of other codes, gathered from their sources' own pages and logs",
+            "sources": published::sources(&published),
+            "rows": published.len(),
+            "means": means,
+            "covariance": effects.covariance.map(|row| row.map(rounded)),
         },
         "memory": memory,
         "memory_source": "bigscience-workshop/bigscience chronicles-prequel.md, tr3m-1B3.md @ 9e64edec (Apache-2.0)",

@@ -53,7 +53,7 @@ pub(crate) struct Memory {
 }
 
 /// Python writes `True`.
-fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+pub(crate) fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let text = String::deserialize(from)?;
     text.to_lowercase()
         .parse()

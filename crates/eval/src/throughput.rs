@@ -6,7 +6,7 @@ use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::spec::{Precision, ProfileSpec};
 use bakeoff_planner::predict::fit as memory;
 use bakeoff_planner::predict::fit::Verdict;
-use bakeoff_planner::predict::{self, Calibration, Hardware, Model, Setting};
+use bakeoff_planner::predict::{self, Calibration, EFFECTS, Effects, Hardware, Model, Setting};
 use bakeoff_planner::setup::Setup;
 use serde_json::{Value, json};
 
@@ -174,6 +174,7 @@ impl Case {
             kind: &self.gpu,
             hardware: self.hardware,
             setting: self.setting,
+            effects: [0.0; EFFECTS],
             extra: 0.0,
         }
     }
@@ -205,6 +206,7 @@ pub(crate) fn fit(rows: &[Throughput]) -> Result<Model, String> {
     Ok(Model {
         theta: found.theta,
         covariance: found.covariance,
+        effects: Effects::default(),
     })
 }
 
@@ -216,6 +218,11 @@ pub(crate) fn product(model: &Model) -> Product {
 }
 
 impl Product {
+    /// Standard deviation of what types share, as a logarithm.
+    pub(crate) fn shared_sd(&self) -> f64 {
+        self.0.shared_sd()
+    }
+
     /// Low, expected and high tokens/s of all accelerators of a row.
     pub(crate) fn of(&self, row: &Throughput) -> Result<[f64; 3], String> {
         let (_, hardware) = hardware(row)?;
@@ -224,6 +231,7 @@ impl Product {
             kind: instance.accelerator.as_deref().unwrap_or_default(),
             hardware,
             setting: setting(row),
+            effects: [0.0; EFFECTS],
             extra: 0.0,
         };
         Ok(self.0.tokens_per_second(&asked))

@@ -4,7 +4,7 @@
 //! accumulation, offload and checkpointing may differ.
 
 use bakeoff_domain::finding::Finding;
-use bakeoff_domain::spec::ProfileSpec;
+use bakeoff_domain::spec::{OptimizerStates, ProfileSpec};
 
 use crate::lint::rules::found;
 
@@ -38,6 +38,7 @@ fn reference(identities: &[Identity]) -> Option<&Identity> {
     let same = |left: &Identity, right: &Identity| {
         left.global_batch == right.global_batch
             && left.profile.hyperparameters == right.profile.hyperparameters
+            && numbers(&left.profile) == numbers(&right.profile)
     };
     let supporters = |identity: &Identity| {
         identities
@@ -50,6 +51,11 @@ fn reference(identities: &[Identity]) -> Option<&Identity> {
         .iter()
         .rev()
         .max_by_key(|identity| supporters(identity))
+}
+
+/// The number formats that training depends on, beside the workload's precision.
+fn numbers(profile: &ProfileSpec) -> (OptimizerStates, u8) {
+    (profile.optimizer_states, profile.base_weight_bits)
 }
 
 fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
@@ -69,6 +75,23 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
                 &identity.profile,
                 identity.accelerators,
                 reference.global_batch,
+            )),
+        );
+    }
+    if numbers(&identity.profile) != numbers(&reference.profile) {
+        let said = |(states, bits): (OptimizerStates, u8)| {
+            format!("{states:?} optimiser states and {bits}-bit base weights").to_lowercase()
+        };
+        return Some(
+            found(
+                "number-formats-differ",
+                format!("/candidates/{index}/profile"),
+            )
+            .says(format!(
+                "{} trains with {}, the others with {}: loss, and so quality per dollar, cannot be compared",
+                identity.candidate,
+                said(numbers(&identity.profile)),
+                said(numbers(&reference.profile))
             )),
         );
     }
@@ -193,6 +216,21 @@ mod tests {
                 .contains("4 × gradient_accumulation_steps 2, or 8 × 1"),
             "{}",
             p5.fix
+        );
+    }
+
+    #[test]
+    fn eight_bit_states_are_another_training() {
+        let mut profiles = [profile(8, 1), profile(8, 1), profile(8, 1)];
+        profiles[2].optimizer_states = OptimizerStates::Int8;
+        let findings = incomparable(&identities(&profiles));
+        assert!(findings[0].is_none() && findings[1].is_none());
+        let odd = findings[2].as_ref().unwrap();
+        assert_eq!(odd.rule, "number-formats-differ");
+        assert!(
+            odd.message.contains("int8 optimiser states"),
+            "{}",
+            odd.message
         );
     }
 

@@ -1,7 +1,7 @@
 //! Turns an experiment that has passed the linter into trials, each with its SageMaker request, its
 //! price and its worst case. Nothing is started or reserved here: that happens attempt by attempt.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::lint::rules::found;
+use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast, Interval};
-use crate::predict::{Calibration, IMPLEMENTATION};
 use crate::render::request;
 use crate::setup::Setup;
 
@@ -151,7 +151,10 @@ impl TrialPlan {
             incomparable: self.incomparable.clone(),
             price: self.price.clone(),
             tokens_per_second: None,
-            predicted: forecast.map(|forecast| predicted(forecast.tokens_per_second)),
+            predicted: forecast.map(|forecast| {
+                let shared = forecast.shared_log_sd.unwrap_or(SHARED_LOG_SD);
+                predicted(forecast.tokens_per_second, shared)
+            }),
             training_seconds: 0,
             billable_seconds: 0,
             wall_seconds: 0,
@@ -164,13 +167,17 @@ impl TrialPlan {
     }
 }
 
-/// A forecast as the ranking sees it.
-pub fn predicted(tokens_per_second: Interval) -> Predicted {
+/// What plans assumed of a code before they stated it.
+const SHARED_LOG_SD: f64 = 0.10;
+
+/// A forecast as the ranking sees it. `shared_log_sd`: standard deviation of the part of its
+/// logarithm that all types share.
+pub fn predicted(tokens_per_second: Interval, shared_log_sd: f64) -> Predicted {
     let log_sd = tokens_per_second.log_sd();
     Predicted {
         tokens_per_second: tokens_per_second.expected,
         log_sd,
-        own_log_sd: (log_sd.powi(2) - IMPLEMENTATION.powi(2)).max(0.0).sqrt(),
+        own_log_sd: (log_sd.powi(2) - shared_log_sd.powi(2)).max(0.0).sqrt(),
     }
 }
 
@@ -300,6 +307,42 @@ pub fn plan(
         }
     }
     trials
+}
+
+/// Makes a plan send what a trial has sent, but for its length and its limits: a later version might
+/// render the same spec another way, and it would not be what was measured.
+pub fn send_as_measured(
+    plan: &mut TrialPlan,
+    spec: &ExperimentSpec,
+    measured: &Measured,
+    tariff: Tariff<'_>,
+    metrics_interval: TimeDelta,
+    now: DateTime<Utc>,
+) {
+    let (Some(rendered), Some(workload)) = (&plan.request, &spec.workload) else {
+        return;
+    };
+    let sent = request::of_full_run(&measured.request, rendered, &measured.changed);
+    let sent = TrainingJobRequest {
+        checkpoint_trial: measured.checkpoint_trial,
+        ..sent
+    };
+    plan.worst_case = plan.price.as_ref().map(|price| {
+        let transfer = transfer_seconds(workload);
+        worst_case(&sent, transfer, tariff, price, metrics_interval, now)
+    });
+    plan.request = Some(sent);
+}
+
+/// What a full run sends again.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// As its trial sent it.
+    pub request: TrainingJobRequest,
+    /// Hyperparameters that differ on purpose.
+    pub changed: BTreeMap<String, String>,
+    /// The trial in whose checkpoints it goes on, if in any.
+    pub checkpoint_trial: Option<TrialId>,
 }
 
 /// Refuses the plans that the whole budget could not reserve once, and says so for each candidate:

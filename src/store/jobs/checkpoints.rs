@@ -15,6 +15,8 @@ use crate::store::{Store, StoreError};
 pub struct CheckpointDue {
     pub job_id: JobId,
     pub trial_id: TrialId,
+    /// The trial in whose folder its checkpoints lie.
+    pub folder: TrialId,
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
     pub spec: CheckpointSpec,
@@ -47,7 +49,7 @@ impl Store {
                RETURNING j.id, j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!",
                          t.instance_count, j.usd_per_hour,
                          greatest(j.started_at, j.modified_at) AS training_since, j.secondary_status,
-                         j.checkpoint_alarmed, t.checkpoint_s3_uri, t.checkpoint_local_path,
+                         j.checkpoint_alarmed, coalesce(t.checkpoint_trial_id, t.id) AS "folder!", t.checkpoint_s3_uri, t.checkpoint_local_path,
                          t.checkpoint_interval_seconds"#,
             now,
             now + hold,
@@ -75,6 +77,7 @@ impl Store {
                 Ok(spec) => Some(CheckpointDue {
                     job_id: JobId(row.id),
                     trial_id: TrialId(row.trial_id),
+                    folder: TrialId(row.folder),
                     project_id: ProjectId(row.project_id),
                     experiment_id: ExperimentId(row.experiment_id),
                     spec,

@@ -44,6 +44,15 @@ impl InstanceType {
         self.bf16_tflops.or(self.fp16_tflops)
     }
 
+    /// Whether its accelerators multiply 8-bit floating point numbers: NVIDIA's Ada, Hopper and
+    /// Blackwell (data sheets).
+    pub fn has_fp8(&self) -> bool {
+        let chip = self.accelerator.as_deref().unwrap_or_default();
+        ["L4", "H100", "H200", "B200", "B300", "RTX PRO"]
+            .iter()
+            .any(|name| chip.contains(name))
+    }
+
     /// The family: `p4d` for `ml.p4d.24xlarge`.
     pub fn family(&self) -> &str {
         self.instance_type.split('.').nth(1).unwrap_or("")

@@ -1,5 +1,6 @@
 //! Which candidate to buy, and why.
 
+pub mod full_run;
 pub mod outcome;
 pub mod posterior;
 pub mod race;

@@ -12,6 +12,7 @@ use crate::spec::{Minimize, ObjectiveSpec};
 /// Draws per contender with which P(best) is exact to about one point.
 pub const DRAWS: usize = 4096;
 const SEED: u64 = 0x0062_616b_656f_6666;
+const SHARED_SEED: u64 = SEED + 1;
 /// The furthest that a drawn speed lies from the expected one, as a logarithm: a heavy tail's
 /// farthest draws would make means infinite.
 const LOG_MAX: f64 = 5.0;
@@ -29,6 +30,9 @@ pub struct Contender {
     /// Standard deviation of the logarithm of the speed, as far as it is shared by no other run of
     /// this candidate.
     pub log_sd: f64,
+    /// The part that all unmeasured contenders share: how far the code is from what predictions
+    /// assume. They are off by it together, so that it decides about limits, and not between them.
+    pub shared_log_sd: f64,
     /// The same for one more run, on other machines.
     pub host_sd: f64,
     pub is_measured: bool,
@@ -92,9 +96,10 @@ impl<'a> Beliefs<'a> {
     /// `count`: draws per contender.
     pub fn of(contenders: &[Contender], objective: &'a ObjectiveSpec, count: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+        let shared = shared(contenders, count);
         let rows = contenders.iter().map(|contender| {
-            let mut one = || draw(contender, objective, &mut rng);
-            (0..count).map(|_| one()).collect()
+            let one = |shared: &f64| draw(contender, *shared, objective, &mut rng);
+            shared.iter().map(one).collect()
         });
         Self {
             objective,
@@ -146,7 +151,24 @@ impl<'a> Beliefs<'a> {
     }
 }
 
-fn draw(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) -> Draw {
+/// A standard normal draw of what all contenders share, for each draw of theirs.
+fn shared(contenders: &[Contender], count: usize) -> Vec<f64> {
+    if contenders.iter().all(|one| one.shared_log_sd <= 0.0) {
+        return vec![0.0; count];
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(SHARED_SEED);
+    let normal = Normal::standard();
+    (0..count)
+        .map(|_| normal.inverse_cdf(uniform(&mut rng)))
+        .collect()
+}
+
+fn draw(
+    contender: &Contender,
+    shared: f64,
+    objective: &ObjectiveSpec,
+    rng: &mut ChaCha8Rng,
+) -> Draw {
     let normal = Normal::standard();
     let budget = objective.full_run_budget_usd.map(Usd::as_f64);
     let Rate { estimate, bound } = contender.rate;
@@ -155,7 +177,8 @@ fn draw(contender: &Contender, objective: &ObjectiveSpec, rng: &mut ChaCha8Rng) 
             normal.inverse_cdf(uniform(rng))
         } else {
             heavy_quantile(uniform(rng))
-        };
+        }
+        + contender.shared_log_sd * shared;
     let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
     let rate = estimate + (bound - estimate) * uniform(rng).powi(2);
     let hours = |slower: f64| {
@@ -273,6 +296,7 @@ mod tests {
                 bound: usd_per_hour,
             },
             log_sd: 0.02,
+            shared_log_sd: 0.0,
             host_sd: 0.015,
             is_measured: true,
         }

@@ -20,6 +20,8 @@ pub enum Conclusion {
     /// No candidate, measured or only predicted, stays within the full run's budget and deadline.
     Infeasible,
     NotEnoughEvidence,
+    /// Nothing is decided: this is the full run of another experiment's answer.
+    FullRun,
 }
 
 /// One ranked candidate under one purchase option, with all its repeats. Projections are for the

@@ -17,11 +17,14 @@ use crate::spec::PurchaseOption;
 /// that belief is worth. MLPerf's systems with the same accelerator differ by 1.3 to 3.6 %.
 const HOST_SD: f64 = 0.015;
 const HOST_WORTH: f64 = 5.0;
-/// Standard deviation of a code's own factor against the speed law.
-const CODE_SD: f64 = 0.25;
+/// Standard deviation of a code's own factor against the speed law: that of a prediction before a
+/// run of the code is known.
+const CODE_SD: f64 = 0.35;
 /// How much that factor varies between types. For the code that the law was fitted to it is 0.057
 /// (30 pairs of types in cells that the fit had not seen), on published runs of other codes 0.16.
 const TYPE_SD: f64 = 0.10;
+/// The least that it may vary as long as the code has not been measured on any type.
+const UNMEASURED_SD: f64 = 0.16;
 /// The same between types with accelerators of one generation: 0.063 in 14 such pairs.
 const GENERATION_SD: f64 = 0.06;
 /// What a spot run pays of the on-demand price: unknown before one has run.
@@ -91,6 +94,7 @@ impl<'a> Repeats<'a> {
                 bound: row.projected_cost_usd_max.as_f64() / run.hours * most,
             },
             log_sd: noise.hypot(self.host_sd / repeats.sqrt()),
+            shared_log_sd: 0.0,
             host_sd: self.host_sd,
             is_measured: true,
         }
@@ -121,6 +125,7 @@ impl<'a> Repeats<'a> {
                 bound: price.ceiling().as_f64() * count * most,
             },
             log_sd: self.log_sd(&first.instance_type, predicted),
+            shared_log_sd: self.shared_log_sd(predicted),
             host_sd: self.host_sd,
             is_measured: false,
         })
@@ -128,10 +133,11 @@ impl<'a> Repeats<'a> {
 }
 
 impl Repeats<'_> {
-    /// How far a predicted speed may be off: the scale of a heavy-tailed draw.
+    /// How far a predicted speed may be off from those of other types: the scale of a heavy-tailed
+    /// draw.
     fn log_sd(&self, instance_type: &str, predicted: Predicted) -> f64 {
         if self.measured_on.is_empty() {
-            return predicted.log_sd.max(TYPE_SD.hypot(CODE_SD / 2.0));
+            return predicted.own_log_sd.max(UNMEASURED_SD);
         }
         let is_related = self
             .measured_on
@@ -139,6 +145,15 @@ impl Repeats<'_> {
         let least = if is_related { GENERATION_SD } else { TYPE_SD };
         // Its variance is twice the square of its scale.
         predicted.own_log_sd.max(least) / SQRT_2
+    }
+
+    /// How far all predicted speeds may be off together: nothing is left once one was measured.
+    fn shared_log_sd(&self, predicted: Predicted) -> f64 {
+        if !self.measured_on.is_empty() {
+            return 0.0;
+        }
+        let own = predicted.own_log_sd.max(UNMEASURED_SD);
+        (predicted.log_sd.powi(2) - own.powi(2)).max(0.0).sqrt()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::TrialId;
 use crate::measure::metric::MetricDefinition;
 use crate::spec::{Channel, CheckpointSpec};
 
@@ -76,6 +77,10 @@ pub struct TrainingJobRequest {
     /// Present exactly when the job runs on managed spot capacity.
     pub max_wait_seconds: Option<u32>,
     pub checkpoint: Option<CheckpointSpec>,
+    /// The trial in whose folder, below the checkpoint URI, this one's checkpoints lie; its own when
+    /// empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_trial: Option<TrialId>,
     /// KeepAlivePeriodInSeconds: how long the instances wait for a matching job. Never with spot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive_seconds: Option<u32>,

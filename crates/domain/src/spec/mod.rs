@@ -1,9 +1,9 @@
 //! User input: experiments, workloads, profiles, claims, and training outside SageMaker.
 
 pub mod claim;
-mod default;
 pub mod expectation;
 mod experiment;
+pub mod full_run;
 pub mod measurement;
 mod parallel;
 mod profile;
@@ -17,6 +17,13 @@ pub use self::experiment::{
     StoppingPolicy,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
-pub use self::profile::{CpuOffload, Precision, ProfileSpec};
+pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec};
 pub use self::resolved::{Candidate, ResolvedExperiment};
 pub use self::workload::{Channel, WorkloadSpec};
+
+/// Default values of optional members.
+mod default {
+    pub(super) fn one() -> u32 {
+        1
+    }
+}

@@ -14,6 +14,8 @@ pub enum Precision {
     Bf16,
     Fp16,
     Fp32,
+    /// 8-bit floating point with scaling factors (Transformer Engine), and BF16 elsewhere.
+    Fp8,
 }
 
 /// A user's configuration for one instance type.
@@ -32,6 +34,16 @@ pub struct ProfileSpec {
     /// Keep checkpointed activations in host memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub activation_offload: bool,
+    /// How the script keeps what its optimiser needs. It is not sent to the script: it says what the
+    /// script does.
+    #[serde(default, skip_serializing_if = "is_mixed")]
+    pub optimizer_states: OptimizerStates,
+    /// Bits of a frozen base weight under LoRA, as the script loads it: 16, or 8 or 4 (QLoRA).
+    #[serde(default = "sixteen", skip_serializing_if = "is_sixteen")]
+    pub base_weight_bits: u8,
+    /// The script computes the loss in chunks or in a fused kernel, and never holds all logits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chunked_cross_entropy: bool,
     #[serde(default = "super::default::one")]
     pub tensor_parallel_degree: u32,
     #[serde(default = "super::default::one")]
@@ -63,6 +75,26 @@ pub struct ProfileSpec {
     pub hyperparameters: BTreeMap<String, String>,
 }
 
+fn sixteen() -> u8 {
+    16
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_sixteen(bits: &u8) -> bool {
+    *bits == sixteen()
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_mixed(states: &OptimizerStates) -> bool {
+    *states == OptimizerStates::default()
+}
+
 impl ProfileSpec {
     /// A plain profile that yields a global batch on the given number of accelerators in one
     /// micro-step, rounded up if it does not divide evenly.
@@ -75,6 +107,9 @@ impl ProfileSpec {
             cpu_offload: CpuOffload::None,
             activation_checkpointing: false,
             activation_offload: false,
+            optimizer_states: OptimizerStates::default(),
+            base_weight_bits: sixteen(),
+            chunked_cross_entropy: false,
             tensor_parallel_degree: 1,
             pipeline_parallel_degree: 1,
             library: ParallelLibrary::Deepspeed,
@@ -132,4 +167,17 @@ pub enum CpuOffload {
     None,
     Optimizer,
     OptimizerAndParameters,
+}
+
+/// What an Adam optimiser keeps of each trained parameter beside its weight.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerStates {
+    /// 32-bit master weight and moments: 12 bytes under mixed precision.
+    #[default]
+    Mixed,
+    /// Everything in 16 bits, without a master weight: 4 bytes.
+    Bf16,
+    /// 8-bit moments (bitsandbytes), without a master weight: 2 bytes.
+    Int8,
 }

@@ -105,6 +105,7 @@ fn of_workload(
         &place,
         findings,
     );
+    base_weights(candidate, &place, findings);
     if workload.script.is_none()
         && !matches!(
             profile.library,
@@ -288,6 +289,22 @@ fn offload(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Checks in how many bits frozen weights are loaded.
+fn base_weights(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let lora_rank = candidate.workload.model.lora_rank;
+    let bits = candidate.profile.base_weight_bits;
+    let pointer = format!("{at}/base_weight_bits");
+    if ![4, 8, 16].contains(&bits) {
+        findings.push(found("base-weight-bits", &pointer).says(format!(
+            "base_weight_bits is {bits}: weights are loaded in 16, 8 or 4 bits"
+        )));
+    } else if bits < 16 && lora_rank.is_none() {
+        findings.push(found("base-weight-bits", &pointer).says(format!(
+            "weights of {bits} bits cannot be trained: only a base that LoRA leaves frozen is loaded in {bits} bits"
+        )));
+    }
+}
+
 /// Finds degrees passed to SageMaker's library that differ from those the profile plans with.
 fn degrees(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
     for (key, own) in [
@@ -324,6 +341,13 @@ fn precision(
                 instance.instance_type,
                 instance.accelerator.as_deref().unwrap_or("unknown")
             )));
+        }
+        Precision::Fp8 if !instance.has_fp8() => {
+            findings.push(found("precision-not-on-type", place).says(format!(
+                "{} ({}) does not support fp8",
+                instance.instance_type,
+                instance.accelerator.as_deref().unwrap_or("unknown")
+            )).fix("use \"precision\": \"bf16\", or a type with L4, L40S, H100, H200 or Blackwell accelerators"));
         }
         Precision::Fp16 if has_bf16 => findings.push(found("bf16-is-safer", pointer)),
         _ => {}

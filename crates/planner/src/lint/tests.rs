@@ -51,6 +51,25 @@ fn a_sound_experiment_has_nothing_against_it() {
     );
 }
 
+/// FP8 begins with Ada and Hopper.
+#[test]
+fn fp8_is_refused_where_the_chips_lack_it() {
+    let on = |kind: &str| {
+        let document = spec(|value| {
+            value["workload"]["precision"] = json!("fp8");
+            value["candidates"][0]["instance_type"] = json!(kind);
+        });
+        rules(&document, Severity::Refused)
+    };
+    assert_eq!(on("ml.p4de.24xlarge"), ["precision-not-on-type"]);
+    for kind in ["ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.p6-b200.48xlarge"] {
+        assert!(
+            !on(kind).contains(&"precision-not-on-type".to_owned()),
+            "{kind}"
+        );
+    }
+}
+
 /// Document 000: tensor parallel 2 with the model parallel library, ZeRO-3 and full offload, on a
 /// single A10G.
 #[test]

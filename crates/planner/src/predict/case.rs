@@ -3,19 +3,23 @@
 use bakeoff_domain::catalog::InstanceType;
 use bakeoff_domain::spec::{CpuOffload, Precision};
 
-use super::{Hardware, Setting};
+use super::{EFFECTS, Hardware, Setting, UNFITTED};
 use crate::setup::Setup;
 
 /// Host to accelerator, PCIe 4.0 x16, bytes/s (physics, not fitted).
 const PCIE: f64 = 25e9;
-/// Memory bandwidth of an optimiser on the host's CPUs, bytes/s (physics, not fitted).
-const HOST_MEMORY: f64 = 100e9;
+/// Memory bandwidth of an optimiser on the host's CPUs, bytes/s: half of what two sockets with eight
+/// channels of DDR4-3200 have (physics, not fitted).
+const HOST_MEMORY: f64 = 200e9;
+/// Bytes/s between an accelerator and pageable host memory, copied layer by layer without overlap:
+/// one published log of two runs reached about this.
+const PAGEABLE: f64 = 1.5e9;
 
 /// The hardware of an instance type; `None` if the catalog lacks a figure that speed depends on.
 pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
     let count = f64::from(instance.accelerator_count);
     let peak = match precision {
-        Precision::Bf16 | Precision::Fp16 => instance.peak_tflops()?,
+        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => instance.peak_tflops()?,
         // Half the 16-bit rate with TF32, an eighth without.
         Precision::Fp32 => instance
             .bf16_tflops
@@ -69,9 +73,17 @@ fn setting(setup: Setup<'_>) -> Setting {
         CpuOffload::None => 0.0,
         _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
     };
-    let host_per_micro_step = match profile.cpu_offload {
+    let of_weights = match profile.cpu_offload {
         CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
         _ => 0.0,
+    };
+    // The inputs of every checkpointed layer go to the host and come back.
+    let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu.max(1));
+    let inputs = 2.0 * width * tokens * f64::from(model.hidden) * f64::from(model.layers);
+    let of_activations = if profile.activation_checkpointing && profile.activation_offload {
+        2.0 * inputs / (tensor * pipeline) / PAGEABLE
+    } else {
+        0.0
     };
     Setting {
         parameters,
@@ -85,7 +97,7 @@ fn setting(setup: Setup<'_>) -> Setting {
         accumulation,
         collectives,
         recomputes: profile.activation_checkpointing,
-        is_fp8: false,
+        is_fp8: precision == Precision::Fp8,
         products: if is_lora { 4.0 } else { 6.0 },
         optimised: trained
             / (tensor * pipeline)
@@ -98,25 +110,38 @@ fn setting(setup: Setup<'_>) -> Setting {
         split: tensor * pipeline,
         tensor,
         pipeline,
-        host_per_micro_step,
+        host_per_micro_step: of_weights + of_activations,
         host_per_step,
     }
 }
 
-/// Uncertainty of the parts of a setup that were not fitted, as a standard deviation in logarithms.
-fn unfitted(setup: Setup<'_>) -> f64 {
+/// Which of the effects a setup has: 1 or 0, in the order of [`super::EFFECT_NAMES`].
+fn effects(setup: Setup<'_>) -> [f64; EFFECTS] {
     let profile = setup.profile;
-    let is_split = profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1;
     [
-        (profile.cpu_offload != CpuOffload::None, 0.30),
-        (is_split, 0.20),
-        (setup.model.lora_rank.is_some(), 0.15),
-        (profile.activation_offload, 0.15),
-        (setup.precision == Precision::Fp32, 0.30),
+        profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1,
+        setup.cluster.instance.bf16_tflops.is_none(),
+        setup.precision == Precision::Fp16,
+        setup.model.lora_rank.is_some(),
+        profile.activation_offload,
+        profile.cpu_offload != CpuOffload::None,
     ]
-    .into_iter()
-    .filter(|(applies, _)| *applies)
-    .fold(0.0, |all: f64, (_, sd)| all.hypot(sd))
+    .map(|applies| f64::from(u8::from(applies)))
+}
+
+/// Uncertainty of 32-bit training, of which no run is known, as a standard deviation in logarithms.
+const FP32: f64 = 0.30;
+
+/// Scatter of what was not fitted, as a standard deviation in logarithms.
+fn unfitted(setup: Setup<'_>) -> f64 {
+    let has_effect = effects(setup).iter().any(|effect| *effect > 0.0);
+    let of_effects = if has_effect { UNFITTED } else { 0.0 };
+    let of_precision = if setup.precision == Precision::Fp32 {
+        FP32
+    } else {
+        0.0
+    };
+    of_precision.hypot(of_effects)
 }
 
 /// A training run on instances of one type, as the law sees it.
@@ -126,6 +151,8 @@ pub struct Case<'a> {
     pub kind: &'a str,
     pub hardware: Hardware,
     pub setting: Setting,
+    /// Which of the effects it has: 1 or 0.
+    pub effects: [f64; EFFECTS],
     /// Standard deviation of what the law does not model in this setting, in logarithms.
     pub extra: f64,
 }
@@ -138,6 +165,7 @@ impl<'a> Case<'a> {
             kind: instance.accelerator.as_deref().unwrap_or_default(),
             hardware: hardware(instance, setup.precision)?,
             setting: setting(setup),
+            effects: effects(setup),
             extra: unfitted(setup),
         })
     }

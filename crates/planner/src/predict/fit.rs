@@ -4,14 +4,17 @@
 //! `data/coefficients.json` with their provenance. The result is an estimate, not a measurement:
 //! near the limit the verdict is `uncertain`.
 
+mod verdict;
+
 use std::sync::LazyLock;
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::embedded;
-use bakeoff_domain::spec::{CpuOffload, ParallelLibrary, Precision, ProfileSpec};
+use bakeoff_domain::spec::{CpuOffload, OptimizerStates, ParallelLibrary, Precision, ProfileSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use self::verdict::Need;
 use crate::render::deepspeed::{self, Hosts};
 use crate::setup::Setup;
 
@@ -159,23 +162,18 @@ const GIB: f64 = 1_073_741_824.0;
 const USABLE: f64 = 0.99;
 /// The catalog lists 16 GB for a T4, which reports 15.
 const USABLE_T4: f64 = 0.92;
-/// A setup fits below the lower share of the card and fails above the upper one: bounds at which
-/// held-out estimates of Megatron's layouts never erred.
-const BAND: Band = Band {
-    fits_below: 0.95,
-    fails_above: 1.10,
-};
-/// The same for textbook terms, which were checked on rows that ran but not fitted.
-const TEXTBOOK_BAND: Band = Band {
-    fits_below: 0.90,
-    fails_above: 1.15,
-};
-/// The same for host memory, whose estimate includes DeepSpeed's buffer factor of one and a half.
-const HOST_BAND: Band = Band {
-    fits_below: 0.95,
-    fails_above: 1.20,
-};
 const HOST_BUFFER_FACTOR: f64 = 1.5;
+/// Names of terms that a script may not need.
+const OPTIMISER: &str = "optimiser";
+const LOGITS: &str = "logits";
+const SLACK: &str = "allocator slack";
+/// FlashAttention never holds the scores; the fitted runs did.
+const UNFUSED_ATTENTION: &str = "attention scores";
+/// Bytes per trained parameter of an Adam optimiser's states: mixed precision, everything in 16 bits,
+/// and 8-bit moments.
+const MIXED_STATES: f64 = 12.0;
+const BF16_STATES: f64 = 4.0;
+const INT8_STATES: f64 = 2.0;
 /// Width over which reported memory saturates at the card's size, as a share of the card.
 const SATURATION: f64 = 0.015;
 /// Head size that is assumed if the number of heads is unknown.
@@ -230,10 +228,14 @@ pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Te
     let checkpoints = 2.0 * tokens * hidden * in_flight * layers / pipeline / GIB;
     let attention = 5.0 * heads * layout.sequence_length * tokens / tensor;
     let layer = (tokens * hidden * (10.0 + 24.0 / tensor) + attention) / GIB;
-    let activations = if layout.recomputes {
-        fitted.checkpoints * checkpoints + fitted.working_set * layer
+    let kept = in_flight * layers / pipeline;
+    let [activations, unfused] = if layout.recomputes {
+        [
+            fitted.checkpoints * checkpoints + fitted.working_set * layer,
+            0.0,
+        ]
     } else {
-        layer * in_flight * layers / pipeline
+        [(layer - attention / GIB) * kept, attention / GIB * kept]
     };
     vec![
         term(
@@ -241,12 +243,13 @@ pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Te
             megatron_states(layout, fitted) / GIB,
         ),
         term("activations", activations),
+        term(UNFUSED_ATTENTION, unfused),
         term(
-            "logits",
+            LOGITS,
             fitted.logits * tokens * layout.vocabulary / tensor / GIB,
         ),
         term("CUDA, NCCL, workspaces", fitted.context_gib),
-        term("allocator slack", slack(checkpoints, card_gib, fitted)),
+        term(SLACK, slack(checkpoints, card_gib, fitted)),
     ]
 }
 
@@ -309,24 +312,17 @@ pub fn reported(need_gib: f64, card_gib: f64) -> f64 {
 
 /// The verdict on a need for a calibrated layout on a card.
 pub fn verdict_of(need_gib: f64, card_gib: f64) -> Verdict {
-    BAND.verdict(need_gib, Some(card_gib))
+    verdict::BAND.verdict(Need::exactly(need_gib), Some(card_gib))
 }
 
-/// Shares of the capacity between which the verdict is uncertain.
-#[derive(Debug, Clone, Copy)]
-struct Band {
-    fits_below: f64,
-    fails_above: f64,
-}
-
-impl Band {
-    fn verdict(self, need: f64, capacity: Option<f64>) -> Verdict {
-        match capacity {
-            None => Verdict::Unknown,
-            Some(capacity) if need < self.fits_below * capacity => Verdict::Fits,
-            Some(capacity) if need <= self.fails_above * capacity => Verdict::Uncertain,
-            Some(_) => Verdict::DoesNotFit,
-        }
+/// Bytes of a frozen or trained weight as the script holds it.
+fn weight_bytes(profile: &ProfileSpec, precision: Precision) -> f64 {
+    match (profile.base_weight_bits, precision) {
+        // Four bits, and their scales.
+        (..=4, _) => 0.56,
+        (..=8, _) => 1.06,
+        (_, Precision::Fp32) => 4.0,
+        _ => 2.0,
     }
 }
 
@@ -378,14 +374,13 @@ pub fn fit(setup: Setup<'_>) -> Fit {
     // An empty sum is -0.
     let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>() + 0.0;
     let (accelerator_gib, host_gib) = (sum(&terms), sum(&host_terms));
-    let band = if is_megatron && profile.activation_checkpointing {
-        BAND
+    let on_accelerator = if is_megatron && profile.activation_checkpointing {
+        verdict::BAND.verdict(Need::exactly(accelerator_gib), capacity)
     } else {
-        TEXTBOOK_BAND
+        verdict::TEXTBOOK_BAND.verdict(verdict::on_accelerator(setup, &terms), capacity)
     };
-    let on_accelerator = band.verdict(accelerator_gib, capacity);
     let on_host = if host_gib > 0.0 {
-        HOST_BAND.verdict(host_gib, instance.memory_gib)
+        verdict::HOST_BAND.verdict(verdict::on_host(profile, host_gib), instance.memory_gib)
     } else {
         Verdict::Fits
     };
@@ -473,15 +468,20 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
         // The inputs of two layers are in transit at a time.
         (true, true) => kept * 2.0 / layers.max(2.0) + layer,
     };
+    let logits = if profile.chunked_cross_entropy {
+        0.0
+    } else {
+        4.0 * wide
+    };
     vec![
         term("weights", weights / GIB),
         term("gradients", gradients / GIB),
-        term("optimiser", optimiser / GIB),
+        term(OPTIMISER, optimiser / GIB),
         term("live weights", live / tensor / GIB),
         term("activations", activations),
-        term("logits", 4.0 * wide * tokens * vocabulary / tensor / GIB),
+        term(LOGITS, logits * tokens * vocabulary / tensor / GIB),
         term("CUDA, NCCL, workspaces", fitted.context_gib),
-        term("allocator slack", slack(inputs, card_gib, fitted)),
+        term(SLACK, slack(inputs, card_gib, fitted)),
     ]
 }
 
@@ -501,16 +501,23 @@ pub fn shares(library: ParallelLibrary) -> bool {
 /// The ZeRO stage shards them across replicas. Frozen weights take only the weights' own bytes.
 fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f64) -> [f64; 3] {
     let (all, trained) = (model.parameters(), model.trainable_parameters());
-    let (each, moments) = if precision == Precision::Fp32 {
-        (4.0, 8.0)
+    let (each, moments) = match (precision, profile.optimizer_states) {
+        (Precision::Fp32, OptimizerStates::Mixed) => (4.0, 8.0),
+        (Precision::Fp32, _) => (4.0, INT8_STATES),
+        (_, OptimizerStates::Mixed) => (2.0, MIXED_STATES),
+        (_, OptimizerStates::Bf16) => (2.0, BF16_STATES),
+        (_, OptimizerStates::Int8) => (2.0, INT8_STATES),
+    };
+    let held = if model.lora_rank.is_some() {
+        weight_bytes(profile, precision) * all
     } else {
-        (2.0, 12.0)
+        each * all
     };
     let (weights, gradients, optimiser) = match profile.zero_stage {
-        0 => (each * all, each * trained, moments * trained),
-        1 => (each * all, each * trained, moments * trained / n),
-        2 => (each * all, each * trained / n, moments * trained / n),
-        _ => (each * all / n, each * trained / n, moments * trained / n),
+        0 => (held, each * trained, moments * trained),
+        1 => (held, each * trained, moments * trained / n),
+        2 => (held, each * trained / n, moments * trained / n),
+        _ => (held / n, each * trained / n, moments * trained / n),
     };
     // LoRA's adapters are added to the model.
     let adapters = if model.lora_rank.is_some() {

@@ -47,6 +47,10 @@ pub struct UsdInterval {
 pub struct Forecast {
     /// Over all accelerators.
     pub tokens_per_second: Interval,
+    /// Standard deviation of the speed's logarithm, as far as all candidates share it: how far this
+    /// code is from the code that the law was fitted to. Empty in plans from before it was stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_log_sd: Option<f64>,
     /// Model FLOP utilisation at the expected speed, 0 to 100.
     pub mfu_percent: f64,
     /// How the time of a micro-step is spent.
@@ -122,6 +126,7 @@ pub fn forecast(
     };
     Some(Forecast {
         tokens_per_second,
+        shared_log_sd: Some(calibration.shared_sd()),
         mfu_percent: 100.0 * expected * workload.model.flops_per_token()
             / (case.setting.accelerators * case.hardware.peak),
         seconds_per_micro_step: calibration.seconds(&case.hardware, &case.setting),
@@ -175,9 +180,23 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
             case.kind
         ));
     }
-    if case.extra > 0.0 {
+    let applies = |(name, effect): (&&str, &f64)| (*effect > 0.0).then(|| name.replace('_', " "));
+    let effects: Vec<String> = predict::EFFECT_NAMES
+        .iter()
+        .zip(&case.effects)
+        .filter_map(applies)
+        .collect();
+    if !effects.is_empty() {
+        all.push(format!(
+            "{}: the average effect in {} published runs of {} sources",
+            effects.join(", "),
+            predict::published_rows(),
+            predict::published_sources().len()
+        ));
+    }
+    if spec.measurements.is_empty() {
         all.push(
-            "offload, tensor or pipeline parallelism or LoRA is not covered by measurements: the interval is wider"
+            "no run of this code is known, and codes differ: the interval is that of published codes"
                 .to_owned(),
         );
     }

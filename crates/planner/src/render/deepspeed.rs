@@ -129,7 +129,7 @@ pub fn configuration(
     );
     all.insert("zero_optimization".into(), Value::Object(zero));
     match precision {
-        Precision::Bf16 => all.insert("bf16".into(), json!({"enabled": true})),
+        Precision::Bf16 | Precision::Fp8 => all.insert("bf16".into(), json!({"enabled": true})),
         Precision::Fp16 => all.insert(
             "fp16".into(),
             json!({"enabled": true, "initial_scale_power": 16}),

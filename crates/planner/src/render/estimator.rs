@@ -248,6 +248,7 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
         max_runtime_seconds: seconds("max_run").unwrap_or(86_400),
         max_wait_seconds: seconds("max_wait"),
         checkpoint: checkpoint(arguments),
+        checkpoint_trial: None,
         keep_alive_seconds: seconds("keep_alive_period_in_seconds"),
         metrics_time_series: arguments
             .get("enable_sagemaker_metrics")

@@ -48,6 +48,7 @@ pub fn template(
         max_runtime_seconds: spec.max_runtime_seconds,
         max_wait_seconds: if is_spot { spec.max_wait_seconds } else { None },
         checkpoint: spec.checkpoint.clone(),
+        checkpoint_trial: None,
         keep_alive_seconds: spec
             .keep_alive_seconds
             .filter(|seconds| *seconds > 0 && !is_spot),
@@ -158,7 +159,7 @@ pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
 
 /// Hyperparameters derived from model and profile: a user's own values would make a job train
 /// something other than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
+pub const RESERVED_HYPERPARAMETERS: [&str; 21] = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -178,6 +179,7 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 20] = [
     "lora_rank",
     "bf16",
     "fp16",
+    "fp8",
     "activation_offload",
 ];
 
@@ -234,6 +236,10 @@ fn shape_hyperparameters(
         Precision::Bf16 => entries.push(("bf16", "true".to_owned())),
         Precision::Fp16 => entries.push(("fp16", "true".to_owned())),
         Precision::Fp32 => {}
+        Precision::Fp8 => {
+            entries.push(("bf16", "true".to_owned()));
+            entries.push(("fp8", "true".to_owned()));
+        }
     }
     if profile.activation_offload {
         entries.push(("activation_offload", "true".to_owned()));
@@ -255,8 +261,35 @@ pub const TRIAL_VARIABLE: &str = "BAKEOFF_TRIAL_ID";
 pub const URL_VARIABLE: &str = "BAKEOFF_URL";
 pub const PUSH_TOKEN_VARIABLE: &str = "BAKEOFF_PUSH_TOKEN";
 
+/// The request of a full run: that of its trial, with the length and the limits that were rendered
+/// for the full run. `changed`: hyperparameters that were changed on purpose.
+#[must_use]
+pub fn of_full_run(
+    trial: &TrainingJobRequest,
+    rendered: &TrainingJobRequest,
+    changed: &BTreeMap<String, String>,
+) -> TrainingJobRequest {
+    let mut hyperparameters = trial.hyperparameters.clone();
+    for key in changed.keys().map(String::as_str).chain([LENGTH]) {
+        if let Some(value) = rendered.hyperparameters.get(key) {
+            hyperparameters.insert(key.to_owned(), value.clone());
+        }
+    }
+    TrainingJobRequest {
+        hyperparameters,
+        max_runtime_seconds: rendered.max_runtime_seconds,
+        max_wait_seconds: rendered.max_wait_seconds,
+        keep_alive_seconds: rendered.keep_alive_seconds,
+        ..trial.clone()
+    }
+}
+
+/// The hyperparameter that tells a script how long to train.
+pub const LENGTH: &str = "max_steps";
+
 /// The request of one attempt: its deterministic name, its marker, and its trial's own checkpoint
-/// folder. A retry keeps the folder, so that it resumes where the last attempt stopped.
+/// folder, or that of the trial it follows. A retry keeps the folder, so that it resumes where the
+/// last attempt stopped.
 #[must_use]
 pub fn for_attempt(
     template: &TrainingJobRequest,
@@ -272,8 +305,11 @@ pub fn for_attempt(
     request
         .environment
         .insert(TRIAL_VARIABLE.to_owned(), trial.to_owned());
+    let folder = template
+        .checkpoint_trial
+        .map_or_else(|| trial.to_owned(), |id| id.to_string());
     if let Some(checkpoint) = &mut request.checkpoint {
-        checkpoint.s3_uri = format!("{}/{trial}", checkpoint.s3_uri.trim_end_matches('/'));
+        checkpoint.s3_uri = format!("{}/{folder}", checkpoint.s3_uri.trim_end_matches('/'));
     }
     request
         .tags

@@ -54,3 +54,99 @@ fn what_is_shipped_is_read() {
         shipped.memory
     );
 }
+
+/// The verdict on Llama 2 or 3 of a size on GPUs of one instance, by a profile in JSON.
+fn verdict(billions: u32, kind: &str, lora: bool, profile: &serde_json::Value) -> (Verdict, f64) {
+    let (layers, hidden, intermediate) = match billions {
+        7 => (32, 4096, 11_008),
+        13 => (40, 5120, 13_824),
+        _ => (80, 8192, 28_672),
+    };
+    let model = ModelShape {
+        layers,
+        hidden,
+        heads: hidden / 128,
+        kv_heads: (billions > 13).then_some(8),
+        intermediate: Some(intermediate),
+        vocabulary: 32_000,
+        tied_embeddings: false,
+        sequence_length: 2048,
+        lora_rank: lora.then_some(16),
+    };
+    let profile: ProfileSpec = serde_json::from_value(profile.clone()).unwrap();
+    let fit = fit(Setup {
+        model: &model,
+        profile: &profile,
+        precision: Precision::Bf16,
+        cluster: bakeoff_domain::catalog::cluster::Cluster {
+            instance: bakeoff_domain::catalog::find(kind).unwrap(),
+            count: 1,
+        },
+    });
+    (fit.verdict, fit.accelerator_gib)
+}
+
+fn sharded_by(library: &str) -> serde_json::Value {
+    serde_json::json!({"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1, "zero_stage": 3,
+        "activation_checkpointing": true, "library": library})
+}
+
+/// torchtune trained Llama 3.1 70B in full on 8 × A100 80 GB, with everything in 16 bits on the host.
+#[test]
+fn only_what_no_script_could_fit_is_refused() {
+    let mut offloaded = sharded_by("torchrun");
+    offloaded["cpu_offload"] = "optimizer_and_parameters".into();
+    assert_eq!(
+        verdict(70, "ml.p4de.24xlarge", false, &offloaded).0,
+        Verdict::Uncertain
+    );
+    // DeepSpeed's own states are 32-bit, by the configuration that is sent.
+    offloaded["library"] = "deepspeed".into();
+    assert_eq!(
+        verdict(70, "ml.p4de.24xlarge", false, &offloaded).0,
+        Verdict::DoesNotFit
+    );
+    assert_eq!(
+        verdict(70, "ml.p4d.24xlarge", false, &sharded_by("torchrun")).0,
+        Verdict::DoesNotFit
+    );
+}
+
+/// litgpt's FSDP took 33 GiB for LoRA on 13B over four GPUs and ran out of 40 on two: a whole copy of
+/// the frozen weights, on top of the shards.
+#[test]
+fn fsdp_may_keep_frozen_weights() {
+    let (kind, profile) = ("ml.g5.12xlarge", sharded_by("torchrun"));
+    assert_eq!(verdict(13, kind, true, &profile).0, Verdict::Uncertain);
+    assert_eq!(
+        verdict(13, kind, true, &sharded_by("deepspeed")).0,
+        Verdict::Fits
+    );
+}
+
+#[test]
+fn what_a_script_does_to_save_memory_counts() {
+    let of = |key: &str, value: serde_json::Value, lora: bool| {
+        let mut profile = sharded_by("torchrun");
+        profile["zero_stage"] = 0.into();
+        let before = verdict(7, "ml.p4de.24xlarge", lora, &profile).1;
+        profile[key] = value;
+        before - verdict(7, "ml.p4de.24xlarge", lora, &profile).1
+    };
+    let billions = 6.74e9 / GIB;
+    assert!((of("optimizer_states", "bf16".into(), false) / (8.0 * billions) - 1.0).abs() < 0.01);
+    assert!((of("optimizer_states", "int8".into(), false) / (10.0 * billions) - 1.0).abs() < 0.01);
+    assert!((of("base_weight_bits", 4.into(), true) / (1.44 * billions) - 1.0).abs() < 0.01);
+    let logits = 4.0 * 2048.0 * 32_000.0 / GIB;
+    assert!((of("chunked_cross_entropy", true.into(), false) / logits - 1.0).abs() < 0.01);
+}
+
+/// Chips without BF16 have no FlashAttention, so that a script may hold all scores.
+#[test]
+fn attention_scores_count_where_flash_attention_does_not_run() {
+    let profile = serde_json::json!({"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1, "zero_stage": 3});
+    let v100 = verdict(7, "ml.p3dn.24xlarge", false, &profile);
+    let (_, needed) = v100;
+    assert!(needed < 0.9 * 31.7, "{needed}");
+    assert_eq!(v100.0, Verdict::Uncertain);
+}

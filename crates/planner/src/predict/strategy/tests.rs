@@ -161,7 +161,7 @@ fn the_smallest_change_is_the_cheapest_one_that_fits() {
             count: 1,
         },
     };
-    assert_eq!(fit::fit(setup).verdict, Verdict::DoesNotFit);
+    assert_ne!(fit::fit(setup).verdict, Verdict::Fits);
     let change = smallest_change(setup).unwrap();
     assert!(
         change.settings.contains_key("micro_batch_per_gpu")

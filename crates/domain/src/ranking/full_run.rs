@@ -1,0 +1,274 @@
+//! From an answer to its full run: which row is meant, the spec it becomes, and afterwards how the
+//! run compares with what was projected of it. It starts nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ExperimentId, TrialId};
+use crate::lifecycle::state::TrialState;
+use crate::money::Usd;
+use crate::number::real;
+use crate::ranking::outcome::Outcome;
+use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation};
+use crate::spec::expectation::Expectation;
+use crate::spec::full_run::FullRunSpec;
+use crate::spec::{ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec};
+
+/// What a full run is the full run of, and what was projected of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FullRunOf {
+    pub experiment_id: ExperimentId,
+    /// The trial whose request it sends.
+    pub trial_id: TrialId,
+    /// Whether it writes to that trial's checkpoint folder, and goes on from what is there.
+    pub from_checkpoint: bool,
+    pub projected_hours: f64,
+    /// The ends of its 90 % interval; empty where the answer had no odds.
+    pub hours: Option<[f64; 2]>,
+    pub projected_cost_usd: Usd,
+    /// The ends of its 90 % interval; empty where the answer had no odds.
+    pub cost_usd: Option<[Usd; 2]>,
+    /// Of the trial, measured.
+    pub tokens_per_second: f64,
+    /// Hours that the trial trained, and what it cost: the head of this run, if it goes on from there.
+    pub trial_hours: f64,
+    pub trial_cost_usd: Usd,
+}
+
+impl FullRunOf {
+    /// The full run of a ranked row, by one of its trials.
+    pub fn of(
+        experiment_id: ExperimentId,
+        row: &Ranked,
+        trial: &Outcome,
+        from_checkpoint: bool,
+    ) -> Self {
+        let odds = row.odds.as_ref();
+        Self {
+            experiment_id,
+            trial_id: trial.trial_id,
+            from_checkpoint,
+            projected_hours: row.projected_hours,
+            hours: odds.map(|odds| [odds.hours_low, odds.hours_high]),
+            projected_cost_usd: row.projected_cost_usd,
+            cost_usd: odds.map(|odds| [odds.cost_usd_low, odds.cost_usd_high]),
+            tokens_per_second: row.tokens_per_second,
+            trial_hours: hours(trial),
+            trial_cost_usd: trial.cost_usd,
+        }
+    }
+
+    /// Whether a finished run came out as projected: faster, within the interval, or slower. What its
+    /// trial had trained already may be missing from it.
+    fn verdict(&self, run: &Outcome) -> &'static str {
+        let took = hours(run);
+        let [low, high] = self.hours.unwrap_or([self.projected_hours; 2]);
+        let head = if self.from_checkpoint {
+            self.trial_hours
+        } else {
+            0.0
+        };
+        match () {
+            () if took > high => "slower than projected",
+            () if took + head < low => "faster than projected",
+            () => "as projected",
+        }
+    }
+}
+
+/// The row that a choice means, or why there is none.
+pub fn choose<'a>(
+    answer: &'a Recommendation,
+    candidate: Option<&str>,
+    option: Option<PurchaseOption>,
+) -> Result<&'a Ranked, String> {
+    let names = || {
+        let names: Vec<String> = answer
+            .ranked
+            .iter()
+            .map(|row| format!("{} ({})", row.candidate, row.purchase_option.as_str()))
+            .collect();
+        if names.is_empty() {
+            "no trial has been measured".to_owned()
+        } else {
+            format!("measured and ranked are {}", names.join(", "))
+        }
+    };
+    let is_option = |row: &&Ranked| option.is_none_or(|option| row.purchase_option == option);
+    let Some(candidate) = candidate else {
+        let first = answer.ranked.first().filter(is_option);
+        return first
+            .filter(|_| answer.conclusion == Conclusion::Clear)
+            .ok_or_else(|| {
+                format!(
+                    "the answer is \"{}\", which recommends none: name the candidate to run; {}",
+                    answer.headline.trim_end_matches('.'),
+                    names()
+                )
+            });
+    };
+    let mut rows = answer
+        .ranked
+        .iter()
+        .filter(is_option)
+        .filter(|row| row.candidate == candidate);
+    let row = rows.next().ok_or_else(|| {
+        format!(
+            "{candidate} is not among the ranked candidates: {}",
+            names()
+        )
+    })?;
+    match rows.next() {
+        Some(_) => Err(format!(
+            "{candidate} is ranked on demand and on spot: name the purchase_option"
+        )),
+        None => Ok(row),
+    }
+}
+
+/// Whether the script learns that it trains all tokens: one that takes no length from the plan must be
+/// told by hyperparameters of its own.
+pub fn is_told_its_length(workload: &WorkloadSpec, run: &FullRunSpec) -> Result<(), String> {
+    if workload.omit_plan_hyperparameters && run.hyperparameters.is_empty() {
+        return Err(
+            "the script sets its own length, and would train the trial's once more".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// The longest that SageMaker lets a job train: 28 days.
+const RUNTIME_MAX_SECONDS: u32 = 2_419_200;
+/// How much longer than the projection's upper end a run may take before SageMaker ends it.
+const RUNTIME_ROOM: f64 = 1.25;
+/// The longest part of an experiment's name that its full run's has.
+const NAME_CHARS: usize = 80;
+
+/// The spec of a full run: the experiment's, with the chosen candidate alone, all of its tokens, and
+/// limits of its own.
+pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> ExperimentSpec {
+    let mut spec = experiment.clone();
+    spec.candidates
+        .retain(|candidate| candidate.name == row.candidate);
+    for candidate in &mut spec.candidates {
+        candidate.purchase_options = vec![row.purchase_option];
+        candidate.repeats = 1;
+    }
+    if let Some(workload) = &mut spec.workload {
+        workload.trial_tokens = workload.total_tokens;
+        workload.hyperparameters.extend(run.hyperparameters.clone());
+    }
+    let hours = row
+        .odds
+        .as_ref()
+        .map_or(row.projected_hours, |odds| odds.hours_high);
+    let max_runtime_seconds = run.max_runtime_seconds.unwrap_or_else(|| runtime(hours));
+    let twice = max_runtime_seconds
+        .saturating_mul(2)
+        .min(RUNTIME_MAX_SECONDS);
+    let is_spot = row.purchase_option == PurchaseOption::Spot;
+    ExperimentSpec {
+        name: run.name.clone().unwrap_or_else(|| {
+            let own: String = experiment.name.chars().take(NAME_CHARS).collect();
+            format!("{own}: full run")
+        }),
+        stopping_policy: Some(StoppingPolicy::Full),
+        budget_usd: run.budget_usd,
+        max_runtime_seconds,
+        max_wait_seconds: is_spot.then(|| run.max_wait_seconds.unwrap_or(twice)),
+        // Nothing follows it on its instances.
+        keep_alive_seconds: None,
+        expectations: vec![Expectation {
+            candidate: None,
+            column: "tokens_per_second".to_owned(),
+            at_least: Some(
+                row.tokens_per_second * row.projected_hours / hours.max(row.projected_hours),
+            ),
+            at_most: None,
+            note: "as fast as its trial, less what another machine may take".to_owned(),
+        }],
+        claims: None,
+        ..spec
+    }
+}
+
+/// Whole hours, in seconds.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to 28 days"
+)]
+fn runtime(hours: f64) -> u32 {
+    let seconds = (hours * RUNTIME_ROOM).ceil() * 3600.0;
+    seconds.clamp(3600.0, f64::from(RUNTIME_MAX_SECONDS)) as u32
+}
+
+/// Hours that a trial has trained.
+fn hours(outcome: &Outcome) -> f64 {
+    real(outcome.training_seconds) / 3600.0
+}
+
+/// The answer of a full run's own experiment: nothing is decided any more, and what was projected
+/// stands beside what is measured.
+pub fn report(of: &FullRunOf, outcome: &Outcome, answer: Recommendation) -> Recommendation {
+    let (on, took) = (&outcome.instance_type, hours(outcome));
+    let headline = match outcome.state {
+        TrialState::Completed => format!(
+            "The full run on {on} took {took:.1} h and {}: {}.",
+            outcome.cost_usd,
+            of.verdict(outcome)
+        ),
+        state if state.is_terminal() => format!(
+            "The full run on {on} ended as {} after {took:.1} h and {}: {}.",
+            state.as_str(),
+            outcome.cost_usd,
+            outcome
+                .reason
+                .as_deref()
+                .unwrap_or("no reason was recorded")
+        ),
+        _ => format!("The full run on {on} goes on: {} so far.", outcome.cost_usd),
+    };
+    let mut reasons = vec![format!(
+        "projected from its trial: {:.1} h{}, {}{}, {:.0} tokens/s",
+        of.projected_hours,
+        of.hours.map_or_else(String::new, |[low, high]| format!(
+            " ({low:.1} to {high:.1})"
+        )),
+        of.projected_cost_usd,
+        of.cost_usd
+            .map_or_else(String::new, |[low, high]| format!(" ({low} to {high})")),
+        of.tokens_per_second,
+    )];
+    if let Some(row) = answer.ranked.first() {
+        let faster = 100.0 * (row.tokens_per_second / of.tokens_per_second - 1.0);
+        reasons.push(format!(
+            "measured: {:.0} ± {:.0} tokens/s, {faster:+.1} % against its trial",
+            row.tokens_per_second, row.tokens_per_second_half_width
+        ));
+        if !outcome.state.is_terminal() {
+            reasons.push(format!(
+                "at this speed it takes {:.1} h and {} in all",
+                row.projected_hours, row.projected_cost_usd
+            ));
+        }
+    }
+    reasons.push(if of.from_checkpoint {
+        format!(
+            "it goes on from the checkpoints of its trial, {}, which took {:.1} h and {}",
+            of.trial_id, of.trial_hours, of.trial_cost_usd
+        )
+    } else {
+        "it starts at its first step".to_owned()
+    });
+    Recommendation {
+        conclusion: Conclusion::FullRun,
+        headline,
+        reasons,
+        spend: None,
+        ..answer
+    }
+}
+
+#[cfg(test)]
+mod tests;

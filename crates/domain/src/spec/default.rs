@@ -1,5 +1,0 @@
-//! Default values of optional members.
-
-pub(super) fn one() -> u32 {
-    1
-}

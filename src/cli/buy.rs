@@ -1,0 +1,118 @@
+//! `bakeoff buy EXPERIMENT`: shows the full run of an experiment's answer; with a budget, starts it.
+
+use std::process::ExitCode;
+
+use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::spec::full_run::{Choice, FullRunSpec};
+use clap::Args;
+use rust_decimal::Decimal;
+
+use super::client::{Client, Target};
+use super::{report, run};
+use crate::api::experiments::CreatedExperiment;
+use crate::api::full_runs::FullRunPreview;
+use crate::ids;
+
+#[derive(Debug, Args)]
+pub(super) struct BuyOptions {
+    /// The experiment whose answer is bought, `exp_…`.
+    experiment: ExperimentId,
+    /// Hard cap on what the run may spend; without it, the run is only shown.
+    #[arg(long)]
+    budget_usd: Option<Decimal>,
+    /// Another ranked candidate than the recommended one.
+    #[arg(long)]
+    candidate: Option<String>,
+    /// `on_demand` or `spot`, where the candidate is ranked under both.
+    #[arg(long, value_parser = purchase_option)]
+    purchase_option: Option<PurchaseOption>,
+    /// Start at the first step, not from the trial's checkpoints.
+    #[arg(long)]
+    from_scratch: bool,
+    /// SageMaker's MaxRuntimeInSeconds; a quarter more than the projection when absent.
+    #[arg(long)]
+    max_runtime_seconds: Option<u32>,
+    /// A hyperparameter that differs from the trial's, `key=value`; repeat for several.
+    #[arg(long = "hyperparameter", value_parser = pair)]
+    hyperparameters: Vec<(String, String)>,
+    #[command(flatten)]
+    target: Target,
+    /// Follow the run until it ends.
+    #[arg(long)]
+    watch: bool,
+    /// Print JSON instead of tables: what the run would be, with its exact CreateTrainingJob body.
+    #[arg(long)]
+    json: bool,
+}
+
+fn purchase_option(text: &str) -> Result<PurchaseOption, String> {
+    PurchaseOption::parse(text).ok_or_else(|| "on_demand or spot".to_owned())
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').ok_or("use key=value")?;
+    Ok((pair.0.to_owned(), pair.1.to_owned()))
+}
+
+pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&options.target)?;
+    let place = format!("/v1/experiments/{}/full-run", options.experiment);
+    let Some(budget) = options.budget_usd else {
+        let query: Vec<String> = [
+            options
+                .candidate
+                .map(|name| format!("candidate={}", escaped(&name))),
+            options
+                .purchase_option
+                .map(|option| format!("purchase_option={}", option.as_str())),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let shown: FullRunPreview = client.get(&format!("{place}?{}", query.join("&"))).await?;
+        if options.json {
+            println!("{}", serde_json::to_string_pretty(&shown)?);
+        } else {
+            report::full_run(options.experiment, &shown);
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let choice = Choice {
+        candidate: options.candidate,
+        purchase_option: options.purchase_option,
+    };
+    let wanted = FullRunSpec {
+        from_checkpoint: !options.from_scratch,
+        max_runtime_seconds: options.max_runtime_seconds,
+        hyperparameters: options.hyperparameters.into_iter().collect(),
+        ..FullRunSpec::of(choice, Usd(budget))
+    };
+    let body = serde_json::to_vec(&wanted)?;
+    let key = ids::fresh().to_string();
+    let started: CreatedExperiment = client.post_once(&place, &body, &key).await?;
+    if options.watch {
+        return run::to_the_end(&client, &[started.id], options.json).await;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&started)?);
+    } else {
+        report::created(&started);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A name as it may stand in a query.
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    name.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}
