@@ -301,7 +301,7 @@ const LIMITS_HOLD: f64 = 0.95;
 /// Expected regret that a purchase may have, as a share of the cost.
 const REGRET_MAX: f64 = 0.01;
 /// P(wrong by more than 5 %) that a purchase may have.
-const WRONG_MAX: f64 = 0.05;
+pub(super) const WRONG_MAX: f64 = 0.05;
 
 /// Those that keep to the limits first, then by the objective as projected.
 fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {

@@ -17,16 +17,20 @@ use crate::spec::PurchaseOption;
 /// that belief is worth. MLPerf's systems with the same accelerator differ by 1.3 to 3.6 %.
 const HOST_SD: f64 = 0.015;
 const HOST_WORTH: f64 = 5.0;
-/// Standard deviation of a code's own factor against the speed law: that of a prediction before a
-/// run of the code is known.
-const CODE_SD: f64 = 0.35;
-/// How much that factor varies between types. For the code that the law was fitted to it is 0.057
-/// (30 pairs of types in cells that the fit had not seen), on published runs of other codes 0.16.
-const TYPE_SD: f64 = 0.10;
-/// The least that it may vary as long as the code has not been measured on any type.
+/// The least standard deviation of a code's own factor against its predictions, however well it is
+/// known.
+const CODE_SD_LEAST: f64 = 0.15;
+/// A measurement further off than so many standard deviations widens what was believed.
+const SURPRISE: f64 = 2.5;
+/// How much the ratio of two types of different generations differs from the predicted one. For the
+/// code that the law was fitted to it is 0.057 (30 pairs of types in cells that the fit had not seen),
+/// on published runs of other codes 0.16.
+const TYPE_SD: f64 = 0.11;
+/// The least that a type may be off by itself as long as the code has not been measured on any.
 const UNMEASURED_SD: f64 = 0.16;
-/// The same between types with accelerators of one generation: 0.063 in 14 such pairs.
-const GENERATION_SD: f64 = 0.06;
+/// The same between types with accelerators of one generation: 0.063 in 14 such pairs, and some of
+/// those near the limit of their memory differ more.
+const GENERATION_SD: f64 = 0.08;
 /// What a spot run pays of the on-demand price: unknown before one has run.
 const SPOT_SHARE: (f64, f64) = (0.25, 1.0);
 /// How far the next spot run's bill may be from that of the one observed, as factors.
@@ -41,10 +45,7 @@ pub(super) struct Pool<'a> {
 pub(super) struct Repeats<'a> {
     pub(super) pools: Vec<Pool<'a>>,
     host_sd: f64,
-    /// Logarithm of the code's factor against its predictions, as far as it is believed.
-    code: f64,
-    /// Generations of accelerators that the code was measured on.
-    measured_on: Vec<&'a str>,
+    learnt: Learnt<'a>,
 }
 
 impl<'a> Repeats<'a> {
@@ -66,14 +67,7 @@ impl<'a> Repeats<'a> {
         }
         Self {
             host_sd: host_sd(&pools),
-            code: code(outcomes),
-            measured_on: outcomes
-                .iter()
-                .filter(|outcome| {
-                    outcome.tokens_per_second.is_some() && outcome.predicted.is_some()
-                })
-                .map(|outcome| catalog::generation(&outcome.instance_type))
-                .collect(),
+            learnt: Learnt::of(outcomes),
             pools,
         }
     }
@@ -111,7 +105,8 @@ impl<'a> Repeats<'a> {
             return None;
         }
         let (price, predicted) = (first.price.as_ref()?, first.predicted?);
-        let speed = predicted.tokens_per_second * self.code.exp();
+        let belief = self.learnt.of_type(&first.instance_type, predicted);
+        let speed = predicted.tokens_per_second * belief.log.exp();
         let count = f64::from(first.instance_count);
         let (least, most) = match first.purchase_option {
             PurchaseOption::OnDemand => (1.0, 1.0),
@@ -124,37 +119,154 @@ impl<'a> Repeats<'a> {
                 estimate: price.usd_per_hour.as_f64() * count * least,
                 bound: price.ceiling().as_f64() * count * most,
             },
-            log_sd: self.log_sd(&first.instance_type, predicted),
-            shared_log_sd: self.shared_log_sd(predicted),
+            log_sd: belief.log_sd,
+            shared_log_sd: belief.shared_log_sd,
             host_sd: self.host_sd,
             is_measured: false,
         })
     }
 }
 
-impl Repeats<'_> {
-    /// How far a predicted speed may be off from those of other types: the scale of a heavy-tailed
-    /// draw.
-    fn log_sd(&self, instance_type: &str, predicted: Predicted) -> f64 {
-        if self.measured_on.is_empty() {
-            return predicted.own_log_sd.max(UNMEASURED_SD);
+/// What measured trials say of the predictions of others: each is off by the code's factor, by one of
+/// its generation of accelerators, and by one of its own. Jointly Gaussian in logarithms.
+struct Learnt<'a> {
+    /// Generations of accelerators among the trials.
+    generations: Vec<&'a str>,
+    /// Of the code, and then of each generation.
+    mean: Vec<f64>,
+    covariance: Vec<Vec<f64>>,
+    is_measured: bool,
+}
+
+/// How far a prediction is off, as logarithms.
+struct Belief {
+    log: f64,
+    /// The scale of a heavy-tailed draw.
+    log_sd: f64,
+    /// Standard deviation of what is shared by all predictions.
+    shared_log_sd: f64,
+}
+
+impl<'a> Learnt<'a> {
+    fn of(outcomes: &'a [Outcome]) -> Self {
+        let mut generations: Vec<&str> = outcomes
+            .iter()
+            .map(|outcome| catalog::generation(&outcome.instance_type))
+            .collect();
+        generations.sort_unstable();
+        generations.dedup();
+        // Before anything is measured, every prediction says how far the code may be off.
+        let shared = outcomes.iter().filter_map(|outcome| outcome.predicted);
+        let shared = shared.map(shared_sd).fold(CODE_SD_LEAST, f64::max);
+        // Two types differ by the parts of both.
+        let of_generation = (TYPE_SD.powi(2) - GENERATION_SD.powi(2)) / 2.0;
+        let size = generations.len() + 1;
+        let variance = |place: usize| {
+            if place == 0 {
+                shared.powi(2)
+            } else {
+                of_generation
+            }
+        };
+        let row = |place: usize| {
+            let mut row = vec![0.0; size];
+            row.get_mut(place)
+                .into_iter()
+                .for_each(|value| *value = variance(place));
+            row
+        };
+        let mut learnt = Self {
+            mean: vec![0.0; size],
+            covariance: (0..size).map(row).collect(),
+            generations,
+            is_measured: false,
+        };
+        for outcome in outcomes {
+            learnt.see(outcome);
         }
-        let is_related = self
-            .measured_on
-            .contains(&catalog::generation(instance_type));
-        let least = if is_related { GENERATION_SD } else { TYPE_SD };
-        // Its variance is twice the square of its scale.
-        predicted.own_log_sd.max(least) / SQRT_2
+        learnt
     }
 
-    /// How far all predicted speeds may be off together: nothing is left once one was measured.
-    fn shared_log_sd(&self, predicted: Predicted) -> f64 {
-        if !self.measured_on.is_empty() {
-            return 0.0;
-        }
-        let own = predicted.own_log_sd.max(UNMEASURED_SD);
-        (predicted.log_sd.powi(2) - own.powi(2)).max(0.0).sqrt()
+    /// Which of the code and the generations a type's prediction is off by: 1 or 0.
+    fn parts(&self, instance_type: &str) -> Vec<f64> {
+        let own = catalog::generation(instance_type);
+        let of_generations = self
+            .generations
+            .iter()
+            .map(|one| f64::from(u8::from(*one == own)));
+        std::iter::once(1.0).chain(of_generations).collect()
     }
+
+    fn variance(&self, parts: &[f64]) -> f64 {
+        let rows = self.covariance.iter().zip(parts);
+        rows.map(|(row, part)| part * dot(row, parts)).sum()
+    }
+
+    /// Learns from one measured trial: a step of a Kalman filter.
+    fn see(&mut self, outcome: &Outcome) {
+        let (Some(measured), Some(predicted)) = (&outcome.tokens_per_second, outcome.predicted)
+        else {
+            return;
+        };
+        self.is_measured = true;
+        let parts = self.parts(&outcome.instance_type);
+        let noise = own_variance(predicted) + (measured.half_width / measured.mean / 1.96).powi(2);
+        let off = (measured.mean / predicted.tokens_per_second).ln() - dot(&self.mean, &parts);
+        let surprise = off.abs() / (self.variance(&parts) + noise).sqrt() / SURPRISE;
+        if surprise > 1.0 {
+            let all = self.covariance.iter_mut().flatten();
+            all.for_each(|value| *value *= surprise.powi(2));
+        }
+        let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &parts)).collect();
+        let total = dot(&spread, &parts) + noise;
+        for (mean, spread) in self.mean.iter_mut().zip(&spread) {
+            *mean += spread / total * off;
+        }
+        for (row, left) in self.covariance.iter_mut().zip(&spread) {
+            for (value, right) in row.iter_mut().zip(&spread) {
+                *value -= left * right / total;
+            }
+        }
+    }
+
+    /// What is believed of a type that was not measured.
+    fn of_type(&self, instance_type: &str, predicted: Predicted) -> Belief {
+        if !self.is_measured {
+            let own = predicted.own_log_sd.max(UNMEASURED_SD);
+            let shared = predicted.log_sd.powi(2) - own.powi(2);
+            return Belief {
+                log: 0.0,
+                log_sd: own,
+                shared_log_sd: shared.max(0.0).sqrt(),
+            };
+        }
+        let parts = self.parts(instance_type);
+        let variance = self.variance(&parts).max(0.0) + own_variance(predicted);
+        Belief {
+            log: dot(&self.mean, &parts),
+            // Its variance is twice the square of its scale.
+            log_sd: variance.sqrt() / SQRT_2,
+            shared_log_sd: 0.0,
+        }
+    }
+}
+
+/// Variance of how far one type's prediction is off by itself: at least as much as types of one
+/// generation differ, and more where the law knows less of its setting than of others.
+fn own_variance(predicted: Predicted) -> f64 {
+    let unusual = predicted.own_log_sd.powi(2) - TYPE_SD.powi(2);
+    GENERATION_SD.powi(2) / 2.0 + unusual.max(0.0)
+}
+
+/// Standard deviation of what a prediction shares with all others.
+fn shared_sd(predicted: Predicted) -> f64 {
+    (predicted.log_sd.powi(2) - predicted.own_log_sd.powi(2))
+        .max(0.0)
+        .sqrt()
+}
+
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(a, b)| a * b).sum()
 }
 
 /// One outcome for all repeats: the finished ones, or else those that run. Speeds are averaged by
@@ -215,23 +327,6 @@ fn host_sd(pools: &[Pool<'_>]) -> f64 {
         worth += (of_items(logs.len()) - 1.0).max(0.0);
     }
     (squares / worth).sqrt()
-}
-
-/// The mean logarithm of measured over predicted, shrunk by how far one type can speak for another.
-fn code(outcomes: &[Outcome]) -> f64 {
-    let ratios: Vec<f64> = outcomes
-        .iter()
-        .filter_map(|outcome| {
-            let measured = outcome.tokens_per_second.as_ref()?.mean;
-            Some((measured / outcome.predicted?.tokens_per_second).ln())
-        })
-        .collect();
-    if ratios.is_empty() {
-        return 0.0;
-    }
-    let n = of_items(ratios.len());
-    let belief = CODE_SD.powi(2) / (CODE_SD.powi(2) + TYPE_SD.powi(2) / n);
-    belief * ratios.iter().sum::<f64>() / n
 }
 
 #[expect(

@@ -12,7 +12,7 @@ use crate::number::{of_items, real};
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::posterior::{Beliefs, Contender};
 use crate::ranking::race::known_speed;
-use crate::ranking::recommend::contender;
+use crate::ranking::recommend::{WRONG_MAX, contender};
 use crate::ranking::repeats::{Pool, Repeats};
 use crate::spec::{ObjectiveSpec, PurchaseOption};
 
@@ -24,6 +24,9 @@ const PROBE_HOURS: f64 = 0.25;
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
 /// Draws per contender: a saving is exact to about a tenth, which is nearer than its price.
 const DRAWS: usize = 1024;
+/// What a figure may cost of the full run that decides whether the leader can be bought at all, though
+/// it is not expected to save as much.
+const SETTLING_SHARE: f64 = 0.02;
 /// P(limits hold) that the leader should have.
 const LIMITS_HOLD: f64 = 0.95;
 
@@ -163,11 +166,12 @@ impl<'a> Field<'a> {
             .any(|(place, choice)| choice.is_awaited || starts(place, choice));
         let one = |(place, choice): (usize, &Choice<'_>)| {
             if starts(place, choice) {
-                (Start::Now, self.reason(choice))
+                let saves = self.saved_usd(choice).unwrap_or(f64::INFINITY);
+                (Start::Now, self.reason(choice, saves <= choice.probe_usd))
             } else if is_over {
                 let why = format!(
                     "not started: {} (\"stopping_policy\": \"full\" runs it all the same)",
-                    self.reason(choice)
+                    self.reason(choice, false)
                 );
                 (Start::Never, why)
             } else {
@@ -195,7 +199,24 @@ impl<'a> Field<'a> {
             let gain = self.saved_usd(choice)? / choice.probe_usd;
             (choice.is_held && gain > 1.0).then_some((at, gain))
         });
-        gains
+        let best = gains.max_by(|(_, a), (_, b)| a.total_cmp(b));
+        best.map_or_else(|| self.settling(leader), |(at, _)| Some(at))
+    }
+
+    /// The choice that keeps a measured leader from being bought: where that may be a wrong buy, the
+    /// likeliest rival, if its figure costs little of the full run.
+    fn settling(&self, leader: usize) -> Option<usize> {
+        let place = self.choices.get(leader)?.place?;
+        let odds = self.beliefs.odds();
+        if odds.get(place)?.wrong <= WRONG_MAX {
+            return None;
+        }
+        let most = SETTLING_SHARE * self.beliefs.expected_usd(place);
+        let rivals = self.choices.iter().enumerate().filter_map(|(at, choice)| {
+            let best = odds.get(choice.place?)?.best;
+            (choice.is_held && choice.probe_usd <= most).then_some((at, best))
+        });
+        rivals
             .max_by(|(_, a), (_, b)| a.total_cmp(b))
             .map(|(at, _)| at)
     }
@@ -207,7 +228,8 @@ impl<'a> Field<'a> {
         Some(saved * self.beliefs.expected_usd(leader))
     }
 
-    fn reason(&self, choice: &Choice<'_>) -> String {
+    /// `is_settling`: it starts although its figure is expected to save less than it costs.
+    fn reason(&self, choice: &Choice<'_>, is_settling: bool) -> String {
         let leader = self.leader().and_then(|place| self.choices.get(place));
         let (Some(leader), Some(saved)) = (leader, self.saved_usd(choice)) else {
             return "nothing was predicted of it: only a run can tell".to_owned();
@@ -217,6 +239,14 @@ impl<'a> Field<'a> {
                 .to_owned();
         }
         let usd = |usd: f64| Usd::from_f64(usd).unwrap_or(Usd::ZERO);
+        if is_settling {
+            return format!(
+                "measuring it costs about {}, and settles whether {} can be bought: without it, that \
+                 would be wrong by more than 5 % with P > {WRONG_MAX:.2}",
+                usd(choice.probe_usd),
+                leader.name
+            );
+        }
         let full = (leader.place).map_or(0.0, |place| self.beliefs.expected_usd(place));
         format!(
             "measuring it costs about {} and is expected to save {} of the full run, {} on {}",

@@ -253,7 +253,7 @@ fn a_prediction_learns_from_the_same_code() {
     let mut ran = outcome("known", 40, 10_000.0);
     ran.predicted = Some(Predicted {
         tokens_per_second: 20_000.0,
-        log_sd: 0.1,
+        log_sd: 0.36,
         own_log_sd: 0.1,
     });
     let new = predicted("new", 40, 20_000.0);
@@ -261,6 +261,45 @@ fn a_prediction_learns_from_the_same_code() {
     let odds = got.not_ranked[0].odds.as_ref().unwrap();
     // Uncorrected, it would be twice as fast, and certainly the best.
     assert!((0.5..0.95).contains(&odds.p_best), "{odds:?}");
+}
+
+/// A type whose setting the law hardly knows says little of one that it knows, and its own generation
+/// says more than another.
+#[test]
+fn what_is_known_badly_teaches_little() {
+    let of = |instance_type: &str, speed: f64, own_log_sd: f64| {
+        let mut ran = outcome(instance_type, 40, speed);
+        ran.instance_type = instance_type.to_owned();
+        ran.predicted = Some(Predicted {
+            tokens_per_second: 20_000.0,
+            log_sd: 0.35_f64.hypot(own_log_sd),
+            own_log_sd,
+        });
+        ran
+    };
+    let hours = |ran: &[Outcome]| {
+        let mut new = predicted("ml.p5e.48xlarge", 40, 20_000.0);
+        new.instance_type = "ml.p5e.48xlarge".to_owned();
+        let got = recommend(&[ran, &[new]].concat(), &cheapest(), TOKENS);
+        let odds = got.not_ranked[0].odds.clone().unwrap();
+        (odds.hours_low * odds.hours_high).sqrt()
+    };
+    // The same code came out as predicted on its own generation, and at half of it elsewhere.
+    let (kin, odd) = (
+        of("ml.p5.48xlarge", 20_000.0, 0.1),
+        of("ml.p4d.24xlarge", 10_000.0, 0.3),
+    );
+    let (of_kin, of_both) = (
+        hours(std::slice::from_ref(&kin)),
+        hours(&[kin.clone(), odd]),
+    );
+    assert!((of_both / of_kin - 1.0).abs() < 0.06, "{of_kin} {of_both}");
+    let known = of("ml.p4d.24xlarge", 10_000.0, 0.1);
+    let other = hours(&[kin, known.clone()]);
+    assert!(
+        of_kin * 1.03 < other && other < 0.75 * hours(&[known]),
+        "{other}"
+    );
 }
 
 #[test]

@@ -104,6 +104,33 @@ fn a_short_run_is_not_worth_a_second_figure() {
     assert_eq!(steps[0].start, Start::Never);
 }
 
+/// A figure of $15 is expected to save less, but without it the leader can only be leant towards: that
+/// is worth 2 % of the run, and no more.
+#[test]
+fn a_cheap_figure_settles_whether_the_leader_can_be_bought() {
+    let trials = [measured("fast", 60, 30_000.0), held("close", 60, 28_300.0)];
+    let of = |usd: u64| {
+        let run = Tokens {
+            total: usd * 60 * 30_000,
+            ..TOKENS
+        };
+        let step = starts(&trials, &cheapest(), run, now()).remove(0);
+        (step.start, step.reason)
+    };
+    let (start, reason) = of(850);
+    assert_eq!(start, Start::Now, "{reason}");
+    assert!(
+        reason.contains("settles whether fast can be bought"),
+        "{reason}"
+    );
+    assert_eq!(of(650).0, Start::Never);
+    let (start, reason) = of(6_000);
+    assert!(
+        start == Start::Now && reason.contains("expected to save"),
+        "{reason}"
+    );
+}
+
 /// The measured one breaks the deadline: the other may keep it, whatever it costs.
 #[test]
 fn what_may_keep_the_limits_is_worth_its_figure() {
