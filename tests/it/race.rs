@@ -78,23 +78,27 @@ async fn one_after_the_other_and_the_answer_stays_the_same(pool: PgPool) {
         "{released:?}"
     );
     let rows = test.comparison(&id).await.rows;
-    let (winner, loser) = if rows[0].state == TrialState::Completed {
+    let first = answer(&test, &id).await.ranked[0].candidate.clone();
+    let (winner, loser) = if rows[0].candidate == first {
         (&rows[0], &rows[1])
     } else {
         (&rows[1], &rows[0])
     };
+    // The one that was measured first has said what it can while the other is measured.
     assert_eq!(
         (winner.state, loser.state),
-        (TrialState::Completed, TrialState::Stopped)
+        (TrialState::Stopped, TrialState::Stopped)
     );
+    assert!(winner.reason.as_ref().unwrap().starts_with("measured: "));
     let reason = loser.reason.clone().unwrap();
     let is_told = |prefix: &str| reason.starts_with(prefix);
     assert!(
         is_told("measured: ") || is_told("its full run is the best with P < 0.005"),
         "{reason}"
     );
-    assert_eq!(events(&test, &id, "trial.stopping").await.len(), 1);
-    assert!(events(&test, &id, "trial.stopped").await[0].ends_with(&reason));
+    assert_eq!(events(&test, &id, "trial.stopping").await.len(), 2);
+    let stopped = events(&test, &id, "trial.stopped").await;
+    assert!(stopped.iter().any(|sentence| sentence.ends_with(&reason)));
     let whole = row(&test, &full, &loser.candidate).await;
     assert!(
         loser.training_seconds * 2 < whole.training_seconds,

@@ -10,6 +10,7 @@ use bakeoff_domain::measure::speed::of_progress;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
 use bakeoff_domain::ranking::race;
+use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::spec::StoppingPolicy;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -119,7 +120,8 @@ fn seen(run: &[Progress], now: DateTime<Utc>) -> &[Progress] {
     &run[..run.partition_point(|report| report.at <= now)]
 }
 
-/// Which of two runs the product stops at this time.
+/// Which of two runs the product gives up at this time. The first may be stopped, too, once it is
+/// measured and while the other is not: it is then still the one to buy.
 fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
     let outcomes: Vec<Outcome> = runs
         .iter()
@@ -131,7 +133,10 @@ fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
         total: 1_000_000_000,
     };
     let stops = race::stops(&outcomes, StoppingPolicy::Race, &cheapest(), tokens, false);
-    stops.first().map(|stop| stop.index)
+    let answer = recommend(&outcomes, &cheapest(), tokens);
+    let first = answer.ranked.first().map(|row| row.candidate.clone());
+    let lost = |index: &usize| outcomes.get(*index).map(|one| &one.candidate) != first.as_ref();
+    stops.iter().map(|stop| stop.index).find(lost)
 }
 
 /// A trial that has reported so much; a step is a token.

@@ -18,6 +18,11 @@ const SHARED_SEED: u64 = SEED + 1;
 const LOG_MAX: f64 = 5.0;
 /// A regret beyond this share of the cost is a wrong buy.
 pub const WRONG_BUY: f64 = 0.05;
+/// P(wrong by more than that) that a purchase may have.
+pub(super) const WRONG_MAX: f64 = 0.05;
+/// Hours of training that a speed within 2.5 % takes: four batches after the warm-up, with room for
+/// points that come once a minute.
+pub(super) const PROBE_HOURS: f64 = 0.25;
 
 /// One full run that could be bought, measured or only predicted.
 #[derive(Debug, Clone, PartialEq)]

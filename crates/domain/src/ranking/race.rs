@@ -3,6 +3,7 @@
 //! [`crate::ranking::posterior`], whose spread is mostly how much machines and predictions differ:
 //! that does not shrink by looking again. How often it is wrong on real traces is `race` in `eval`.
 
+use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::recommend::recommend;
@@ -43,11 +44,12 @@ pub fn stops(
     let mut stops = losers_of(&answer, outcomes, objective, Leader::Measured);
     for (index, outcome) in outcomes.iter().enumerate() {
         let is_out = stops.iter().any(|stop| stop.index == index);
-        // The first goes on: its trial is the head of the full run.
+        // The first goes on, as the head of the full run, once nothing can take its place.
         let is_first = answer.ranked.first().is_some_and(|first| {
             first.candidate == outcome.candidate && first.purchase_option == outcome.purchase_option
         });
-        if is_out || policy == StoppingPolicy::Race && is_first {
+        let is_final = || !outcomes.iter().any(|other| is_measuring(other, outcome));
+        if is_out || policy == StoppingPolicy::Race && is_first && is_final() {
             continue;
         }
         if let Some(reason) = probed(outcome, writes_checkpoints) {
@@ -173,6 +175,14 @@ pub(super) fn known_speed(outcome: &Outcome) -> Option<&Steady> {
     let is_on_demand = outcome.purchase_option == PurchaseOption::OnDemand;
     let is_known = |speed: &&Steady| is_on_demand && speed.half_width <= PROBED * speed.mean;
     outcome.tokens_per_second.as_ref().filter(is_known)
+}
+
+/// Whether another choice has been started to be compared with this one, and its figure is not known
+/// yet.
+fn is_measuring(other: &Outcome, own: &Outcome) -> bool {
+    let is_same = other.candidate == own.candidate && other.purchase_option == own.purchase_option;
+    let may_run = !other.state.is_terminal() && other.state != TrialState::Parked;
+    !is_same && may_run && other.released_at.is_some() && known_speed(other).is_none()
 }
 
 /// Why a probe is done; `None` while it must go on.

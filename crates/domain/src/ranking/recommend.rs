@@ -8,7 +8,9 @@ use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
 use crate::ranking::outcome::{FullRun, Outcome, Tokens};
-use crate::ranking::posterior::{Beliefs, Contender, DRAWS, Odds};
+use crate::ranking::posterior::{
+    Beliefs, Contender, DRAWS, Odds, PROBE_HOURS, WRONG_BUY, WRONG_MAX,
+};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendation, RunOdds};
 use crate::ranking::repeats::{self, Pool};
 use crate::ranking::spend::spend;
@@ -300,8 +302,6 @@ fn project(
 const LIMITS_HOLD: f64 = 0.95;
 /// Expected regret that a purchase may have, as a share of the cost.
 const REGRET_MAX: f64 = 0.01;
-/// P(wrong by more than 5 %) that a purchase may have.
-pub(super) const WRONG_MAX: f64 = 0.05;
 
 /// Those that keep to the limits first, then by the objective as projected.
 fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {
@@ -359,8 +359,11 @@ fn conclude(choices: &[(Ranked, Odds)], rivals: &[(usize, Odds)]) -> Conclusion 
     let is_compared = choices.len() + rivals.len() > 1;
     // What one spot run saved and how often it was interrupted says little of the next.
     let is_known = first.purchase_option == PurchaseOption::OnDemand;
-    let holds =
-        odds.within_limits >= LIMITS_HOLD && odds.regret <= REGRET_MAX && odds.wrong <= WRONG_MAX;
+    // Whoever doubts it can measure once more: what that costs of the run may be lost as well.
+    let next_figure = (PROBE_HOURS / first.projected_hours).min(WRONG_BUY);
+    let holds = odds.within_limits >= LIMITS_HOLD
+        && odds.regret <= REGRET_MAX.max(next_figure)
+        && odds.wrong <= WRONG_MAX;
     if is_compared && is_known && holds {
         Conclusion::Clear
     } else {

@@ -13,7 +13,8 @@ use crate::spec::PurchaseOption;
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// Buy: the first was measured beside another, keeps to the limits with P ≥ 0.95, is worse than
-    /// the best by more than 5 % with P ≤ 0.05, and costs at most 1 % more than the best, expected.
+    /// the best by more than 5 % with P ≤ 0.05, and costs at most 1 % more than the best, expected, or
+    /// as much as measuring once more would cost of the run.
     Clear,
     /// The first leads, but one of these does not hold.
     Leading,

@@ -10,15 +10,12 @@ use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::number::{of_items, real};
 use crate::ranking::outcome::{Outcome, Tokens};
-use crate::ranking::posterior::{Beliefs, Contender};
+use crate::ranking::posterior::{Beliefs, Contender, PROBE_HOURS, WRONG_MAX};
 use crate::ranking::race::known_speed;
-use crate::ranking::recommend::{WRONG_MAX, contender};
+use crate::ranking::recommend::contender;
 use crate::ranking::repeats::{Pool, Repeats};
 use crate::spec::{ObjectiveSpec, PurchaseOption};
 
-/// Hours of training that a speed within 2.5 % takes: four batches after the warm-up, with room for
-/// points that come once a minute.
-const PROBE_HOURS: f64 = 0.25;
 /// How long others wait for the figure of a trial that may start: for its capacity, its start-up,
 /// its warm-up and its first batches.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);

@@ -95,6 +95,37 @@ fn of_equals_the_first_goes_on_once_both_are_measured() {
     assert_eq!(stopped_with(&trials, policy, true), [0; 0]);
 }
 
+/// While another choice is measured, the first has said what it can; if it stays the first, its
+/// checkpoint is where the full run goes on.
+#[test]
+fn the_first_is_stopped_at_its_figure_while_another_is_measured() {
+    let started = |mut outcome: Outcome| {
+        outcome.released_at = Some(DateTime::UNIX_EPOCH);
+        outcome
+    };
+    let policy = StoppingPolicy::Race;
+    let first = || started(running("fast", 60, 30_000.0));
+    let close = started(waiting("close", 60, 29_000.0));
+    assert_eq!(stopped(&[first(), close.clone()], policy), [0]);
+    assert_eq!(
+        stopped_with(&[first(), close.clone()], policy, true),
+        [0; 0]
+    );
+    // What is held back may never start, and what is parked waits for a person.
+    assert_eq!(
+        stopped(&[first(), waiting("close", 60, 29_000.0)], policy),
+        [0; 0]
+    );
+    let parked = Outcome {
+        state: TrialState::Parked,
+        ..close
+    };
+    assert_eq!(stopped(&[first(), parked], policy), [0; 0]);
+    // A repeat is not another choice.
+    let repeat = started(coarse("fast", 60, 30_000.0));
+    assert_eq!(stopped(&[first(), repeat], policy), [0; 0]);
+}
+
 #[test]
 fn what_is_over_is_not_stopped() {
     let mut trials = [running("fast", 60, 30_000.0), running("slow", 60, 20_000.0)];
