@@ -108,6 +108,7 @@ fn shape_of(row: &Row, shapes: &[Published]) -> ModelShape {
         tied_embeddings: true,
         sequence_length: row.seq_len,
         lora_rank: None,
+        ..ModelShape::default()
     }
 }
 

@@ -108,6 +108,7 @@ pub(crate) fn shape(row: &Published) -> ModelShape {
         tied_embeddings: true,
         sequence_length: row.seq_len,
         lora_rank: (row.method == "lora").then(|| degree(&row.note, "rank ").unwrap_or(16)),
+        ..ModelShape::default()
     };
     let stated = row.params_b * 1e9;
     if (plain.parameters() / stated - 1.0).abs() < 0.01

@@ -70,6 +70,7 @@ fn shape(row: &Throughput) -> ModelShape {
         tied_embeddings: true,
         sequence_length: row.seq_len,
         lora_rank: None,
+        ..ModelShape::default()
     }
 }
 

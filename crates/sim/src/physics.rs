@@ -33,6 +33,7 @@ pub(crate) fn training(
         tied_embeddings: false,
         sequence_length: number("max_seq_length")?,
         lora_rank: number("lora_rank"),
+        ..ModelShape::default()
     };
     let micro = f64::from(number("per_device_train_batch_size")?);
     let accumulation = f64::from(number("gradient_accumulation_steps")?);

@@ -1,9 +1,10 @@
 //! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
+mod model;
+
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, Operation};
 use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
@@ -406,7 +407,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                 .fix("choose at least one token and no more than total_tokens"),
         );
     }
-    model_shape(&workload.model, findings);
+    model::model_shape(&workload.model, findings);
     techniques(workload, findings);
     metric_definitions(workload, findings);
 }
@@ -444,39 +445,6 @@ fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
             names.join(", "),
             TRANSFER_ALLOWANCE_SECONDS / 60
         )));
-    }
-}
-
-/// Checks the model's own figures.
-fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
-    for (field, value) in [
-        ("layers", shape.layers),
-        ("hidden", shape.hidden),
-        ("heads", shape.heads),
-        ("vocabulary", shape.vocabulary),
-        ("sequence_length", shape.sequence_length),
-    ] {
-        if !(1..=DIMENSION_MAX).contains(&value) {
-            findings.push(
-                found("model-shape", format!("/workload/model/{field}"))
-                    .says(format!("{field} is {value}"))
-                    .fix("use the model's own figure"),
-            );
-        }
-    }
-    let own = [
-        ("kv_heads", shape.kv_heads, shape.heads),
-        ("intermediate", shape.intermediate, DIMENSION_MAX),
-        ("lora_rank", shape.lora_rank, shape.hidden),
-    ];
-    for (field, value, most) in own {
-        if value.is_some_and(|value| !(1..=most).contains(&value)) {
-            findings.push(
-                found("model-shape", format!("/workload/model/{field}"))
-                    .says(format!("{field} is not between 1 and {most}"))
-                    .fix("use the model's own figure, or omit it"),
-            );
-        }
     }
 }
 

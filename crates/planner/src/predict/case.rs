@@ -87,7 +87,7 @@ fn setting(setup: Setup<'_>) -> Setting {
     };
     Setting {
         parameters,
-        layer_parameters: model.layer_parameters(),
+        layer_parameters: model.active_layer_parameters(),
         layers: f64::from(model.layers),
         hidden: f64::from(model.hidden),
         vocabulary: f64::from(model.vocabulary),
@@ -132,6 +132,10 @@ fn effects(setup: Setup<'_>) -> [f64; EFFECTS] {
 /// Uncertainty of 32-bit training, of which no run is known, as a standard deviation in logarithms.
 const FP32: f64 = 0.30;
 
+/// Uncertainty of a mixture of experts, of which no run is known: how evenly tokens are spread over
+/// experts, and what sending them there costs.
+const EXPERTS: f64 = 0.40;
+
 /// Scatter of what was not fitted, as a standard deviation in logarithms.
 fn unfitted(setup: Setup<'_>) -> f64 {
     let has_effect = effects(setup).iter().any(|effect| *effect > 0.0);
@@ -141,7 +145,12 @@ fn unfitted(setup: Setup<'_>) -> f64 {
     } else {
         0.0
     };
-    of_precision.hypot(of_effects)
+    let of_experts = if setup.model.experts.is_some() {
+        EXPERTS
+    } else {
+        0.0
+    };
+    of_precision.hypot(of_effects).hypot(of_experts)
 }
 
 /// A training run on instances of one type, as the law sees it.

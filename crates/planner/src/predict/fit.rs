@@ -454,9 +454,11 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
     } else {
         0.0
     };
-    let mlp = model
-        .intermediate
-        .map_or(PLAIN_MLP, |width| 2.0 + 8.0 * f64::from(width) / hidden);
+    let mlp = if model.intermediate.is_none() && model.experts.is_none() {
+        PLAIN_MLP
+    } else {
+        2.0 + 8.0 * model.mlp_width()
+    };
     let layer = wide * (OUTSIDE_MLP + mlp) * tokens * hidden / tensor / GIB;
     // A full pipeline has as many micro-batches in flight as it has stages, so count the layers of
     // all stages together.

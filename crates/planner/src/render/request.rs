@@ -159,7 +159,7 @@ pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
 
 /// Hyperparameters derived from model and profile: a user's own values would make a job train
 /// something other than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 21] = [
+pub const RESERVED_HYPERPARAMETERS: [&str; 24] = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -176,6 +176,9 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 21] = [
     "pipeline_parallel_degree",
     "num_key_value_heads",
     "intermediate_size",
+    "head_dim",
+    "num_local_experts",
+    "num_experts_per_tok",
     "lora_rank",
     "bf16",
     "fp16",
@@ -230,6 +233,9 @@ fn shape_hyperparameters(
     let optional = [
         ("num_key_value_heads", shape.kv_heads),
         ("intermediate_size", shape.intermediate),
+        ("head_dim", shape.head_dim),
+        ("num_local_experts", shape.experts),
+        ("num_experts_per_tok", shape.experts_per_token),
         ("lora_rank", shape.lora_rank),
     ];
     match workload.precision {

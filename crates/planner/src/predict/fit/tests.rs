@@ -72,6 +72,7 @@ fn verdict(billions: u32, kind: &str, lora: bool, profile: &serde_json::Value) -
         tied_embeddings: false,
         sequence_length: 2048,
         lora_rank: lora.then_some(16),
+        ..ModelShape::default()
     };
     let profile: ProfileSpec = serde_json::from_value(profile.clone()).unwrap();
     let fit = fit(Setup {
