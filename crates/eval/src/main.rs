@@ -14,6 +14,7 @@
 )]
 
 mod choice;
+mod eta;
 mod least_squares;
 mod memory;
 mod memory_published;
@@ -74,6 +75,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "formulas": speeds.as_deref().map_or_else(skipped, throughput::formulas),
         "throughput": speeds.as_deref().map(throughput::judge).transpose()?.unwrap_or_else(skipped),
         "steady": steady::judge(data)?.unwrap_or_else(skipped),
+        "eta": eta::judge(data)?.unwrap_or_else(skipped),
         "race": race::judge(data)?.unwrap_or_else(skipped),
         "choice": speeds.as_deref().map(choice::judge).transpose()?.unwrap_or_else(skipped),
         "published": published.as_deref().map_or_else(skipped, published::judge),

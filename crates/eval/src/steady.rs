@@ -128,12 +128,19 @@ fn seconds(steps: &[Step]) -> Vec<f64> {
         .collect()
 }
 
-/// `None` for a trace that is too short to be called stationary or not.
-fn case(seconds: &[f64]) -> Option<Case> {
+/// Whether the first steps are as fast as the whole run; `None` for a trace that is too short.
+pub(crate) fn is_stationary(seconds: &[f64]) -> Option<bool> {
     let run = seconds.get(COMPILING..).filter(|run| run.len() > EARLY)?;
     let mean = |some: &[f64]| some.iter().sum::<f64>() / some.len() as f64;
-    let whole = mean(run);
     let early = mean(&run[..EARLY - COMPILING]);
+    Some((mean(run) / early - 1.0).abs() <= DRIFT_MAX)
+}
+
+/// `None` for a trace that is too short to be called stationary or not.
+fn case(seconds: &[f64]) -> Option<Case> {
+    let is_stationary = is_stationary(seconds)?;
+    let run = &seconds[COMPILING..];
+    let whole = run.iter().sum::<f64>() / run.len() as f64;
     let seen = (seconds.len() as f64 * SEEN) as usize;
     let truth = 1.0 / whole;
     let claim = of_progress(&progress(&seconds[..seen])).map(|steady| Claim {
@@ -141,7 +148,7 @@ fn case(seconds: &[f64]) -> Option<Case> {
         has_held: (steady.mean - truth).abs() <= steady.half_width,
     });
     Some(Case {
-        is_stationary: (whole / early - 1.0).abs() <= DRIFT_MAX,
+        is_stationary,
         claim,
     })
 }
