@@ -1,6 +1,6 @@
 //! API views of how good the predictions were.
 
-use bakeoff_domain::measure::calibration::Record;
+use bakeoff_domain::measure::calibration::{Figure, Record};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,24 +10,26 @@ use utoipa::ToSchema;
 pub struct Calibration {
     /// Number of experiments looked at.
     pub experiments: u32,
-    /// One row for each instance type, with and without own measurements.
+    /// One row for each figure and instance type, with and without own measurements.
     pub rows: Vec<CalibrationRow>,
     pub as_of: DateTime<Utc>,
 }
 
-/// The predicted speeds of one instance type against the measured ones.
+/// The predictions of one figure on one instance type against what was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CalibrationRow {
+    /// What was predicted: a trial's speed by its plan, or a full run's hours or cost by its trial.
+    pub figure: Figure,
     pub instance_type: String,
     /// Whether measurements of this type had adjusted the predictions.
     pub is_adjusted: bool,
-    /// Trials with a predicted and a measured speed.
+    /// Trials, or full runs, with a predicted and a measured figure.
     pub trials: usize,
-    /// Share of the 90 % intervals that held the measured speed, 0 to 100: 90 is right.
+    /// Share of the 90 % intervals that held the measured figure, 0 to 100: 90 is right.
     pub held_percent: f64,
-    /// Median of the absolute error, per cent of the measured speed.
+    /// Median of the absolute error, per cent of the measured figure.
     pub median_error_percent: f64,
-    /// Median of the error with its sign: above zero, the predictions are too fast.
+    /// Median of the error with its sign: above zero, the predictions are too high.
     pub bias_percent: f64,
 }
 
@@ -41,6 +43,7 @@ impl From<Record> for CalibrationRow {
             bias_percent,
         } = record;
         Self {
+            figure: class.figure,
             instance_type: class.instance_type,
             is_adjusted: class.is_adjusted,
             trials: count,

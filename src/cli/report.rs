@@ -4,6 +4,7 @@
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
@@ -346,7 +347,7 @@ pub(super) fn full_run(experiment: ExperimentId, shown: &FullRunPreview) {
 /// Prints how good predictions were.
 pub(super) fn calibration(found: &Calibration) {
     println!(
-        "predicted against measured speeds, of the newest {} experiments",
+        "predicted against measured, of the newest {} experiments",
         found.experiments
     );
     if found.rows.is_empty() {
@@ -354,6 +355,7 @@ pub(super) fn calibration(found: &Calibration) {
         return;
     }
     let mut rows = table(&[
+        "figure",
         "instance",
         "predicted from",
         "trials",
@@ -363,11 +365,12 @@ pub(super) fn calibration(found: &Calibration) {
     ]);
     for row in &found.rows {
         rows.add_row(vec![
+            Cell::new(row.figure.as_str()),
             Cell::new(&row.instance_type),
-            Cell::new(if row.is_adjusted {
-                "the law and own runs"
-            } else {
-                "the law"
+            Cell::new(match (row.figure, row.is_adjusted) {
+                (Figure::TokensPerSecond, true) => "the law and own runs",
+                (Figure::TokensPerSecond, false) => "the law",
+                (Figure::FullRunHours | Figure::FullRunCostUsd, _) => "its trial",
             }),
             right(row.trials),
             right(format!("{:.0} %", row.held_percent)),
@@ -375,7 +378,7 @@ pub(super) fn calibration(found: &Calibration) {
             right(format!("{:+.1} %", row.bias_percent)),
         ]);
     }
-    println!("{rows}\na bias above zero: the predictions are too fast");
+    println!("{rows}\na bias above zero: the predictions are too high");
 }
 
 pub(super) fn ended(ended: &Ended) {

@@ -1,18 +1,22 @@
 //! The record of a project's own predictions: what plans said of trials that were measured since.
 
 use bakeoff_domain::ids::ProjectId;
-use bakeoff_domain::measure::calibration::{self, Class, Score};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::measure::calibration::{self, Class, Figure, Score};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::ranking::full_run;
 use chrono::{DateTime, Utc};
 
 use crate::api::calibration::Calibration;
-use crate::read::load_all;
-use crate::store::experiments::ExperimentFilter;
+use crate::read::{Evidence, load_all, outcome};
+use crate::store::experiments::trials::Trial;
+use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::{Store, StoreError};
 
 /// Experiments looked at, the newest first: enough to tell a bias, and bounded as history grows.
 const EXPERIMENTS: i64 = 100;
 
-/// Scores the newest experiments' predictions of speed, in a fixed number of queries.
+/// Scores the newest experiments' predictions, in a fixed number of queries.
 pub async fn of_project(
     store: &Store,
     project: ProjectId,
@@ -30,6 +34,7 @@ pub async fn of_project(
             .iter()
             .filter(|trial| trial.experiment_id == experiment.id && trial.state.is_terminal());
         for trial in own {
+            scores.extend(of_full_run(&evidence, experiment, trial, now));
             let speed = evidence.speed(trial, experiment.resolved.workload());
             let (Some(forecast), Some(speed)) = (&trial.plan.forecast, speed) else {
                 continue;
@@ -37,6 +42,7 @@ pub async fn of_project(
             let predicted = forecast.tokens_per_second;
             scores.push(Score {
                 class: Class {
+                    figure: Figure::TokensPerSecond,
                     instance_type: trial.plan.instance_type.clone(),
                     is_adjusted: forecast.is_rescaled,
                 },
@@ -55,4 +61,51 @@ pub async fn of_project(
             .collect(),
         as_of: now,
     })
+}
+
+/// What a finished full run's trial had projected of it: the hours and dollars of all tokens, to which
+/// the trial's own count where the run goes on from there.
+fn of_full_run(
+    evidence: &Evidence,
+    experiment: &Experiment,
+    trial: &Trial,
+    now: DateTime<Utc>,
+) -> Vec<Score> {
+    let is_done = trial.state == TrialState::Completed;
+    let Some(of) = experiment.full_run.as_ref().filter(|_| is_done) else {
+        return Vec::new();
+    };
+    let workload = experiment.resolved.workload();
+    let run = outcome(evidence, workload, trial, now);
+    let (head_hours, head_usd) = if of.from_checkpoint {
+        (of.trial_hours, of.trial_cost_usd)
+    } else {
+        (0.0, Usd::ZERO)
+    };
+    let score = |figure: Figure, [low, high]: [f64; 2], expected: f64, measured: f64| Score {
+        class: Class {
+            figure,
+            instance_type: trial.plan.instance_type.clone(),
+            is_adjusted: true,
+        },
+        low,
+        expected,
+        high,
+        measured,
+    };
+    let hours = of.hours.map(|ends| {
+        let took = full_run::hours(&run) + head_hours;
+        score(Figure::FullRunHours, ends, of.projected_hours, took)
+    });
+    let usd = of.cost_usd.map(|ends| {
+        let cost = (run.cost_usd + head_usd).as_f64();
+        let expected = of.projected_cost_usd.as_f64();
+        score(
+            Figure::FullRunCostUsd,
+            ends.map(Usd::as_f64),
+            expected,
+            cost,
+        )
+    });
+    hours.into_iter().chain(usd).collect()
 }

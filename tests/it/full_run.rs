@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
+use bakeoff::api::calibration::Calibration;
 use bakeoff::api::decisions::RecommendationView;
 use bakeoff::api::full_runs::FullRunPreview;
 use bakeoff::auth::keys::Role;
 use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
@@ -147,6 +149,18 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         after.headline.contains(" took ") && after.headline.ends_with("as projected."),
         "{}",
         after.headline
+    );
+    // What its trial projected is scored now.
+    let scored: Calibration = test.read("/v1/calibration").await;
+    let rows = scored
+        .rows
+        .iter()
+        .filter(|row| row.figure != Figure::TokensPerSecond);
+    let figures: Vec<Figure> = rows.map(|row| row.figure).collect();
+    assert_eq!(
+        figures,
+        [Figure::FullRunHours, Figure::FullRunCostUsd],
+        "{scored:?}"
     );
     // The answer that it came from has not changed.
     assert_eq!(

@@ -5,9 +5,22 @@ use std::collections::BTreeMap;
 
 use crate::number::{median, of_items};
 
+named! {
+    /// What was predicted
+    Figure {
+        /// A trial's speed, by its plan.
+        TokensPerSecond = "tokens_per_second",
+        /// A full run's hours, projected from its trial.
+        FullRunHours = "full_run_hours",
+        /// A full run's cost, projected from its trial.
+        FullRunCostUsd = "full_run_cost_usd",
+    }
+}
+
 /// What a prediction is counted with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
+    pub figure: Figure,
     pub instance_type: String,
     /// Whether measurements of the user's own code had adjusted the law.
     pub is_adjusted: bool,
@@ -33,7 +46,7 @@ pub struct Record {
     pub held_percent: f64,
     /// Median of the absolute error, per cent of what was measured.
     pub median_error_percent: f64,
-    /// Median of the error with its sign: above zero, predictions are too fast.
+    /// Median of the error with its sign: above zero, predictions are too high.
     pub bias_percent: f64,
 }
 
@@ -67,6 +80,7 @@ mod tests {
     fn score(instance_type: &str, expected: f64, measured: f64) -> Score {
         Score {
             class: Class {
+                figure: Figure::TokensPerSecond,
                 instance_type: instance_type.to_owned(),
                 is_adjusted: false,
             },

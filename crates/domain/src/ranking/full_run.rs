@@ -204,7 +204,7 @@ fn runtime(hours: f64) -> u32 {
 }
 
 /// Hours that a trial has trained.
-fn hours(outcome: &Outcome) -> f64 {
+pub fn hours(outcome: &Outcome) -> f64 {
     real(outcome.training_seconds) / 3600.0
 }
 
