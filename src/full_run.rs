@@ -41,48 +41,62 @@ impl From<StoreError> for NoFullRun {
     }
 }
 
+/// What a full run is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    Show,
+    Start,
+}
+
 /// The full run of an ended experiment's answer.
 pub async fn load(
     app: &App,
     experiment: &Experiment,
     run: &FullRunSpec,
+    purpose: Purpose,
 ) -> Result<FullRun, NoFullRun> {
-    if experiment.ended_at.is_none() {
-        return Err(NoFullRun::NotNow(
-            "the experiment is still running: wait for its answer, or cancel it and run what was measured".to_owned(),
-        ));
-    }
-    if experiment.full_run.is_some() {
-        return Err(NoFullRun::NotNow(
-            "this is a full run itself: start another from the experiment that it belongs to"
-                .to_owned(),
-        ));
-    }
+    is_ready(experiment)?;
     let now = app.clock.now();
     let answer = read::recommendation(&app.store, experiment, now).await?;
     let row = full_run::choose(&answer, run.candidate.as_deref(), run.purchase_option);
-    let row = row.map_err(|detail| NoFullRun::Unknown {
-        pointer: "/candidate",
-        detail,
-        fix: "name a ranked candidate, and its purchase_option",
-    })?;
-    full_run::is_told_its_length(experiment.resolved.workload(), run).map_err(|detail| {
-        NoFullRun::Unknown {
-            pointer: "/hyperparameters",
-            detail,
-            fix: "give the hyperparameters that make it train all of its tokens",
-        }
-    })?;
+    let row = row.map_err(unknown(
+        "/candidate",
+        "name a ranked candidate, and its purchase_option",
+    ))?;
     let trial = read::trial_behind(&app.store, experiment, row, now).await?;
     let Some((outcome, request)) = trial else {
         return Err(NoFullRun::NotNow(
-            "the trial behind this answer cannot be read any more: run the experiment again"
+            "none of its trials is over with a figure: resume what is parked, or run it again"
                 .to_owned(),
         ));
     };
+    if purpose == Purpose::Start {
+        let told = full_run::is_told_its_length(
+            experiment.resolved.workload(),
+            run,
+            &request.hyperparameters,
+        );
+        told.map_err(unknown(
+            "/hyperparameters",
+            "give the hyperparameters that make it train all of its tokens",
+        ))?;
+    }
     let goes_on = run.from_checkpoint && request.checkpoint.is_some();
     let of = FullRunOf::of(experiment.id, row, &outcome, goes_on);
     let spec = full_run::spec(experiment.resolved.spec(), row, run);
+    full_run::is_long_enough(&of, spec.max_runtime_seconds).map_err(unknown(
+        "/max_runtime_seconds",
+        "give it more time, or choose a faster candidate",
+    ))?;
+    if goes_on && app.store.has_completed_from(outcome.trial_id).await? {
+        return Err(NoFullRun::Unknown {
+            pointer: "/from_checkpoint",
+            detail:
+                "a full run has completed in these checkpoints: another would be at its end at once"
+                    .to_owned(),
+            fix: "set from_checkpoint to false, which starts at the first step in a folder of its own",
+        });
+    }
     let measured = Measured {
         // A trial that went on in another's folder, as a full run does, is never the one behind it.
         checkpoint_trial: goes_on.then_some(outcome.trial_id),
@@ -95,4 +109,28 @@ pub async fn load(
         of,
         checkpoint_at: outcome.checkpoint_at.filter(|_| goes_on),
     })
+}
+
+fn is_ready(experiment: &Experiment) -> Result<(), NoFullRun> {
+    if experiment.ended_at.is_none() {
+        return Err(NoFullRun::NotNow(
+            "the experiment is still running: wait for its answer, or cancel it and run what was measured".to_owned(),
+        ));
+    }
+    if experiment.full_run.is_some() {
+        return Err(NoFullRun::NotNow(
+            "this is a full run itself: start another from the experiment that it belongs to"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// What is wrong with a field, and the way out.
+fn unknown(pointer: &'static str, fix: &'static str) -> impl FnOnce(String) -> NoFullRun {
+    move |detail| NoFullRun::Unknown {
+        pointer,
+        detail,
+        fix,
+    }
 }

@@ -35,7 +35,7 @@ pub(super) struct BuyOptions {
     #[arg(long)]
     max_runtime_seconds: Option<u32>,
     /// A hyperparameter that differs from the trial's, `key=value`; repeat for several.
-    #[arg(long = "hyperparameter", value_parser = pair)]
+    #[arg(long = "hyperparameter", value_parser = pair, requires = "budget_usd")]
     hyperparameters: Vec<(String, String)>,
     #[command(flatten)]
     target: Target,
@@ -59,33 +59,28 @@ fn pair(text: &str) -> Result<(String, String), String> {
 pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
     let place = format!("/v1/experiments/{}/full-run", options.experiment);
-    let Some(budget) = options.budget_usd else {
-        let query: Vec<String> = [
-            options
-                .candidate
-                .map(|name| format!("candidate={}", escaped(&name))),
-            options
-                .purchase_option
-                .map(|option| format!("purchase_option={}", option.as_str())),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let shown: FullRunPreview = client.get(&format!("{place}?{}", query.join("&"))).await?;
-        if options.json {
-            println!("{}", serde_json::to_string_pretty(&shown)?);
-        } else {
-            report::full_run(options.experiment, &shown);
-        }
-        return Ok(ExitCode::SUCCESS);
-    };
     let choice = Choice {
         candidate: options.candidate,
         purchase_option: options.purchase_option,
+        from_checkpoint: options.from_scratch.then_some(false),
+        max_runtime_seconds: options.max_runtime_seconds,
+    };
+    let Some(budget) = options.budget_usd else {
+        let shown: FullRunPreview = client.get(&format!("{place}?{}", query(&choice))).await?;
+        if options.json {
+            println!("{}", serde_json::to_string_pretty(&shown)?);
+        } else {
+            report::full_run(&shown);
+            let again = format!("bakeoff buy {}{}", options.experiment, flags(&choice));
+            println!("\nthe exact body: {again} --json");
+            println!(
+                "to start it:    {again} --budget-usd {} --watch",
+                shown.budget_usd.0
+            );
+        }
+        return Ok(ExitCode::SUCCESS);
     };
     let wanted = FullRunSpec {
-        from_checkpoint: !options.from_scratch,
-        max_runtime_seconds: options.max_runtime_seconds,
         hyperparameters: options.hyperparameters.into_iter().collect(),
         ..FullRunSpec::of(choice, Usd(budget))
     };
@@ -101,6 +96,44 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
         report::created(&started);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A choice as a query.
+fn query(choice: &Choice) -> String {
+    let parts = [
+        choice
+            .candidate
+            .as_ref()
+            .map(|name| format!("candidate={}", escaped(name))),
+        choice
+            .purchase_option
+            .map(|option| format!("purchase_option={}", option.as_str())),
+        choice
+            .from_checkpoint
+            .map(|goes_on| format!("from_checkpoint={goes_on}")),
+        choice
+            .max_runtime_seconds
+            .map(|seconds| format!("max_runtime_seconds={seconds}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("&")
+}
+
+/// The same as options of this command.
+fn flags(choice: &Choice) -> String {
+    let parts = [
+        choice
+            .candidate
+            .as_ref()
+            .map(|name| format!(" --candidate '{name}'")),
+        choice
+            .purchase_option
+            .map(|option| format!(" --purchase-option {}", option.as_str())),
+        choice.from_checkpoint.map(|_| " --from-scratch".to_owned()),
+        choice
+            .max_runtime_seconds
+            .map(|seconds| format!(" --max-runtime-seconds {seconds}")),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
 /// A name as it may stand in a query.

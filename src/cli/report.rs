@@ -2,7 +2,6 @@
 //! reasons.
 
 use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
@@ -294,8 +293,8 @@ fn advice(preview: &Preview) {
     }
 }
 
-/// Prints what a full run would be, and how to start it.
-pub(super) fn full_run(experiment: ExperimentId, shown: &FullRunPreview) {
+/// Prints what a full run would be.
+pub(super) fn full_run(shown: &FullRunPreview) {
     let of = &shown.full_run_of;
     for candidate in &shown.plan.candidates {
         println!(
@@ -323,7 +322,8 @@ pub(super) fn full_run(experiment: ExperimentId, shown: &FullRunPreview) {
         (true, None) => {
             "goes on from the trial's checkpoints, if there are any: none was seen yet".to_owned()
         }
-        (false, _) => "at the first step: the experiment has no place for checkpoints".to_owned(),
+        (false, _) if shown.spec.checkpoint.is_some() => "at its first step".to_owned(),
+        (false, _) => "at its first step: the experiment has no place for checkpoints".to_owned(),
     };
     println!("  starts        {start}");
     println!(
@@ -331,17 +331,13 @@ pub(super) fn full_run(experiment: ExperimentId, shown: &FullRunPreview) {
         f64::from(shown.spec.max_runtime_seconds) / 3600.0
     );
     println!(
-        "  needs         {} as its budget: the worst case",
+        "  needs         {} as its budget: the worst case of one attempt; a retry needs as much again",
         shown.budget_usd
     );
     if !shown.plan.would_start {
         println!("✘ it would not start:");
     }
     findings(&shown.plan.findings);
-    println!(
-        "\nthe exact body: bakeoff buy {experiment} --json\nto start it:    bakeoff buy {experiment} --budget-usd {} --watch",
-        shown.budget_usd.0
-    );
 }
 
 /// Prints how good predictions were.

@@ -125,9 +125,9 @@ pub(super) async fn start(
     match prepared.start(app, caller.project, &once).await {
         Ok(()) => Ok(created(reply)),
         // A concurrent equal request was first: return its answer.
-        Err(StoreError::Conflict { constraint }) if constraint == "idempotency_keys_pkey" => {
+        Err(StoreError::Conflict { constraint }) => {
             let earlier = keyed.earlier(app, caller).await?;
-            earlier.ok_or_else(|| Problem::unavailable("try again"))
+            earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
         }
         Err(error) => Err(error.into()),
     }

@@ -15,7 +15,7 @@ use super::problem::{FieldError, Problem, Problems};
 use crate::api::experiments::CreatedExperiment;
 use crate::api::full_runs::FullRunPreview;
 use crate::app::App;
-use crate::full_run::{self, NoFullRun};
+use crate::full_run::{self, NoFullRun, Purpose};
 
 /// A budget that no full run reaches: a preview asks what is needed.
 const ANY_BUDGET: i64 = 100_000_000;
@@ -54,7 +54,7 @@ pub(super) async fn preview(
 ) -> Result<Response, Problem> {
     let experiment = find(&app, caller, id).await?;
     let run = FullRunSpec::of(choice, Usd(ANY_BUDGET.into()));
-    let found = full_run::load(&app, &experiment, &run).await?;
+    let found = full_run::load(&app, &experiment, &run, Purpose::Show).await?;
     let (of, checkpoint_at) = (found.of, found.checkpoint_at);
     let view = aside(move || {
         let mut spec = found.loaded.spec().clone();
@@ -102,7 +102,9 @@ pub(super) async fn create(
         return Err(Problem::invalid(unknown));
     }
     let experiment = find(&app, caller, id).await?;
-    let loaded = full_run::load(&app, &experiment, &run).await?.loaded;
+    let loaded = full_run::load(&app, &experiment, &run, Purpose::Start)
+        .await?
+        .loaded;
     let prepared = aside(move || loaded.prepare()).await?;
     let prepared = prepared
         .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;

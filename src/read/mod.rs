@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::spot;
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
@@ -277,7 +278,12 @@ pub async fn trial_behind(
         plan.candidate == row.candidate && plan.purchase_option == row.purchase_option
     });
     let outcomes = own.map(|trial| outcome(&evidence, workload, trial, now));
-    let ran = outcomes.filter(|outcome| outcome.tokens_per_second.is_some());
+    // One that failed may have left broken checkpoints, and one that is not over goes on in them.
+    let is_usable = |outcome: &Outcome| {
+        outcome.tokens_per_second.is_some()
+            && matches!(outcome.state, TrialState::Completed | TrialState::Stopped)
+    };
+    let ran = outcomes.filter(is_usable);
     // Of equal ones, the first.
     let Some(outcome) = ran.min_by_key(|outcome| std::cmp::Reverse(outcome.checkpoint_at)) else {
         return Ok(None);

@@ -167,6 +167,14 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         recommendation(&test, &id).await.recommendation.headline,
         before.headline
     );
+    // Its checkpoints are at the end now: another run starts at its first step, or not at all.
+    let (status, at_the_end) = test
+        .post(&place, &json!({"budget_usd": shown.budget_usd}))
+        .await;
+    assert_eq!(
+        (status, &at_the_end["errors"][0]["pointer"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/from_checkpoint"))
+    );
     // It may be run again now; a full run of a full run may not.
     let (status, again) = test
         .post(
@@ -250,6 +258,17 @@ async fn it_starts_once_and_only_when_there_is_an_answer(pool: PgPool) {
         let (status, _) = test.send(request.json(&json!({"budget_usd": 900}))).await;
         assert_eq!(status, expected);
     }
+    let short = json!({"budget_usd": 900, "max_runtime_seconds": 3600});
+    let (status, short) = test.post(&place, &short).await;
+    assert_eq!(
+        (status, pointer(&short).as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/max_runtime_seconds")
+    );
+    // It is shown as it would be started.
+    let asked = format!("{place}?from_checkpoint=false&max_runtime_seconds=90000");
+    let shown: FullRunPreview = test.read(&asked).await;
+    assert!(!shown.full_run_of.from_checkpoint && shown.checkpoint_at.is_none());
+    assert_eq!(shown.spec.max_runtime_seconds, 90_000);
     assert_eq!(test.jobs().await.len(), 2, "nothing was started");
 
     let ask = || {
@@ -351,6 +370,21 @@ async fn the_command_line_shows_it_first_and_starts_it_with_a_budget(pool: PgPoo
         .as_ref()
         .unwrap();
     assert!(body["HyperParameters"]["max_steps"].is_string(), "{body}");
+    let other = buy(&["--candidate", "p4de", "--from-scratch"])
+        .await
+        .unwrap();
+    let text = String::from_utf8(other.stdout).unwrap();
+    assert!(
+        text.contains("--candidate 'p4de' --from-scratch --budget-usd"),
+        "{text}"
+    );
+    assert!(
+        !buy(&["--hyperparameter", "a=b"])
+            .await
+            .unwrap()
+            .status
+            .success()
+    );
     let started = buy(&["--budget-usd", budget]).await.unwrap();
     let text = String::from_utf8(started.stdout).unwrap();
     assert!(

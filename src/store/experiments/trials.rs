@@ -431,6 +431,19 @@ impl Store {
         .transpose()
     }
 
+    /// Whether a full run that went on in a trial's checkpoints has completed.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn has_completed_from(&self, id: TrialId) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM experiments e JOIN trials t ON t.experiment_id = e.id
+                              WHERE e.full_run_of = (SELECT experiment_id FROM trials WHERE id = $1)
+                                AND t.checkpoint_trial_id = $1 AND t.state = 'completed') AS "exists!""#,
+            id.0,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     /// Maps those of the given trials that belong to the project to their experiments.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_of_trials(

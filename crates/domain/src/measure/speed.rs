@@ -44,6 +44,12 @@ pub struct Speed {
 /// The speed by the best of the figures; `None` if there are too few, or if the shape does not say
 /// how many tokens a sample or a step has.
 pub fn speed(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Speed> {
+    // A script that reports zeros for long enough has no speed.
+    let is_speed = |speed: &Speed| speed.steady.mean.is_finite() && speed.steady.mean > 0.0;
+    best(figures, shape).filter(is_speed)
+}
+
+fn best(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Speed> {
     let scaled = |steady: &Steady, tokens: f64, basis| Speed {
         steady: Steady {
             mean: steady.mean * tokens,
@@ -259,5 +265,16 @@ mod tests {
             ..figures
         };
         assert_eq!(speed(few, &shape(&model)), None);
+    }
+
+    /// A hung script may report zeros for ever.
+    #[test]
+    fn zeros_are_no_speed() {
+        let (model, stuck) = (model(), steady(0.0));
+        let figures = SpeedFigures {
+            tokens_per_second: Some(&stuck),
+            ..SpeedFigures::default()
+        };
+        assert_eq!(speed(figures, &shape(&model)), None);
     }
 }

@@ -1,6 +1,8 @@
 //! From an answer to its full run: which row is meant, the spec it becomes, and afterwards how the
 //! run compares with what was projected of it. It starts nothing.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ExperimentId, TrialId};
@@ -11,7 +13,12 @@ use crate::ranking::outcome::Outcome;
 use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation};
 use crate::spec::expectation::Expectation;
 use crate::spec::full_run::FullRunSpec;
-use crate::spec::{ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec};
+use crate::spec::{
+    DEADLINE_HOURS_DEFAULT, ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec,
+};
+
+/// The share of the projection's lower end below which a run was not faster, but shorter.
+const EARLY: f64 = 0.8;
 
 /// What a full run is the full run of, and what was projected of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +76,9 @@ impl FullRunOf {
         };
         match () {
             () if took > high => "slower than projected",
+            () if took + head < low * EARLY => {
+                "far sooner than projected: check that it trained all of its tokens"
+            }
             () if took + head < low => "faster than projected",
             () => "as projected",
         }
@@ -126,12 +136,34 @@ pub fn choose<'a>(
 }
 
 /// Whether the script learns that it trains all tokens: one that takes no length from the plan must be
-/// told by hyperparameters of its own.
-pub fn is_told_its_length(workload: &WorkloadSpec, run: &FullRunSpec) -> Result<(), String> {
-    if workload.omit_plan_hyperparameters && run.hyperparameters.is_empty() {
+/// told by hyperparameters of its own, other than the `sent` ones of its trial.
+pub fn is_told_its_length(
+    workload: &WorkloadSpec,
+    run: &FullRunSpec,
+    sent: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let is_new = |(key, value): (&String, &String)| sent.get(key) != Some(value);
+    if workload.omit_plan_hyperparameters && !run.hyperparameters.iter().any(is_new) {
         return Err(
             "the script sets its own length, and would train the trial's once more".to_owned(),
         );
+    }
+    Ok(())
+}
+
+/// Whether a run may end by itself: SageMaker ends it at its limit, and all of its cost is spent.
+pub fn is_long_enough(of: &FullRunOf, max_runtime_seconds: u32) -> Result<(), String> {
+    let head = if of.from_checkpoint {
+        of.trial_hours
+    } else {
+        0.0
+    };
+    let limit = f64::from(max_runtime_seconds) / 3600.0;
+    if limit < of.projected_hours - head {
+        return Err(format!(
+            "it may train for {limit:.1} h, and is projected to take {:.1} h: SageMaker would end it unfinished",
+            of.projected_hours
+        ));
     }
     Ok(())
 }
@@ -166,7 +198,11 @@ pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> Exp
         .saturating_mul(2)
         .min(RUNTIME_MAX_SECONDS);
     let is_spot = row.purchase_option == PurchaseOption::Spot;
+    // It may need another attempt at its end, and capacity for that.
+    let runtime_hours = max_runtime_seconds.div_ceil(3600);
+    let deadline_hours = experiment.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
     ExperimentSpec {
+        deadline_hours: Some(deadline_hours.saturating_add(runtime_hours)),
         name: run.name.clone().unwrap_or_else(|| {
             let own: String = experiment.name.chars().take(NAME_CHARS).collect();
             format!("{own}: full run")
@@ -203,32 +239,53 @@ fn runtime(hours: f64) -> u32 {
     seconds.clamp(3600.0, f64::from(RUNTIME_MAX_SECONDS)) as u32
 }
 
-/// Hours that a trial has trained.
+/// Hours of a trial as they are projected: of training, and on spot with the time that it waited.
 pub fn hours(outcome: &Outcome) -> f64 {
-    real(outcome.training_seconds) / 3600.0
+    let seconds = match outcome.purchase_option {
+        PurchaseOption::OnDemand => outcome.training_seconds,
+        PurchaseOption::Spot => outcome.wall_seconds,
+    };
+    real(seconds) / 3600.0
 }
 
 /// The answer of a full run's own experiment: nothing is decided any more, and what was projected
 /// stands beside what is measured.
 pub fn report(of: &FullRunOf, outcome: &Outcome, answer: Recommendation) -> Recommendation {
+    Recommendation {
+        conclusion: Conclusion::FullRun,
+        headline: headline(of, outcome),
+        reasons: reasons(of, outcome, answer.ranked.first()),
+        spend: None,
+        ..answer
+    }
+}
+
+fn headline(of: &FullRunOf, outcome: &Outcome) -> String {
     let (on, took) = (&outcome.instance_type, hours(outcome));
-    let headline = match outcome.state {
+    let why = outcome.reason.as_deref();
+    let why = why.unwrap_or("no reason was recorded");
+    match outcome.state {
         TrialState::Completed => format!(
             "The full run on {on} took {took:.1} h and {}: {}.",
             outcome.cost_usd,
             of.verdict(outcome)
         ),
         state if state.is_terminal() => format!(
-            "The full run on {on} ended as {} after {took:.1} h and {}: {}.",
+            "The full run on {on} ended as {} after {took:.1} h and {}: {why}.",
             state.as_str(),
-            outcome.cost_usd,
-            outcome
-                .reason
-                .as_deref()
-                .unwrap_or("no reason was recorded")
+            outcome.cost_usd
         ),
+        TrialState::Parked => {
+            format!("The full run on {on} waits for a person: {why}. Resume or cancel it.")
+        }
+        TrialState::Queued | TrialState::Submitting if outcome.cost_usd <= Usd::ZERO => {
+            format!("The full run on {on} has not started yet.")
+        }
         _ => format!("The full run on {on} goes on: {} so far.", outcome.cost_usd),
-    };
+    }
+}
+
+fn reasons(of: &FullRunOf, outcome: &Outcome, row: Option<&Ranked>) -> Vec<String> {
     let mut reasons = vec![format!(
         "projected from its trial: {:.1} h{}, {}{}, {:.0} tokens/s",
         of.projected_hours,
@@ -240,7 +297,7 @@ pub fn report(of: &FullRunOf, outcome: &Outcome, answer: Recommendation) -> Reco
             .map_or_else(String::new, |[low, high]| format!(" ({low} to {high})")),
         of.tokens_per_second,
     )];
-    if let Some(row) = answer.ranked.first() {
+    if let Some(row) = row {
         let faster = 100.0 * (row.tokens_per_second / of.tokens_per_second - 1.0);
         reasons.push(format!(
             "measured: {:.0} ± {:.0} tokens/s, {faster:+.1} % against its trial",
@@ -261,13 +318,7 @@ pub fn report(of: &FullRunOf, outcome: &Outcome, answer: Recommendation) -> Reco
     } else {
         "it starts at its first step".to_owned()
     });
-    Recommendation {
-        conclusion: Conclusion::FullRun,
-        headline,
-        reasons,
-        spend: None,
-        ..answer
-    }
+    reasons
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendati
 use crate::ranking::repeats::{self, Pool};
 use crate::ranking::spend::spend;
 use crate::ranking::wording;
+use crate::ranking::wording::worth;
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 /// Ranks the outcomes of one experiment.
@@ -63,6 +64,9 @@ pub fn recommend(
     let spend = spend(outcomes, ranked.first(), tokens);
     let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective);
     reasons.extend(wording::spend(&spend, &ranked));
+    if conclusion == Conclusion::Clear {
+        reasons.extend(worth(outcomes, &ranked, &spend, tokens));
+    }
     Recommendation {
         conclusion,
         headline: wording::headline(conclusion, &ranked, objective),

@@ -26,6 +26,61 @@ pub(super) fn spend(outcomes: &[Outcome], first: Option<&Ranked>, tokens: Tokens
     }
 }
 
+/// What an answer is worth against buying by the predictions alone.
+pub(super) struct Worth<'a> {
+    /// What would have been bought: the cheapest as predicted.
+    pub(super) unmeasured: &'a str,
+    /// Dollars of a full run that the answer saves.
+    pub(super) saved: Usd,
+    /// Tokens of a full run from which it has saved what other choices cost.
+    pub(super) break_even_tokens: f64,
+}
+
+/// `None` where that cannot be told: the cheapest as predicted has not been measured, or spot's
+/// savings, which nobody predicts, are part of the choice.
+pub(super) fn worth<'a>(
+    outcomes: &'a [Outcome],
+    ranked: &[Ranked],
+    spend: &Spend,
+    tokens: Tokens,
+) -> Option<Worth<'a>> {
+    let per_token = |outcome: &'a Outcome| {
+        let is_known = outcome.incomparable.is_none() && outcome.state != TrialState::Refused;
+        let (price, predicted) = (
+            outcome.price.as_ref()?,
+            outcome.predicted.filter(|_| is_known)?,
+        );
+        let rate = price.usd_per_hour.as_f64() * f64::from(outcome.instance_count);
+        Some((outcome, rate / predicted.tokens_per_second))
+    };
+    if outcomes
+        .iter()
+        .any(|one| one.purchase_option == PurchaseOption::Spot)
+    {
+        return None;
+    }
+    let cheapest = outcomes.iter().filter_map(per_token);
+    let (cheapest, _) = cheapest.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let row = ranked
+        .iter()
+        .find(|row| row.candidate == cheapest.candidate)?;
+    let first = ranked.first()?;
+    // Ranked by time, the first was not chosen for its cost.
+    if ranked
+        .iter()
+        .any(|row| row.projected_cost_usd < first.projected_cost_usd)
+    {
+        return None;
+    }
+    let saved = row.projected_cost_usd - first.projected_cost_usd;
+    let per_token = saved.as_f64() / real(tokens.total);
+    Some(Worth {
+        unmeasured: &cheapest.candidate,
+        saved,
+        break_even_tokens: spend.losers_usd.as_f64() / per_token,
+    })
+}
+
 /// What a trial costs at its end; `None` if nothing is known of that.
 fn to_the_end(outcome: &Outcome, tokens: Tokens) -> Option<Usd> {
     let so_far = outcome.cost_usd;

@@ -203,19 +203,22 @@ impl<'a> Field<'a> {
     /// The choice that keeps a measured leader from being bought: where that may be a wrong buy, the
     /// likeliest rival, if its figure costs little of the full run.
     fn settling(&self, leader: usize) -> Option<usize> {
-        let place = self.choices.get(leader)?.place?;
+        let first = self.choices.get(leader)?;
+        let place = first.place?;
         let odds = self.beliefs.odds();
-        if odds.get(place)?.wrong <= WRONG_MAX {
+        // A spot run is not bought on one observation, whatever is measured beside it.
+        if odds.get(place)?.wrong <= WRONG_MAX || first.option == PurchaseOption::Spot {
             return None;
         }
         let most = SETTLING_SHARE * self.beliefs.expected_usd(place);
         let rivals = self.choices.iter().enumerate().filter_map(|(at, choice)| {
             let best = odds.get(choice.place?)?.best;
-            (choice.is_held && choice.probe_usd <= most).then_some((at, best))
+            (at != leader).then_some((at, best))
         });
-        rivals
-            .max_by(|(_, a), (_, b)| a.total_cmp(b))
-            .map(|(at, _)| at)
+        // Where the doubt is about one that was measured, other figures do not settle it.
+        let (rival, _) = rivals.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let choice = self.choices.get(rival)?;
+        (choice.is_held && choice.probe_usd <= most).then_some(rival)
     }
 
     /// Dollars of the leader's full run that measuring a choice is expected to save.

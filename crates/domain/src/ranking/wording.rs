@@ -4,6 +4,7 @@ use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
+use crate::ranking::spend::{self, Worth};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 fn name(row: &Ranked) -> String {
@@ -217,6 +218,30 @@ pub(super) fn spend(spend: &Spend, ranked: &[Ranked]) -> Option<String> {
         format!(", {} of it on other choices", spend.losers_usd)
     };
     Some(format!("this answer has cost {}{losers}{full}", spend.usd))
+}
+
+/// What the answer saves against buying by prediction, where that can be told.
+pub(super) fn worth(
+    outcomes: &[Outcome],
+    ranked: &[Ranked],
+    spend: &Spend,
+    tokens: Tokens,
+) -> Option<String> {
+    let Worth {
+        unmeasured,
+        saved,
+        break_even_tokens,
+    } = spend::worth(outcomes, ranked, spend, tokens)?;
+    Some(if saved <= Usd::ZERO {
+        format!(
+            "unmeasured, {unmeasured} would have been bought as well: the answer makes that sure, and saves nothing"
+        )
+    } else {
+        format!(
+            "unmeasured, {unmeasured} would have been bought: the answer saves {saved} of a full run (projected), and has paid for the other choices from {:.2} billion tokens on",
+            break_even_tokens / 1e9
+        )
+    })
 }
 
 fn precise(amount: Usd) -> String {

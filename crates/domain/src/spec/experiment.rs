@@ -169,7 +169,7 @@ pub struct ExperimentSpec {
 }
 
 /// Default wait for capacity, in hours: shortages of p5 last hours, rarely days.
-const DEADLINE_HOURS_DEFAULT: u32 = 72;
+pub(crate) const DEADLINE_HOURS_DEFAULT: u32 = 72;
 
 impl ExperimentSpec {
     /// The moment until which trials of an experiment that starts now wait for capacity.

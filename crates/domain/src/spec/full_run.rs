@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::PurchaseOption;
 use crate::money::Usd;
 
-/// Which row of an answer is meant.
+/// Which row of an answer is meant, and how it is run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -20,6 +20,12 @@ pub struct Choice {
     /// Needed only where the candidate is ranked under both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purchase_option: Option<PurchaseOption>,
+    /// Whether to go on from the trial's checkpoints; yes when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_checkpoint: Option<bool>,
+    /// SageMaker's MaxRuntimeInSeconds; a quarter more than the projection's upper end when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runtime_seconds: Option<u32>,
 }
 
 /// A full run to start.
@@ -57,16 +63,16 @@ fn yes() -> bool {
 }
 
 impl FullRunSpec {
-    /// A full run of one row that goes on from its checkpoints.
+    /// A full run as chosen.
     pub fn of(choice: Choice, budget_usd: Usd) -> Self {
         Self {
             candidate: choice.candidate,
             purchase_option: choice.purchase_option,
             budget_usd,
             name: None,
-            max_runtime_seconds: None,
+            max_runtime_seconds: choice.max_runtime_seconds,
             max_wait_seconds: None,
-            from_checkpoint: true,
+            from_checkpoint: choice.from_checkpoint.unwrap_or(true),
             hyperparameters: BTreeMap::new(),
         }
     }

@@ -12,6 +12,7 @@ pub mod run;
 pub mod technique;
 mod workload;
 
+pub(crate) use self::experiment::DEADLINE_HOURS_DEFAULT;
 pub use self::experiment::{
     CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PurchaseOption,
     StoppingPolicy,

@@ -152,6 +152,10 @@ fn its_spec_is_the_winner_alone_with_all_tokens_and_limits_of_its_own() {
         ),
         (Usd(900.into()), None, None)
     );
+    assert_eq!(
+        full.deadline_hours,
+        Some(72 + full.max_runtime_seconds / 3600)
+    );
     assert_eq!(full.stopping_policy, Some(StoppingPolicy::Full));
     assert_eq!(full.name, "which one: full run");
     let least = full.expectations[0].at_least.unwrap();
@@ -165,16 +169,17 @@ fn its_spec_is_the_winner_alone_with_all_tokens_and_limits_of_its_own() {
 fn a_script_that_sets_its_own_length_must_be_told() {
     let mut workload = experiment().workload.unwrap();
     let mut run = FullRunSpec::of(Choice::default(), Usd(900.into()));
-    assert_eq!(is_told_its_length(&workload, &run), Ok(()));
+    let sent = BTreeMap::from([("seed".to_owned(), "1".to_owned())]);
+    assert_eq!(is_told_its_length(&workload, &run, &sent), Ok(()));
     workload.omit_plan_hyperparameters = true;
     assert!(
-        is_told_its_length(&workload, &run)
+        is_told_its_length(&workload, &run, &sent)
             .unwrap_err()
             .contains("sets its own length")
     );
     run.hyperparameters
         .insert("iterations".to_owned(), "50000".to_owned());
-    assert_eq!(is_told_its_length(&workload, &run), Ok(()));
+    assert_eq!(is_told_its_length(&workload, &run, &sent), Ok(()));
 }
 
 #[test]
@@ -250,4 +255,69 @@ fn afterwards_it_says_whether_it_came_out_as_projected() {
         "{:?}",
         answer.reasons
     );
+}
+
+#[test]
+fn what_does_not_run_is_not_said_to_go_on() {
+    let answer = clear();
+    let full = of(choose(&answer, None, None).unwrap(), true);
+    let said = |state: TrialState, usd: i64| {
+        let run = Outcome {
+            state,
+            reason: Some("the quota is 0".to_owned()),
+            cost_usd: Usd(usd.into()),
+            ..finished("fast", 2_000.0)
+        };
+        report(&full, &run, clear()).headline
+    };
+    let parked = said(TrialState::Parked, 0);
+    assert!(
+        parked.contains("waits for a person: the quota is 0"),
+        "{parked}"
+    );
+    assert!(said(TrialState::Queued, 0).ends_with("has not started yet."));
+    assert!(said(TrialState::Queued, 9).contains("goes on: $9.00"));
+}
+
+#[test]
+fn a_run_that_ends_far_too_soon_is_not_praised() {
+    let answer = clear();
+    let scratch = of(choose(&answer, None, None).unwrap(), false);
+    let short = Outcome {
+        training_seconds: 600,
+        ..finished("fast", 2_000.0)
+    };
+    let said = report(&scratch, &short, clear()).headline;
+    assert!(
+        said.contains("check that it trained all of its tokens"),
+        "{said}"
+    );
+}
+
+/// SageMaker ends a job at its limit, and keeps the money.
+#[test]
+fn a_limit_below_the_projection_is_refused() {
+    let answer = clear();
+    let row = choose(&answer, None, None).unwrap();
+    let (scratch, head) = (of(row, false), of(row, true));
+    assert!(is_long_enough(&scratch, 51 * 3600).is_ok());
+    let why = is_long_enough(&scratch, 50 * 3600 - 900).unwrap_err();
+    assert!(why.contains("SageMaker would end it unfinished"), "{why}");
+    // What its trial has trained need not be trained again.
+    assert!(is_long_enough(&head, 50 * 3600 - 900).is_ok());
+}
+
+/// The clock of spot runs with the time that they wait.
+#[test]
+fn on_spot_hours_are_those_of_the_clock() {
+    let run = Outcome {
+        wall_seconds: 7200,
+        ..finished("a", 1_000.0)
+    };
+    assert!((hours(&run) - 1.0).abs() < 1e-9);
+    let spot = Outcome {
+        purchase_option: PurchaseOption::Spot,
+        ..run
+    };
+    assert!((hours(&spot) - 2.0).abs() < 1e-9);
 }

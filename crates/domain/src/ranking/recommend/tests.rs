@@ -302,6 +302,41 @@ fn what_is_known_badly_teaches_little() {
     );
 }
 
+/// What the answer saves is counted against what would have been bought by prediction.
+#[test]
+fn an_answer_says_what_it_saves_against_the_prediction() {
+    let said = |fast: f64, slow: f64| {
+        let of = |name: &str, speed: f64, expected: f64| {
+            let mut ran = outcome(name, 60, speed);
+            ran.cost_usd = Usd(30.into());
+            ran.predicted = Some(Predicted {
+                tokens_per_second: expected,
+                log_sd: 0.36,
+                own_log_sd: 0.1,
+            });
+            ran
+        };
+        let got = recommend(
+            &[of("fast", 30_000.0, fast), of("slow", 15_000.0, slow)],
+            &cheapest(),
+            TOKENS,
+        );
+        assert_eq!(got.conclusion, Conclusion::Clear);
+        got.reasons.last().unwrap().clone()
+    };
+    let wrong = said(20_000.0, 25_000.0);
+    assert!(
+        wrong.starts_with("unmeasured, slow would have been bought: the answer saves $"),
+        "{wrong}"
+    );
+    assert!(wrong.ends_with("billion tokens on"), "{wrong}");
+    let right = said(30_000.0, 15_000.0);
+    assert!(
+        right.ends_with("makes that sure, and saves nothing"),
+        "{right}"
+    );
+}
+
 #[test]
 fn repeats_are_one_choice_with_their_mean() {
     let got = recommend(

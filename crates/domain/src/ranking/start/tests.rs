@@ -131,6 +131,27 @@ fn a_cheap_figure_settles_whether_the_leader_can_be_bought() {
     );
 }
 
+/// The doubt is about one that was measured: the figure of a third settles nothing.
+#[test]
+fn a_figure_that_settles_nothing_is_not_taken() {
+    let mut wide = measured("wide", 60, 29_500.0);
+    if let Some(price) = &mut wide.price {
+        price.usd_per_hour_max = Some(Usd(75.into()));
+        price.usd_per_hour = Usd(55.into());
+    }
+    let trials = [
+        measured("fast", 60, 30_000.0),
+        wide,
+        held("third", 60, 24_500.0),
+    ];
+    let run = Tokens {
+        total: 850 * 60 * 30_000,
+        ..TOKENS
+    };
+    let step = starts(&trials, &cheapest(), run, now()).remove(0);
+    assert_eq!(step.start, Start::Never, "{}", step.reason);
+}
+
 /// The measured one breaks the deadline: the other may keep it, whatever it costs.
 #[test]
 fn what_may_keep_the_limits_is_worth_its_figure() {
