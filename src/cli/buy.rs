@@ -66,7 +66,8 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
         max_runtime_seconds: options.max_runtime_seconds,
     };
     let Some(budget) = options.budget_usd else {
-        let shown: FullRunPreview = client.get(&format!("{place}?{}", query(&choice))).await?;
+        let query = serde_html_form::to_string(&choice)?;
+        let shown: FullRunPreview = client.get(&format!("{place}?{query}")).await?;
         if options.json {
             println!("{}", serde_json::to_string_pretty(&shown)?);
         } else {
@@ -98,27 +99,7 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A choice as a query.
-fn query(choice: &Choice) -> String {
-    let parts = [
-        choice
-            .candidate
-            .as_ref()
-            .map(|name| format!("candidate={}", escaped(name))),
-        choice
-            .purchase_option
-            .map(|option| format!("purchase_option={}", option.as_str())),
-        choice
-            .from_checkpoint
-            .map(|goes_on| format!("from_checkpoint={goes_on}")),
-        choice
-            .max_runtime_seconds
-            .map(|seconds| format!("max_runtime_seconds={seconds}")),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join("&")
-}
-
-/// The same as options of this command.
+/// A choice as options of this command.
 fn flags(choice: &Choice) -> String {
     let parts = [
         choice
@@ -134,18 +115,4 @@ fn flags(choice: &Choice) -> String {
             .map(|seconds| format!(" --max-runtime-seconds {seconds}")),
     ];
     parts.into_iter().flatten().collect()
-}
-
-/// A name as it may stand in a query.
-fn escaped(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    name.bytes()
-        .map(|byte| {
-            if plain(byte) {
-                char::from(byte).to_string()
-            } else {
-                format!("%{byte:02X}")
-            }
-        })
-        .collect()
 }

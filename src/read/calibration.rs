@@ -77,11 +77,6 @@ fn of_full_run(
     };
     let workload = experiment.resolved.workload();
     let run = outcome(evidence, workload, trial, now);
-    let (head_hours, head_usd) = if of.from_checkpoint {
-        (of.trial_hours, of.trial_cost_usd)
-    } else {
-        (0.0, Usd::ZERO)
-    };
     let score = |figure: Figure, [low, high]: [f64; 2], expected: f64, measured: f64| Score {
         class: Class {
             figure,
@@ -94,11 +89,11 @@ fn of_full_run(
         measured,
     };
     let hours = of.hours.map(|ends| {
-        let took = full_run::hours(&run) + head_hours;
+        let took = full_run::hours(&run) + of.head_hours();
         score(Figure::FullRunHours, ends, of.projected_hours, took)
     });
     let usd = of.cost_usd.map(|ends| {
-        let cost = (run.cost_usd + head_usd).as_f64();
+        let cost = (run.cost_usd + of.head_usd()).as_f64();
         let expected = of.projected_cost_usd.as_f64();
         score(
             Figure::FullRunCostUsd,

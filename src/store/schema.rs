@@ -18,7 +18,7 @@ pub static MIGRATOR: Migrator = sqlx::migrate!();
 /// Only one process migrates a database at a time.
 const MIGRATION_LOCK: i64 = 0x6261_6b65_0002;
 /// The indexes that migrations build while others read and write.
-const BUILT_CONCURRENTLY: [&str; 8] = [
+const BUILT_CONCURRENTLY: [&str; 10] = [
     "events_by_project",
     "alarms_by_project",
     "ledger_once_by_resource",
@@ -27,6 +27,8 @@ const BUILT_CONCURRENTLY: [&str; 8] = [
     "warm_pools_due",
     "warm_pools_of_nothing",
     "experiments_race_due",
+    "experiments_full_run_alive",
+    "experiments_full_runs_of",
 ];
 /// How often a process looks whether another one has finished migrating.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

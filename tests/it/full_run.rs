@@ -32,23 +32,17 @@ async fn answered(test: &TestApp, spec: &Value) -> String {
     id
 }
 
-/// The body of the newest job as the region received it.
+/// The body of a job as the region received it.
+async fn body_of(test: &TestApp, job: &Value) -> Value {
+    let name = job["name"].as_str().unwrap();
+    let url = format!("{}/_sim/requests/{name}", test.region.url);
+    let answer = test.client.get(url).send().await.unwrap();
+    answer.json().await.unwrap()
+}
+
 async fn newest_body(test: &TestApp) -> Value {
     let record = test.record().await;
-    let name = jobs(&record).last().unwrap()["name"].clone();
-    let url = format!(
-        "{}/_sim/requests/{}",
-        test.region.url,
-        name.as_str().unwrap()
-    );
-    test.client
-        .get(url)
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap()
+    body_of(test, jobs(&record).last().unwrap()).await
 }
 
 async fn recommendation(test: &TestApp, id: &str) -> RecommendationView {
@@ -82,24 +76,10 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
     assert_eq!(status, StatusCode::CREATED, "{started}");
     let full = started["id"].as_str().unwrap();
     test.tick().await;
-    let [of_trial, of_full] = {
-        let record = test.record().await;
-        let own = jobs(&record)
-            .into_iter()
-            .find(|job| job["trial"] == json!(winner.trial_id));
-        let name = own.unwrap()["name"].as_str().unwrap().to_owned();
-        let url = format!("{}/_sim/requests/{name}", test.region.url);
-        let of_trial: Value = test
-            .client
-            .get(url)
-            .send()
-            .await
-            .unwrap()
-            .json()
-            .await
-            .unwrap();
-        [of_trial, newest_body(&test).await]
-    };
+    let record = test.record().await;
+    let is_own = |job: &Value| job["trial"] == json!(winner.trial_id);
+    let own = jobs(&record).into_iter().find(is_own).unwrap();
+    let (of_trial, of_full) = (body_of(&test, &own).await, newest_body(&test).await);
     let folder = |body: &Value| {
         body["CheckpointConfig"]["S3Uri"]
             .as_str()

@@ -64,16 +64,30 @@ impl FullRunOf {
         }
     }
 
+    /// Hours of its projection that its trial has trained already.
+    pub fn head_hours(&self) -> f64 {
+        if self.from_checkpoint {
+            self.trial_hours
+        } else {
+            0.0
+        }
+    }
+
+    /// Dollars of its projection that its trial has cost already.
+    pub fn head_usd(&self) -> Usd {
+        if self.from_checkpoint {
+            self.trial_cost_usd
+        } else {
+            Usd::ZERO
+        }
+    }
+
     /// Whether a finished run came out as projected: faster, within the interval, or slower. What its
     /// trial had trained already may be missing from it.
     fn verdict(&self, run: &Outcome) -> &'static str {
         let took = hours(run);
         let [low, high] = self.hours.unwrap_or([self.projected_hours; 2]);
-        let head = if self.from_checkpoint {
-            self.trial_hours
-        } else {
-            0.0
-        };
+        let head = self.head_hours();
         match () {
             () if took > high => "slower than projected",
             () if took + head < low * EARLY => {
@@ -153,13 +167,8 @@ pub fn is_told_its_length(
 
 /// Whether a run may end by itself: SageMaker ends it at its limit, and all of its cost is spent.
 pub fn is_long_enough(of: &FullRunOf, max_runtime_seconds: u32) -> Result<(), String> {
-    let head = if of.from_checkpoint {
-        of.trial_hours
-    } else {
-        0.0
-    };
     let limit = f64::from(max_runtime_seconds) / 3600.0;
-    if limit < of.projected_hours - head {
+    if limit < of.projected_hours - of.head_hours() {
         return Err(format!(
             "it may train for {limit:.1} h, and is projected to take {:.1} h: SageMaker would end it unfinished",
             of.projected_hours

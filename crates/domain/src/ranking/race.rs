@@ -181,8 +181,13 @@ pub(super) fn known_speed(outcome: &Outcome) -> Option<&Steady> {
 /// yet.
 fn is_measuring(other: &Outcome, own: &Outcome) -> bool {
     let is_same = other.candidate == own.candidate && other.purchase_option == own.purchase_option;
-    let may_run = !other.state.is_terminal() && other.state != TrialState::Parked;
-    !is_same && may_run && other.released_at.is_some() && known_speed(other).is_none()
+    !is_same && other.released_at.is_some() && awaits_figure(other)
+}
+
+/// Whether a trial may still run, and its figure is not known yet.
+pub(super) fn awaits_figure(outcome: &Outcome) -> bool {
+    let may_run = !outcome.state.is_terminal() && outcome.state != TrialState::Parked;
+    may_run && known_speed(outcome).is_none()
 }
 
 /// Why a probe is done; `None` while it must go on.

@@ -1,6 +1,6 @@
-//! What to measure next. A choice is started only if the full run is expected to save more by its
-//! figure than the figure costs; the likeliest winner always is, and first: nothing is bought
-//! unmeasured. What runs is judged in [`crate::ranking::race`]; nothing is started here.
+//! What to measure next. A choice is started if the full run is expected to save more by its figure
+//! than the figure costs, or if a cheap figure settles whether the leader can be bought; the likeliest
+//! winner always is, and first: nothing is bought unmeasured. What runs is judged in [`crate::ranking::race`]; nothing is started here.
 //!
 //! It is the knowledge gradient per dollar (Frazier, Powell and Dayanik, 2008): one step ahead.
 
@@ -11,7 +11,7 @@ use crate::money::Usd;
 use crate::number::{of_items, real};
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::posterior::{Beliefs, Contender, PROBE_HOURS, WRONG_MAX};
-use crate::ranking::race::known_speed;
+use crate::ranking::race::awaits_figure;
 use crate::ranking::recommend::contender;
 use crate::ranking::repeats::{Pool, Repeats};
 use crate::spec::{ObjectiveSpec, PurchaseOption};
@@ -262,8 +262,7 @@ fn is_awaited(outcome: &Outcome, now: DateTime<Utc>) -> bool {
     let is_released = outcome
         .released_at
         .is_some_and(|released| now - released < PATIENCE);
-    let may_run = !outcome.state.is_terminal() && outcome.state != TrialState::Parked;
-    is_released && may_run && known_speed(outcome).is_none()
+    is_released && awaits_figure(outcome)
 }
 
 /// Estimated dollars of a choice's figure. What spot saves is known only at the end of a trial.

@@ -80,7 +80,6 @@ fn unknown_chips_and_offload_widen_the_interval() {
     }
 }
 
-/// Of ten sources of published runs, the widest lies a factor of 1.9 from what the others teach.
 #[test]
 fn before_any_run_of_the_code_the_interval_is_about_a_factor_of_1_7() {
     let [low, expected, high] = speed(&Calibration::shipped(), "ml.p5.48xlarge", &sharded(8));
