@@ -30,6 +30,11 @@ pub struct DecisionView {
     pub provisional: bool,
     /// What this answer has cost; null in recommendations from before it was counted.
     pub spend: Option<SpendView>,
+    /// SHA-256 of all that this answer rests on: speeds, prices, costs, predictions and the objective.
+    /// One version of the service answers the same evidence with the same bytes. Null in
+    /// recommendations from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence_sha256: Option<String>,
 }
 
 impl From<Recommendation> for DecisionView {
@@ -43,6 +48,7 @@ impl From<Recommendation> for DecisionView {
             basis,
             provisional,
             spend,
+            evidence_sha256,
         } = recommendation;
         Self {
             conclusion,
@@ -53,6 +59,7 @@ impl From<Recommendation> for DecisionView {
             basis,
             provisional,
             spend: spend.map(Into::into),
+            evidence_sha256,
         }
     }
 }
@@ -100,7 +107,13 @@ pub struct RankedView {
     pub tokens_per_second: f64,
     /// Half width of the 95 % interval of `tokens_per_second`. Measured.
     pub tokens_per_second_half_width: f64,
-    /// Cost per million tokens, from the measured speed and the price given in `price`.
+    /// Share of the full run's time in which steps are done, at that speed; evaluations, checkpoints
+    /// and stalls take the rest. Measured, on this candidate and the others. 1 where the speed is of all
+    /// the time; null where that is not known: then pauses are not projected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stepping_share: Option<f64>,
+    /// Cost per million tokens, from the measured speed, pauses included, and the price given in
+    /// `price`.
     pub usd_per_million_tokens: Usd,
     /// Projected hours of the full run.
     pub projected_hours: f64,
@@ -130,6 +143,7 @@ impl From<Ranked> for RankedView {
             purchase_option,
             tokens_per_second,
             tokens_per_second_half_width,
+            stepping_share,
             usd_per_million_tokens,
             projected_hours,
             projected_cost_usd,
@@ -149,6 +163,7 @@ impl From<Ranked> for RankedView {
             purchase_option,
             tokens_per_second,
             tokens_per_second_half_width,
+            stepping_share,
             usd_per_million_tokens,
             projected_hours,
             projected_cost_usd,

@@ -516,6 +516,9 @@ fn recommendation(ended: &Ended) {
     for line in &view.basis {
         println!("    {line}");
     }
+    if let Some(evidence) = &view.evidence_sha256 {
+        println!("    evidence: sha256 {evidence}");
+    }
     println!();
 }
 

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::metric::{self, Source};
+use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::speed::{self, Speed, SpeedBasis, SpeedFigures};
 use bakeoff_domain::measure::steady::{Bucket, Steady, steady};
 use bakeoff_domain::number::whole;
+use bakeoff_domain::ranking::outcome::Pauses;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -59,6 +61,16 @@ pub fn preferred(series: Vec<Series>) -> Vec<Series> {
     best
 }
 
+fn has_steps(series: &Series) -> bool {
+    series.last_step.is_some() || series.metric == metric::STEP
+}
+
+/// Of the series that say something of steps, the one with the most is believed: first those whose
+/// points carry them.
+fn rank(series: &Series) -> (bool, i64) {
+    (series.last_step.is_some(), series.points)
+}
+
 /// The series that speeds are derived from: one of each subject whose script reports no speed, also
 /// when it is settled.
 fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
@@ -68,10 +80,8 @@ fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
         .map(|one| one.subject_id)
         .collect();
     let mut best: BTreeMap<Uuid, &Series> = BTreeMap::new();
-    let rank = |one: &Series| (one.last_step.is_some(), one.points);
     for one in series {
-        let has_steps = one.last_step.is_some() || one.metric == metric::STEP;
-        if !has_steps || has_speed.contains(&one.subject_id) {
+        if !has_steps(one) || has_speed.contains(&one.subject_id) {
             continue;
         }
         let held = best.entry(one.subject_id).or_insert(one);
@@ -199,20 +209,34 @@ impl Figures {
         let Some(one) = self.stepping(subject) else {
             return Vec::new();
         };
-        let step = |bucket: &Bucket| match one.last_step {
-            Some(_) => bucket.last_step.map(i64::from),
-            None => whole(bucket.last),
-        };
         let buckets = self.buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
-        buckets
-            .iter()
-            .filter_map(|bucket| {
-                Some(Progress {
-                    at: bucket.last_at,
-                    step: step(bucket)?,
-                })
-            })
-            .collect()
+        speed::progress(&one.metric, buckets)
+    }
+
+    /// What is known of a subject's time between steps.
+    pub fn pauses(&self, subject: Uuid, shape: &TrainingShape<'_>) -> Pauses {
+        let known = || {
+            let speed = self.speed(subject, shape)?;
+            if speed.basis == SpeedBasis::Steps {
+                return Some(Pauses::InSpeed);
+            }
+            let pace = self.pace(subject)?;
+            let tokens_per_step = shape.tokens_per_step()?;
+            let stepping = speed::stepping_share(&pace, &speed.steady, tokens_per_step);
+            Some(stepping.map_or(Pauses::Contradictory, Pauses::Apart))
+        };
+        known().unwrap_or_default()
+    }
+
+    /// Finished steps over time: of the same series, whether it is settled or not.
+    fn pace(&self, subject: Uuid) -> Option<Pace> {
+        let stepping = self.of(subject).filter(|one| has_steps(one));
+        let one = stepping.max_by_key(|one| rank(one))?;
+        let of_buckets = || {
+            let buckets = self.buckets.get(&one.id)?;
+            speed::goodput(&speed::progress(&one.metric, buckets))
+        };
+        one.pace.or_else(of_buckets)
     }
 
     /// The series that steps over time are read from: one that carries steps, or else the step

@@ -17,14 +17,14 @@ use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::full_run;
-use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
+use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Tokens, evidence_sha256};
 use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::{Ranked, Recommendation};
 use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
-use bakeoff_domain::spec::{StoppingPolicy, WorkloadSpec};
+use bakeoff_domain::spec::{PurchaseOption, StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -114,6 +114,18 @@ impl Evidence {
         let shape = rows::shape_of_plan(&trial.plan, workload);
         let speed = self.figures.speed(trial.id.0, &shape)?;
         Some(speed.steady)
+    }
+
+    /// What is known of its time between steps. Between attempts, and on spot, other things take time.
+    fn pauses(&self, trial: &Trial, workload: &WorkloadSpec) -> Pauses {
+        let is_whole = self.attempts(trial).len() == 1
+            && trial.plan.purchase_option == PurchaseOption::OnDemand;
+        let shape = rows::shape_of_plan(&trial.plan, workload);
+        if is_whole {
+            self.figures.pauses(trial.id.0, &shape)
+        } else {
+            Pauses::Unknown
+        }
     }
 
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
@@ -256,7 +268,10 @@ async fn decide(
 fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Recommendation {
     let outcomes = outcomes(evidence, experiment, now);
     let objective = &experiment.resolved.spec().objective;
-    let answer = recommend(&outcomes, objective, tokens(experiment));
+    let answer = Recommendation {
+        evidence_sha256: Some(evidence_sha256(&outcomes, objective, tokens(experiment))),
+        ..recommend(&outcomes, objective, tokens(experiment))
+    };
     match (&experiment.full_run, outcomes.first()) {
         (Some(of), Some(outcome)) => full_run::report(of, outcome, answer),
         _ => answer,
@@ -375,6 +390,7 @@ fn outcome(
         reason: trial.reason.clone(),
         price: evidence.price(trial, now),
         tokens_per_second: evidence.speed(trial, workload),
+        pauses: evidence.pauses(trial, workload),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::ids::{ProjectId, TrialId};
 use bakeoff_domain::measure::metric::{Source, Subject, standard};
+use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::rollup::{StoredPoint, roll_up};
 use bakeoff_domain::measure::samples::Point;
 use bakeoff_domain::measure::steady::{Bucket, Steady};
@@ -97,6 +98,8 @@ pub struct Series {
     pub last_value: Option<f64>,
     /// `None`: not settled, to be computed from the rollups.
     pub steady: Option<Option<Steady>>,
+    /// Finished steps per second of wall time, once settled.
+    pub pace: Option<Pace>,
     pub is_compacted: bool,
 }
 
@@ -118,6 +121,16 @@ pub struct SettledSeries {
     /// Number of points that the figure was computed from.
     pub points: i64,
     pub steady: Option<Steady>,
+    /// Finished steps per second of wall time, where it says anything of steps.
+    pub pace: Option<Pace>,
+}
+
+/// A series whose figures are to be settled.
+#[derive(Debug, Clone)]
+pub struct QuietSeries {
+    pub id: i32,
+    pub metric: String,
+    pub points: i64,
 }
 
 impl Store {
@@ -225,7 +238,7 @@ impl Store {
     ) -> Result<Vec<Series>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, subject_id, source, name, metric, unit, points, non_finite, first_at, last_at, last_step,
-                      last_value, is_settled, steady, compacted_at IS NOT NULL AS "is_compacted!"
+                      last_value, is_settled, steady, pace, compacted_at IS NOT NULL AS "is_compacted!"
                FROM series WHERE subject_id = ANY($1) AND ($2::text[] IS NULL OR metric = ANY($2) OR name = ANY($2))
                ORDER BY subject_id, metric, source"#,
             subjects,
@@ -238,6 +251,10 @@ impl Store {
                 let steady = row
                     .steady
                     .map(|value| stored::read(value, "series", row.id, "steady"))
+                    .transpose()?;
+                let pace = row
+                    .pace
+                    .map(|value| stored::read(value, "series", row.id, "pace"))
                     .transpose()?;
                 Ok(Series {
                     id: row.id,
@@ -254,6 +271,7 @@ impl Store {
                     last_step: row.last_step.filter(|step| *step >= 0),
                     last_value: row.last_value,
                     steady: row.is_settled.then_some(steady),
+                    pace: pace.filter(|_| row.is_settled),
                     is_compacted: row.is_compacted,
                 })
             })
@@ -294,16 +312,17 @@ impl Store {
         &self,
         quiet_since: DateTime<Utc>,
         limit: i64,
-    ) -> Result<Vec<(i32, i64)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT id, points FROM series WHERE NOT is_settled AND coalesce(written_at, '-infinity') < $1
+    ) -> Result<Vec<QuietSeries>, StoreError> {
+        let rows = sqlx::query_as!(
+            QuietSeries,
+            r#"SELECT id, metric, points FROM series WHERE NOT is_settled AND coalesce(written_at, '-infinity') < $1
                ORDER BY id LIMIT $2"#,
             quiet_since,
             limit,
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.points)).collect())
+        Ok(rows)
     }
 
     /// Writes steady figures, each only if no points have arrived since.
@@ -313,13 +332,18 @@ impl Store {
             .iter()
             .map(|one| one.steady.as_ref().map(stored::write).transpose());
         let steady = steady.collect::<Result<Vec<_>, StoreError>>()?;
+        let pace = settled
+            .iter()
+            .map(|one| one.pace.as_ref().map(stored::write).transpose());
+        let pace = pace.collect::<Result<Vec<_>, StoreError>>()?;
         sqlx::query!(
-            r#"UPDATE series s SET is_settled = true, steady = n.steady
-               FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[]) AS n(id, points, steady)
+            r#"UPDATE series s SET is_settled = true, steady = n.steady, pace = n.pace
+               FROM UNNEST($1::integer[], $2::bigint[], $3::jsonb[], $4::jsonb[]) AS n(id, points, steady, pace)
                WHERE s.id = n.id AND s.points = n.points AND NOT s.is_settled"#,
             &settled.iter().map(|one| one.id).collect::<Vec<_>>(),
             &settled.iter().map(|one| one.points).collect::<Vec<_>>(),
             &steady as &[Option<serde_json::Value>],
+            &pace as &[Option<serde_json::Value>],
         )
         .execute(&self.pool)
         .await?;

@@ -8,6 +8,7 @@
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
+use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
@@ -57,6 +58,10 @@ impl Document for Vec<MetricDefinition> {}
 impl Document for Vec<Transition> {}
 impl Document for Vec<FinalMetric> {}
 impl Document for Steady {}
+impl Document for Pace {
+    /// Paces came when documents had versions.
+    const VERSION: u32 = 1;
+}
 impl Document for Event {
     /// Events had no data before versions.
     const VERSION: u32 = 1;
@@ -214,6 +219,7 @@ mod tests {
         holds::<Vec<Transition>>("transitions");
         holds::<Vec<FinalMetric>>("final_metrics");
         holds::<Steady>("steady");
+        holds::<Pace>("pace");
     }
 
     /// Events are a document of many forms: one row of each.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::measure::speed;
 use bakeoff_domain::measure::steady::{Bucket, steady};
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -45,18 +46,21 @@ async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
     if quiet.is_empty() {
         return Ok(0);
     }
-    let ids: Vec<i32> = quiet.iter().map(|(id, _)| *id).collect();
+    let ids: Vec<i32> = quiet.iter().map(|one| one.id).collect();
     let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
     for (id, bucket) in app.store.rollups(&ids).await? {
         buckets.entry(id).or_default().push(bucket);
     }
-    let figure = |id: i32| buckets.get(&id).and_then(|buckets| steady(buckets));
     let settled: Vec<SettledSeries> = quiet
-        .iter()
-        .map(|&(id, points)| SettledSeries {
-            id,
-            points,
-            steady: figure(id),
+        .into_iter()
+        .map(|one| {
+            let buckets = buckets.get(&one.id).map_or(&[][..], Vec::as_slice);
+            SettledSeries {
+                id: one.id,
+                points: one.points,
+                steady: steady(buckets),
+                pace: speed::goodput(&speed::progress(&one.metric, buckets)),
+            }
         })
         .collect();
     app.store.settle_series(&settled).await?;

@@ -10,11 +10,12 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::fleet::events;
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, number, spec};
 
 /// Trials of about three hours, by a policy, for a full run of weeks: a figure is worth its price.
 fn raced(policy: &str) -> Value {
@@ -343,4 +344,66 @@ async fn a_parked_trial_holds_up_nothing_and_may_run_later(pool: PgPool) {
     // Over is over.
     let (_, again) = test.post(&resume, &json!({})).await;
     assert_eq!(again["state"], json!("cancelled"));
+}
+
+/// In a region that lives, scripts evaluate, save and stall. What that takes is in the projection, and
+/// still is once the series are settled and only their figures are read.
+#[sqlx::test(migrations = false)]
+async fn evaluations_and_checkpoints_count_in_the_full_run(pool: PgPool) {
+    let test = TestApp::with_faults(pool.clone(), &["--lively"]).await;
+    let id = test.start(&raced("full")).await;
+    test.run_to_end(&id, 48).await;
+    let before = answer(&test, &id).await;
+    let shares: Vec<f64> = (before.ranked.iter())
+        .map(|row| row.stepping_share.unwrap())
+        .collect();
+    assert!(
+        shares.len() == 2 && shares.iter().all(|share| (0.80..0.995).contains(share)),
+        "{shares:?}"
+    );
+    let first = &before.ranked[0];
+    let steps_alone = 300e9 / first.tokens_per_second / 3600.0;
+    assert!(first.projected_hours > 1.005 * steps_alone, "{first:?}");
+    // The trial trained a thousandth of it: its own hours, but for those of its start, say the same.
+    let ran = row(&test, &id, &first.candidate).await;
+    let by_trial = f64::from(u32::try_from(ran.training_seconds).unwrap()) / 3.6;
+    assert!(
+        (0.93..1.02).contains(&(first.projected_hours / by_trial)),
+        "{} {by_trial}",
+        first.projected_hours
+    );
+    assert!(
+        before
+            .basis
+            .iter()
+            .any(|line| line.contains("of the time: evaluations")),
+        "{:?}",
+        before.basis
+    );
+
+    test.advance(TimeDelta::hours(2)).await;
+    while bakeoff::tasks::compactor::tick(&test.app).await.unwrap() > 0 {}
+    let settled =
+        "SELECT count(*) FROM series WHERE is_settled AND metric = 'step' AND pace IS NOT NULL";
+    assert_eq!(number(&pool, settled).await, 2);
+    let price = json!({"region": "us-east-1", "usd_per_hour": 20, "source": "contract",
+                       "effective_from": "2026-11-01T00:00:00Z", "reason": "the contract was signed in October"});
+    for kind in ["ml.p5.48xlarge", "ml.p4de.24xlarge"] {
+        let path = format!("/v1/prices/{kind}");
+        let put = test.request(Method::PUT, &path, &test.admin);
+        assert!(test.send(put.json(&price)).await.0.is_success());
+    }
+    test.tick().await;
+    let after = answer(&test, &id).await;
+    assert_ne!(
+        before.ranked[0].projected_cost_usd,
+        after.ranked[0].projected_cost_usd
+    );
+    for row in &after.ranked {
+        let was = before
+            .ranked
+            .iter()
+            .find(|one| one.candidate == row.candidate);
+        assert_eq!(was.unwrap().stepping_share, row.stepping_share);
+    }
 }

@@ -8,7 +8,7 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{Price, PriceStatus};
-use bakeoff_domain::ranking::outcome::{Outcome, Tokens};
+use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Tokens};
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 use chrono::DateTime;
@@ -115,6 +115,7 @@ fn completed(number: u128, candidate: &str, price: Price, tokens_per_second: f64
             from_at: DateTime::UNIX_EPOCH,
             until_at: DateTime::UNIX_EPOCH,
         }),
+        pauses: Pauses::Unknown,
         predicted: None,
         training_seconds: 3600,
         billable_seconds: 3600,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::chaos;
 use crate::process::{build, wait_gone};
-use crate::stack::Stack;
+use crate::stack::{Setup, Stack};
 use crate::verify::{self, Verdict};
 
 const EXAMPLES: [&str; 2] = ["examples/hebrew-p4-p5.json", "examples/legal-g5-spot.json"];
@@ -62,7 +62,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
     say("Starting a simulated AWS region, PostgreSQL and the service …");
     let started = Instant::now();
-    let mut stack = Stack::start()?;
+    let mut stack = Stack::start(&Setup::default())?;
     let outcome = play(&mut stack, &flags, &interrupted, started);
     if outcome.is_ok() && !flags.once && !interrupted.load(Ordering::SeqCst) {
         stay(&stack, &interrupted);
@@ -106,7 +106,7 @@ fn play(
 }
 
 /// The examples name P5e, whose price is in no list: sets a made-up rate, marked as such.
-fn negotiated_price(stack: &Stack) -> Result<(), String> {
+pub(crate) fn negotiated_price(stack: &Stack) -> Result<(), String> {
     let body = json!({
         "region": "us-east-1",
         "usd_per_hour": 68,

@@ -9,6 +9,7 @@
 mod bench;
 mod chaos;
 mod database;
+mod decisions;
 mod demo;
 mod deploy;
 mod durability;
@@ -37,6 +38,11 @@ cargo xtask COMMAND
        --seeds N      so many seeds, side by side (20)
        --seed N       one seed again
        --jobs N       seeds at a time (8)
+       --json         print the result for machines
+  decisions           are the answers right? random workloads × six instance types in a region where codes, machines and moments
+                      differ; the region says what each full run would really have taken; under 10 minutes
+       --workloads N  so many workloads (200)
+       --seed N       other workloads, another region (1)
        --json         print the result for machines
   durability          a million points while service and Postgres are killed: each acknowledged one is stored once
        --points N     so many points (1000000)
@@ -70,6 +76,7 @@ fn main() -> ExitCode {
     }
     let outcome = match arguments.first().map(String::as_str) {
         Some("demo") => demo::run(&flags),
+        Some("decisions") => decisions::run(&flags),
         Some("bench") => bench::run(&flags),
         Some("durability") => durability::run(&flags),
         Some("eval") => eval::eval(&flags),

@@ -11,13 +11,29 @@ use chrono::{DateTime, SecondsFormat};
 
 use crate::process::{Scratch, Signal, interrupt, program, root, signal, spawn, wait_gone};
 
-/// Virtual seconds per real second.
-const FACTOR: u32 = 1000;
 /// For a process that is alive but slow; one that ends is noticed at once.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Objects that the examples' channels point to.
 const INPUTS: [&str; 3] = ["hebrew/train", "legal/train", "legal/validation"];
+
+/// How a stack is started.
+pub(crate) struct Setup {
+    /// Virtual seconds per real second.
+    pub(crate) factor: u32,
+    /// What the region is told besides.
+    pub(crate) region: Vec<String>,
+}
+
+impl Default for Setup {
+    /// A day in a minute and a half, by a region that throttles now and then.
+    fn default() -> Self {
+        Self {
+            factor: 1000,
+            region: vec!["--throttle=0.01".to_owned()],
+        }
+    }
+}
 
 pub(crate) struct Stack {
     scratch: Scratch,
@@ -32,15 +48,19 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Starts everything; leaves nothing running on an error.
-    pub(crate) fn start() -> Result<Self, String> {
+    pub(crate) fn start(setup: &Setup) -> Result<Self, String> {
         let scratch = Scratch::new("demo")?;
         for input in INPUTS {
             let folder = scratch.0.join("s3/bakeoff-example").join(input);
             fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
             fs::write(folder.join("part-00000"), "example\n").map_err(|error| error.to_string())?;
         }
-        let clock = format!("2026-11-20T00:00:00Z,{},{FACTOR}", rfc3339(now_seconds()));
-        let mut region = start_region(&scratch.0, &clock)?;
+        let clock = format!(
+            "2026-11-20T00:00:00Z,{},{}",
+            rfc3339(now_seconds()),
+            setup.factor
+        );
+        let mut region = start_region(&scratch.0, &clock, &setup.region)?;
         let addresses = match ready(
             &scratch.0.join("region.json"),
             &mut region,
@@ -203,12 +223,13 @@ fn detached(name: &str, log: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-fn start_region(scratch: &Path, clock: &str) -> Result<Child, String> {
+fn start_region(scratch: &Path, clock: &str, flags: &[String]) -> Result<Child, String> {
     let mut command = detached("bakeoff-sim", &scratch.join("region.log"))?;
     command
         .arg("--s3-root")
         .arg(scratch.join("s3"))
-        .args(["--clock", clock, "--throttle", "0.01"]);
+        .args(["--clock", clock])
+        .args(flags);
     command.arg("--ready-file").arg(scratch.join("region.json"));
     spawn(&mut command)
 }

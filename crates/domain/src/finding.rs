@@ -73,6 +73,9 @@ pub struct Finding {
     pub candidates: BTreeSet<usize>,
 }
 
+/// The one refusal that is of a trial only: its full run has a budget of its own.
+pub const BUDGET_BELOW_TRIAL: &str = "budget-below-trial";
+
 impl Finding {
     pub fn new(rule: &str, severity: Severity, pointer: impl Into<String>) -> Self {
         Self {

@@ -8,6 +8,7 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::{Usd, price};
 use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
+use bakeoff_domain::ranking::posterior::PROBE_HOURS;
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Conclusion;
@@ -22,7 +23,7 @@ use crate::throughput::{fit, kind, product};
 use crate::trial::{cheapest, waiting};
 
 /// Hours of the full run at the fastest arm's speed: 200 probes.
-const FULL_HOURS: f64 = 50.0;
+const FULL_HOURS: f64 = 200.0 * PROBE_HOURS;
 /// Hours of a trial, of which a probe is the head.
 const TRIAL_HOURS: f64 = 5.0;
 /// Half width of a measured speed: its floor.

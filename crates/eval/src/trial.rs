@@ -4,7 +4,7 @@ use bakeoff_domain::ids::{PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{Price, PriceStatus};
-use bakeoff_domain::ranking::outcome::Outcome;
+use bakeoff_domain::ranking::outcome::{Outcome, Pauses};
 use bakeoff_domain::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 use chrono::DateTime;
 use uuid::Uuid;
@@ -41,6 +41,7 @@ pub(crate) fn waiting(name: &str, usd_per_hour: Usd) -> Outcome {
         wall_seconds: 0,
         checkpoint_at: None,
         cost_usd: Usd::ZERO,
+        pauses: Pauses::Unknown,
         predicted_usd: None,
     }
 }

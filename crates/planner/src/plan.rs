@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
-use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding, Severity};
 use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::money::{Usd, cost};
-use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
+use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -151,6 +151,7 @@ impl TrialPlan {
             incomparable: self.incomparable.clone(),
             price: self.price.clone(),
             tokens_per_second: None,
+            pauses: Pauses::Unknown,
             predicted: forecast.map(|forecast| {
                 let shared = forecast.shared_log_sd.unwrap_or(SHARED_LOG_SD);
                 predicted(forecast.tokens_per_second, shared)
@@ -182,7 +183,7 @@ pub fn predicted(tokens_per_second: Interval, shared_log_sd: f64) -> Predicted {
 }
 
 /// Why each plan can never be the one to buy; empty where it can, or too little is known. What is
-/// refused or not comparable is not among the contenders.
+/// refused, also by the budget, or not comparable is not among the contenders.
 pub fn cannot_win(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
     let mut reasons: Vec<Option<String>> = plans.iter().map(|_| None).collect();
     let Some(workload) = &spec.workload else {
@@ -363,7 +364,7 @@ pub fn refuse_above_budget(spec: &ExperimentSpec, plans: &mut [TrialPlan]) -> Ve
             .iter()
             .position(|candidate| candidate.name == plan.candidate);
         let Some(index) = index else { continue };
-        let finding = found("budget-below-trial", "/budget_usd")
+        let finding = found(BUDGET_BELOW_TRIAL, "/budget_usd")
             .says(format!(
                 "one trial of {} may cost {needed}, which is reserved before it starts: raise budget_usd, which is {} in all",
                 plan.candidate, spec.budget_usd

@@ -74,6 +74,12 @@ impl RateCard {
             .copied()
     }
 
+    /// The newest rate in dollars; for comparison, not for bills.
+    pub(crate) fn usd_per_hour(&self, instance_type: &str) -> Option<f64> {
+        let rate = self.by_type.get(instance_type)?.last()?;
+        Some(f64::from(u32::try_from(rate.micro_usd).ok()?) / 1e6)
+    }
+
     pub(crate) fn types(&self) -> impl Iterator<Item = &String> {
         self.by_type.keys()
     }

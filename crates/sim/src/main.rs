@@ -13,20 +13,24 @@
 mod billing;
 mod checkpoints;
 mod constraints;
+mod curve;
 mod events;
 mod faults;
+mod lively;
 mod metrics;
 mod objects;
 mod physics;
 mod pools;
 mod price_list;
 mod quotas;
+mod record;
 mod refusal;
 mod region;
 mod request;
 mod rules;
 mod sns;
 mod timeline;
+mod truth;
 mod wire;
 mod world;
 
@@ -89,6 +93,10 @@ struct Options {
     /// CreateTrainingJob calls allowed per virtual second; more are throttled.
     #[arg(long)]
     create_per_second: Option<f64>,
+    /// Codes, types, machines and moments differ as they do outside: each code is up to twice as fast
+    /// or slow as the law, evaluates, saves and stalls, and no two allocations are equally fast.
+    #[arg(long)]
+    lively: bool,
     /// URL to push state changes to, as EventBridge does.
     #[arg(long)]
     events_to: Option<String>,
@@ -167,6 +175,7 @@ fn region(options: &Options) -> Region {
     Region::new(
         world
             .launching_within(options.launch_seconds)
+            .living(options.lively)
             .named(&options.region),
         options.clock.unwrap_or(Timescale::REAL),
         options.manual_clock,

@@ -8,7 +8,6 @@ use rand::{Rng, SeedableRng};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::timeline::{WARM_UP_SECONDS, WARM_UP_SHARE, work_in};
 use crate::world::{Job, World};
 
 /// A minute's metrics become visible this long after it ends.
@@ -115,8 +114,16 @@ fn definition(job: &Job, metric: &str) -> Option<Regex> {
     Regex::new(found["Regex"].as_str()?).ok()
 }
 
-/// Seconds into the training phase that covers a whole minute, and the work done by its end.
-fn in_training(job: &Job, at: DateTime<Utc>) -> Option<(f64, f64)> {
+/// A minute of training.
+struct Minute {
+    /// Work done by its end, in seconds at full speed.
+    work: f64,
+    /// Share of full speed while the script was doing steps; `None` if it did none.
+    share: Option<f64>,
+}
+
+/// The minute at a moment, if a training phase covers all of it.
+fn in_training(job: &Job, at: DateTime<Utc>) -> Option<Minute> {
     let end = at + TimeDelta::minutes(1);
     let phase = job
         .timeline
@@ -124,7 +131,10 @@ fn in_training(job: &Job, at: DateTime<Utc>) -> Option<(f64, f64)> {
         .iter()
         .find(|phase| phase.status == "Training" && phase.start <= at && end <= phase.end)?;
     let elapsed = (end - phase.start).as_seconds_f64();
-    Some((elapsed, phase.work_before + work_in(elapsed)))
+    Some(Minute {
+        work: phase.work_before + job.script.curve.work_in(elapsed),
+        share: job.script.curve.share_between(elapsed - 60.0, elapsed),
+    })
 }
 
 fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
@@ -133,19 +143,14 @@ fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
         .random_range(-1.0..1.0)
 }
 
-/// The line that the training script prints in a minute.
+/// The line that the training script prints in a minute in which it does steps.
 fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
-    let training = job.training.as_ref()?;
-    let (elapsed, work) = in_training(job, at)?;
-    let warm = if elapsed <= WARM_UP_SECONDS {
-        WARM_UP_SHARE
-    } else {
-        1.0
-    };
-    let speed = training.tokens_per_second * warm * (1.0 + 0.008 * noise(job, at, 1));
-    let tokens = work * training.tokens_per_second;
+    let training = job.script.training.as_ref()?;
+    let minute = in_training(job, at)?;
+    let speed = training.tokens_per_second * minute.share? * (1.0 + 0.008 * noise(job, at, 1));
+    let tokens = minute.work * training.tokens_per_second;
     let step = (tokens / training.tokens_per_step).floor();
-    let loss = 1.35 + 14.0 * (tokens / 1e4 + 10.0).powf(-0.25) + 0.01 * noise(job, at, 2);
+    let loss = training.loss(tokens) + 0.01 * noise(job, at, 2);
     let samples = speed / 2048.0;
     Some(format!(
         "step={step} loss={loss:.4} eval_loss={:.4} tokens_per_second={speed:.1} samples_per_second={samples:.2}",
@@ -254,6 +259,7 @@ fn host(job: &Job, metric: &str, at: DateTime<Utc>) -> Option<f64> {
     let gpus = f64::from(job.instance.accelerator_count);
     let cores = f64::from(job.instance.vcpus.unwrap_or(8));
     let parameters = job
+        .script
         .training
         .as_ref()
         .map_or(1e9, |training| training.parameters);

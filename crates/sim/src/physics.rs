@@ -7,13 +7,50 @@ use std::collections::BTreeMap;
 use bakeoff_domain::catalog::InstanceType;
 use bakeoff_domain::catalog::model::ModelShape;
 
+use crate::curve::{Curve, Habits};
+
 /// What the simulated training container reads from its hyperparameters.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Training {
     pub(crate) tokens_per_second: f64,
     pub(crate) tokens_per_step: f64,
     pub(crate) steps: f64,
     pub(crate) parameters: f64,
+    /// Parameters that are trained: with LoRA, those of the adapters.
+    pub(crate) trained: f64,
+    /// What is added to the loss.
+    pub(crate) loss_offset: f64,
+}
+
+impl Training {
+    /// The training loss after some tokens, without noise.
+    pub(crate) fn loss(&self, tokens: f64) -> f64 {
+        1.35 + 14.0 * (tokens / 1e4 + 10.0).powf(-0.25) + self.loss_offset
+    }
+}
+
+/// A training script: what it trains, and how it gets through it.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// `None` if it only sleeps.
+    pub(crate) training: Option<Training>,
+    pub(crate) curve: Curve,
+}
+
+impl Script {
+    /// One that does what the law says, after a slow start.
+    pub(crate) fn plain(training: Option<Training>) -> Self {
+        Self {
+            training,
+            curve: Curve::of(&Habits::default(), 0.0),
+        }
+    }
+
+    /// Seconds at full speed that its training takes.
+    pub(crate) fn work_seconds(&self) -> Option<f64> {
+        let training = self.training.as_ref()?;
+        Some(training.steps * training.tokens_per_step / training.tokens_per_second)
+    }
 }
 
 /// `None` when the hyperparameters do not describe a language model: such a job only sleeps.
@@ -38,15 +75,57 @@ pub(crate) fn training(
     let micro = f64::from(number("per_device_train_batch_size")?);
     let accumulation = f64::from(number("gradient_accumulation_steps")?);
     let gpus = f64::from(instance.accelerator_count * count);
+    let model_parallel = degree(hyper, TENSOR) * degree(hyper, PIPELINE);
     let peak = instance.peak_tflops()? * 1e12;
     let tokens_in_flight = micro * f64::from(shape.sequence_length);
-    let efficiency = efficiency(hyper, instance, count, tokens_in_flight);
+    let efficiency =
+        efficiency(hyper, instance, count, tokens_in_flight) * split(hyper, accumulation);
     Some(Training {
         tokens_per_second: gpus * peak * efficiency / shape.flops_per_token(),
-        tokens_per_step: tokens_in_flight * accumulation * gpus,
+        tokens_per_step: tokens_in_flight * accumulation * gpus / model_parallel,
         steps: f64::from(number("max_steps")?),
         parameters: shape.parameters(),
+        trained: shape.trainable_parameters(),
+        loss_offset: 0.0,
     })
+}
+
+const TENSOR: &str = "tensor_parallel_degree";
+const PIPELINE: &str = "pipeline_parallel_degree";
+
+fn degree(hyper: &BTreeMap<String, String>, key: &str) -> f64 {
+    let degree = hyper
+        .get(key)
+        .and_then(|text| unquoted(text).parse::<u32>().ok());
+    f64::from(degree.unwrap_or(1).max(1))
+}
+
+/// Share of the speed that is left when a model is split: each doubling of the tensor-parallel
+/// degree waits for its all-reduces, and a pipeline is empty at the start and end of each step
+/// (GPipe, arXiv 1811.06965).
+fn split(hyper: &BTreeMap<String, String>, micro_batches: f64) -> f64 {
+    let (tensor, stages) = (degree(hyper, TENSOR), degree(hyper, PIPELINE));
+    0.88_f64.powf(tensor.log2()) * micro_batches / (micro_batches + stages - 1.0)
+}
+
+/// What a job uses that a code can do well or badly.
+pub(crate) fn features(hyper: &BTreeMap<String, String>) -> Vec<&'static str> {
+    let is_on = |key: &str, off: &[&str]| {
+        hyper
+            .get(key)
+            .is_some_and(|value| !off.contains(&unquoted(value)))
+    };
+    let all = [
+        ("gradient_checkpointing", &["false"][..]),
+        ("cpu_offload", &["none"]),
+        ("zero_stage", &["0", "1", "2"]),
+        (TENSOR, &["1"]),
+        (PIPELINE, &["1"]),
+    ];
+    all.into_iter()
+        .filter(|(key, off)| is_on(key, off))
+        .map(|(key, _)| key)
+        .collect()
 }
 
 /// Share of the peak that the chosen profile reaches.

@@ -7,10 +7,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::billing::Span;
+use crate::curve::Curve;
 
-/// How long the training script takes to reach full speed, and its share of full speed until then.
-pub(crate) const WARM_UP_SECONDS: f64 = 180.0;
-pub(crate) const WARM_UP_SHARE: f64 = 0.6;
 /// Checkpoint interval; an interruption loses the work since the last checkpoint.
 pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
 /// Time from SIGTERM to SIGKILL; these scripts use all of it (API reference, StopTrainingJob).
@@ -28,6 +26,8 @@ pub(crate) struct Life {
     pub(crate) created_at: DateTime<Utc>,
     /// Seconds of training at full speed that the script needs.
     pub(crate) work_seconds: f64,
+    /// How it gets through its work.
+    pub(crate) curve: Curve,
     pub(crate) max_runtime_seconds: f64,
     pub(crate) spot: Option<Spot>,
     pub(crate) failure: Option<Failure>,
@@ -143,7 +143,10 @@ pub(crate) fn draw(life: &Life) -> Timeline {
         0.0,
     );
     if let Some(failure) = life.failure {
-        let ran = wall_for(life.work_seconds / 2.0).min(life.max_runtime_seconds);
+        let ran = life
+            .curve
+            .wall_for(life.work_seconds / 2.0)
+            .min(life.max_runtime_seconds);
         drawing.phase(
             "Training",
             "Training image download completed. Training in progress.",
@@ -239,7 +242,7 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
     let mut done = 0.0;
     let mut trained = 0.0;
     loop {
-        let needed = wall_for(life.work_seconds - done);
+        let needed = life.curve.wall_for(life.work_seconds - done);
         let allowed = life.max_runtime_seconds - trained;
         let interruption = life.spot.as_ref().map_or(f64::INFINITY, |spot| {
             let draw: f64 = drawing.rng.random_range(f64::EPSILON..1.0);
@@ -268,7 +271,7 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
                 "Stopping",
                 "Stopping the training job",
                 STOP_GRACE_SECONDS,
-                done + work_in(run),
+                done + life.curve.work_in(run),
             );
             let why = if run >= allowed {
                 "MaxRuntimeExceeded"
@@ -277,7 +280,7 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
             };
             return ("Stopped", why);
         }
-        let reached = done + work_in(run);
+        let reached = done + life.curve.work_in(run);
         let saves = life.spot.as_ref().is_some_and(|spot| spot.saves_progress);
         done = if saves {
             (reached / CHECKPOINT_SECONDS).floor() * CHECKPOINT_SECONDS
@@ -306,20 +309,6 @@ fn interrupted(drawing: &mut Drawing, done: f64) {
         download,
         done,
     );
-}
-
-/// Work done in a stretch of training, in seconds at full speed.
-pub(crate) fn work_in(elapsed: f64) -> f64 {
-    elapsed - (1.0 - WARM_UP_SHARE) * elapsed.min(WARM_UP_SECONDS)
-}
-
-fn wall_for(work: f64) -> f64 {
-    let at_warm_up = work_in(WARM_UP_SECONDS);
-    if work <= at_warm_up {
-        work / WARM_UP_SHARE
-    } else {
-        WARM_UP_SECONDS + work - at_warm_up
-    }
 }
 
 impl Timeline {
@@ -428,11 +417,13 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curve::Habits;
 
     fn life(spot: Option<Spot>) -> Life {
         Life {
             created_at: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
             work_seconds: 40_000.0,
+            curve: Curve::of(&Habits::default(), 90_000.0),
             max_runtime_seconds: 90_000.0,
             spot,
             failure: None,

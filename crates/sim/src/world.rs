@@ -10,11 +10,12 @@ use bakeoff_domain::{clock, embedded};
 use chrono::{DateTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::billing::{self, RateCard, Span};
 use crate::faults::{CallFault, Faults};
-use crate::physics::{self, Training};
+use crate::lively::{Allocation, Lively};
+use crate::physics::{self, Script, Training};
 use crate::pools::PoolEnd;
 use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::request;
@@ -40,7 +41,7 @@ pub(crate) struct Job {
     /// The other instance groups of a heterogeneous cluster.
     pub(crate) helpers: Vec<(&'static InstanceType, u32)>,
     pub(crate) is_spot: bool,
-    pub(crate) training: Option<Training>,
+    pub(crate) script: Script,
     pub(crate) timeline: Timeline,
     pub(crate) saving_percent: i64,
     pub(crate) seed: u64,
@@ -128,7 +129,7 @@ impl Job {
     }
 
     /// Micro-dollars for its volumes over some spans; none where local NVMe replaces the volumes.
-    fn volumes(&self, spans: &[Span]) -> i64 {
+    pub(crate) fn volumes(&self, spans: &[Span]) -> i64 {
         let gb = self.request["ResourceConfig"]["VolumeSizeInGB"]
             .as_i64()
             .unwrap_or(0);
@@ -151,9 +152,10 @@ pub(crate) struct World {
     /// CreateTrainingJob calls per second; `None` for no limit.
     create_per_second: Option<f64>,
     launch_seconds: Option<f64>,
+    pub(crate) lively: Option<Lively>,
     dice: StdRng,
     /// Faults injected so far, by kind.
-    done: BTreeMap<&'static str, u64>,
+    pub(crate) done: BTreeMap<&'static str, u64>,
     /// The account that callers' credentials belong to; the region's jobs are in [`ACCOUNT`].
     pub(crate) account: String,
     /// Confirmed SNS subscriptions.
@@ -162,7 +164,7 @@ pub(crate) struct World {
     /// By account and name: a job of the same name in another account is a different job.
     by_name: BTreeMap<(String, String), usize>,
     alike: BTreeMap<u64, u64>,
-    calls: BTreeMap<String, Calls>,
+    pub(crate) calls: BTreeMap<String, Calls>,
     pub(crate) metrics_requested: BTreeMap<String, u64>,
     /// Metrics requested for a job but not read, because a fault came first.
     pub(crate) metrics_unserved: BTreeMap<String, u64>,
@@ -183,6 +185,7 @@ impl World {
             quotas,
             create_per_second,
             launch_seconds: None,
+            lively: None,
             done: BTreeMap::new(),
             account: ACCOUNT.to_owned(),
             subscriptions: 0,
@@ -209,6 +212,14 @@ impl World {
     pub(crate) fn launching_within(self, seconds: Option<f64>) -> Self {
         Self {
             launch_seconds: seconds,
+            ..self
+        }
+    }
+
+    /// Whether codes, types, machines and moments differ.
+    pub(crate) fn living(self, is_lively: bool) -> Self {
+        Self {
+            lively: is_lively.then_some(Lively { seed: self.seed }),
             ..self
         }
     }
@@ -321,20 +332,18 @@ impl World {
         let (instance, count) = groups.next()?;
         let helpers: Vec<(&'static InstanceType, u32)> = groups.collect();
         let hyper = strings(&request["HyperParameters"]);
-        let training = physics::training(&hyper, instance, count);
-        let is_spot = request["EnableManagedSpotTraining"]
-            .as_bool()
-            .unwrap_or(false);
+        let is_spot = request["EnableManagedSpotTraining"] == true;
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
         let is_warm = self.take_over_pool(&request, &name, now);
-        let work_seconds = training.as_ref().map_or(SLEEP_SECONDS, |t| {
-            t.steps * t.tokens_per_step / t.tokens_per_second
-        });
+        let max_runtime_seconds = real(request::max_runtime(&request));
+        let law = physics::training(&hyper, instance, count);
+        let script = self.script(&request, &hyper, instance, law, seed);
         let life = Life {
             created_at: now,
-            work_seconds,
-            max_runtime_seconds: real(request::max_runtime(&request)),
+            work_seconds: script.work_seconds().unwrap_or(SLEEP_SECONDS),
+            curve: script.curve.clone(),
+            max_runtime_seconds,
             spot: is_spot.then(|| self.spot(&request, mean_hours)),
             failure: self.failure(is_spot, &mut StdRng::seed_from_u64(seed ^ 0x5eed)),
             is_warm,
@@ -349,10 +358,7 @@ impl World {
         let list_lag = self.lag(is_lagging);
         let early_bill = self.early_bill();
         let job = Job {
-            arn: format!(
-                "arn:aws:sagemaker:{}:{}:training-job/{name}",
-                self.region, self.account
-            ),
+            arn: self.arn(&name),
             account: self.account.clone(),
             name: name.clone(),
             created_at: now,
@@ -360,7 +366,7 @@ impl World {
             count,
             helpers,
             is_spot,
-            training,
+            script,
             timeline: timeline::draw(&life),
             saving_percent,
             seed,
@@ -381,6 +387,31 @@ impl World {
             .insert((self.account.clone(), name), self.jobs.len());
         self.jobs.push(job);
         self.jobs.last()
+    }
+
+    fn arn(&self, name: &str) -> String {
+        let (region, account) = (&self.region, &self.account);
+        format!("arn:aws:sagemaker:{region}:{account}:training-job/{name}")
+    }
+
+    /// What the law makes of a job, or, in a region that lives, its own code on its own machines.
+    fn script(
+        &self,
+        request: &Value,
+        hyper: &BTreeMap<String, String>,
+        instance: &InstanceType,
+        law: Option<Training>,
+        seed: u64,
+    ) -> Script {
+        let Some((lively, law)) = self.lively.zip(law) else {
+            return Script::plain(law);
+        };
+        let allocation = Allocation {
+            seed,
+            horizon: real(request::max_runtime(request)),
+        };
+        let image = request["AlgorithmSpecification"]["TrainingImage"].as_str();
+        lively.script(image.unwrap_or_default(), hyper, instance, law, allocation)
     }
 
     fn spot(&mut self, request: &Value, mean_hours_between_interruptions: f64) -> Spot {
@@ -476,78 +507,6 @@ impl World {
         (kind, *nth).hash(&mut hasher);
         hasher.finish()
     }
-
-    /// The region's own record: one entry per job, billed by its own arithmetic, and the calls by
-    /// operation.
-    pub(crate) fn record(&self, now: DateTime<Utc>) -> Value {
-        let jobs: Vec<Value> = self
-            .jobs
-            .iter()
-            .map(|job| self.record_of(job, now))
-            .collect();
-        let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
-            self.calls
-                .iter()
-                .map(|(operation, calls)| (operation, figure(calls)))
-                .collect()
-        };
-        let most = self
-            .calls
-            .get("ListTrainingJobs")
-            .map_or(0, |calls| calls.most_in_a_second);
-        json!({
-            "now": now,
-            "jobs": jobs,
-            "calls": each(|calls| calls.count),
-            "throttled": each(|calls| calls.throttled),
-            "list_per_second_max": most,
-            "faults": self.done,
-            "subscriptions": self.subscriptions,
-        })
-    }
-
-    fn record_of(&self, job: &Job, now: DateTime<Utc>) -> Value {
-        let billable = job.billable_seconds(now);
-        let pool: Vec<Span> = job.retained(now).into_iter().collect();
-        let bill = |spans: &[Span], percent: i64| -> Option<i64> {
-            let groups = [(job.instance, job.count)]
-                .into_iter()
-                .chain(job.helpers.iter().copied());
-            groups
-                .map(|(kind, count)| {
-                    self.rates
-                        .bill(&kind.instance_type, i64::from(count), spans, percent)
-                })
-                .sum()
-        };
-        json!({
-            "name": job.name,
-            "account": job.account,
-            "attempt": job.request["Environment"]["BAKEOFF_ATTEMPT_ID"],
-            "instance_type": job.instance.instance_type,
-            "instance_count": job.count,
-            "spot": job.is_spot,
-            "status": job.status(now),
-            "secondary_status": job.secondary_status(now),
-            "training_seconds": job.timeline.training_seconds(now),
-            "billable_seconds": billable,
-            "micro_usd": bill(&job.timeline.billed_spans(now), if job.is_spot { 100 - job.saving_percent } else { 100 }),
-            "storage_micro_usd": job.volumes(&job.timeline.billed_spans(now)),
-            "trial": job.tags.get("bakeoff:trial"),
-            "created_at": job.created_at,
-            "stop_asked_at": job.stop_asked_at,
-            "ended_at": job.timeline.end().filter(|end| *end <= now),
-            "idle_pool": job.has_idle_pool(now),
-            "pool_reused_by": job.pool_end.as_ref().and_then(|end| end.reused_by.as_ref()),
-            "pool_ran_out": job.pool_end.is_none() && job.pool_span().is_some_and(|(_, end)| end <= now),
-            "pool_listed": job.pool_listed,
-            "retained_seconds": job.retained_seconds(now),
-            "pool_micro_usd": bill(&pool, 100),
-            "pool_storage_micro_usd": job.volumes(&pool),
-            "metrics_requested": self.metrics_requested.get(&job.name).copied().unwrap_or(0),
-            "metrics_unserved": self.metrics_unserved.get(&job.name).copied().unwrap_or(0),
-        })
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
@@ -555,7 +514,7 @@ fn real(seconds: u64) -> f64 {
     seconds as f64
 }
 
-fn strings(value: &Value) -> BTreeMap<String, String> {
+pub(crate) fn strings(value: &Value) -> BTreeMap<String, String> {
     let entries = value.as_object().into_iter().flatten();
     entries
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))

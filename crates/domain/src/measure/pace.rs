@@ -1,6 +1,7 @@
 //! The pace of a run: what was done per second of wall time, with a 95 % interval. It neither cuts
 //! a warm-up ([`crate::measure::steady`]) nor says what remains ([`crate::measure::eta`]).
 
+use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// The least half width of an interval, as a share of the pace. The noise of a window says nothing
@@ -17,8 +18,15 @@ pub struct Batch {
     pub seconds: f64,
 }
 
+impl Batch {
+    /// What was done per second.
+    pub fn rate(&self) -> f64 {
+        self.done / self.seconds
+    }
+}
+
 /// A pace with its uncertainty.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// Σ done / Σ seconds.
     pub per_second: f64,

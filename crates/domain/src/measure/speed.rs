@@ -2,12 +2,14 @@
 //! finished steps. It says which; the interval is that of the series it rests on.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
 
 use crate::measure::derived::TrainingShape;
 use crate::measure::eta::Progress;
-use crate::measure::pace::Batch;
-use crate::measure::steady::{Steady, steady_batches};
-use crate::number::real;
+use crate::measure::metric;
+use crate::measure::pace::{Batch, Pace, pace};
+use crate::measure::steady::{Bucket, Steady, steady_batches};
+use crate::number::{real, whole};
 
 named! {
     /// What a speed in tokens per second rests on, the best first
@@ -94,6 +96,82 @@ pub fn of_progress(reports: &[Progress]) -> Option<Steady> {
         until_at: stretches.last()?.until,
     })
 }
+
+/// Steps over time in the buckets of a series: those that its points carry, or those that it counts.
+pub fn progress(metric: &str, buckets: &[Bucket]) -> Vec<Progress> {
+    let carries = buckets.iter().any(|bucket| bucket.last_step.is_some());
+    if !carries && metric != metric::STEP {
+        return Vec::new();
+    }
+    let step = |bucket: &Bucket| {
+        if carries {
+            bucket.last_step.map(i64::from)
+        } else {
+            whole(bucket.last)
+        }
+    };
+    let report = |bucket: &Bucket| {
+        Some(Progress {
+            at: bucket.last_at,
+            step: step(bucket)?,
+        })
+    };
+    buckets.iter().filter_map(report).collect()
+}
+
+/// Stretches slower than this share of the usual one are a slow start, as long as nothing faster came
+/// before them.
+const SLOW_START: f64 = 0.9;
+
+/// Finished steps per second of all wall time after a slow start: evaluations, checkpoints and stalls
+/// count as time. Unlike [`of_progress`], it never picks a calm part of the run.
+pub fn goodput(reports: &[Progress]) -> Option<Pace> {
+    let batches: Vec<Batch> = stretches(reports).iter().map(Stretch::batch).collect();
+    let mut rates: Vec<f64> = batches.iter().map(Batch::rate).collect();
+    rates.sort_by(f64::total_cmp);
+    let slow = SLOW_START * rates.get(rates.len() / 2)?;
+    let is_slow = |batch: &&Batch| batch.rate() < slow;
+    let start = batches.iter().take(batches.len() / 2).take_while(is_slow);
+    pace(batches.get(start.count()..)?)
+}
+
+/// The share of the wall time that a run spends on steps, at the speed of its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SteppingShare {
+    pub mean: f64,
+    /// Standard deviation.
+    pub sd: f64,
+}
+
+/// Shares beyond these are no shares: the counts of steps and the speed do not mean the same, as
+/// where a script counts micro-batches, or reports the speed of one accelerator. The commonest such
+/// factor is two.
+const SHARE_MIN: f64 = 0.6;
+const SHARE_MAX: f64 = 1.05;
+/// The least standard deviation: the next hours may hold what these did not.
+const SHARE_SD_LEAST: f64 = 0.01;
+
+/// What a run's finished steps say beside the speed of its steps; an error if they do not fit together.
+pub fn stepping_share(
+    steps: &Pace,
+    speed: &Steady,
+    tokens_per_step: f64,
+) -> Result<SteppingShare, Contradiction> {
+    let mean = steps.per_second * tokens_per_step / speed.mean;
+    let sd = steps.half_width / steps.per_second / 1.96;
+    if (SHARE_MIN..=SHARE_MAX).contains(&mean) {
+        Ok(SteppingShare {
+            mean: mean.min(1.0),
+            sd: (mean * sd).max(SHARE_SD_LEAST),
+        })
+    } else {
+        Err(Contradiction)
+    }
+}
+
+/// Steps and speed do not mean the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contradiction;
 
 /// The time between two reports, with the steps done in it.
 #[derive(Debug, Clone, Copy)]
@@ -276,5 +354,35 @@ mod tests {
             ..SpeedFigures::default()
         };
         assert_eq!(speed(figures, &shape(&model)), None);
+    }
+
+    /// 5 minutes a report, 30 steps each, and an evaluation as long as that in every fourth; the first
+    /// report is of a slow start.
+    #[test]
+    fn what_pauses_take_is_a_share_of_the_time() {
+        let steps = [
+            0, 12, 42, 72, 102, 102, 132, 162, 192, 192, 222, 252, 282, 282,
+        ];
+        let pace = goodput(&reports(&steps)).unwrap();
+        let by_steps = 3.0 * 30.0 / 4.0 / 300.0;
+        assert!(
+            (pace.per_second - by_steps).abs() < 0.04 * by_steps,
+            "{pace:?}"
+        );
+        // While it does steps: 30 in 5 minutes, of 1,000 tokens.
+        let share = stepping_share(&pace, &steady(100.0), 1000.0).unwrap();
+        assert!((share.mean - 0.75).abs() < 0.03, "{share:?}");
+        assert!(share.sd > 0.02);
+    }
+
+    #[test]
+    fn a_speed_that_means_something_else_has_no_share() {
+        let pace = goodput(&reports(&[0, 30, 60, 90, 120, 150])).unwrap();
+        let share = |speed: f64| stepping_share(&pace, &steady(speed), 1000.0);
+        assert!((share(100.0).unwrap().mean - 1.0).abs() < 1e-9);
+        // Of one of eight accelerators; of micro-batches; of both halves of a pair; and of nothing.
+        for speed in [12.5, 400.0, 200.0, 0.0] {
+            assert_eq!(share(speed), Err(Contradiction), "{speed}");
+        }
     }
 }

@@ -89,10 +89,7 @@ pub(crate) fn steady_batches(batches: &[Batch]) -> Option<(usize, Pace)> {
     if batches.len() < BUCKETS_MIN {
         return None;
     }
-    let rates: Vec<f64> = batches
-        .iter()
-        .map(|batch| batch.done / batch.seconds)
-        .collect();
+    let rates: Vec<f64> = batches.iter().map(Batch::rate).collect();
     let dropped = warm_up(&rates);
     Some((dropped, pace(batches.get(dropped..)?)?))
 }

@@ -20,9 +20,9 @@ const LOG_MAX: f64 = 5.0;
 pub const WRONG_BUY: f64 = 0.05;
 /// P(wrong by more than that) that a purchase may have.
 pub(super) const WRONG_MAX: f64 = 0.05;
-/// Hours of training that a speed within 2.5 % takes: four batches after the warm-up, with room for
-/// points that come once a minute.
-pub(super) const PROBE_HOURS: f64 = 0.25;
+/// Hours that a figure is billed for: the start, the warm-up, four batches and the tail of points that
+/// come once a minute, the delay until they are read and judged, and the stop.
+pub const PROBE_HOURS: f64 = 0.6;
 
 /// One full run that could be bought, measured or only predicted.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,11 +32,14 @@ pub struct Contender {
     /// Hours that are spent once, however long the run is.
     pub hours_once: f64,
     pub rate: Rate,
+    /// Likeliest dollars of a million tokens, without what is paid once.
+    pub usd_per_million: f64,
     /// Standard deviation of the logarithm of the speed, as far as it is shared by no other run of
     /// this candidate.
     pub log_sd: f64,
-    /// The part that all unmeasured contenders share: how far the code is from what predictions
-    /// assume. They are off by it together, so that it decides about limits, and not between them.
+    /// The part that contenders share: how far the code is from what predictions assume, and what it
+    /// does between its steps. They are off by it together, so that it decides about limits, and not
+    /// between them.
     pub shared_log_sd: f64,
     /// The same for one more run, on other machines.
     pub host_sd: f64,
@@ -127,7 +130,7 @@ impl<'a> Beliefs<'a> {
             .collect()
     }
 
-    /// The expected objective of one contender's full run: dollars or hours.
+    /// The expected objective of one contender's full run: dollars, hours, or dollars a million tokens.
     pub fn expected(&self, place: usize) -> f64 {
         mean(self.row(place).iter().map(|draw| draw.objective))
     }
@@ -201,6 +204,10 @@ fn draw(
         objective: match objective.minimize {
             Minimize::Cost => expected * rate,
             Minimize::Time => expected,
+            Minimize::UsdPerMillionTokens => {
+                let slower = speed.clamp(-LOG_MAX, LOG_MAX).exp();
+                contender.usd_per_million * slower * rate / estimate
+            }
         },
     }
 }
@@ -300,6 +307,7 @@ mod tests {
                 estimate: usd_per_hour,
                 bound: usd_per_hour,
             },
+            usd_per_million: usd_per_hour * hours,
             log_sd: 0.02,
             shared_log_sd: 0.0,
             host_sd: 0.015,

@@ -3,6 +3,8 @@
 //! [`crate::ranking::posterior`], whose spread is mostly how much machines and predictions differ:
 //! that does not shrink by looking again. How often it is wrong on real traces is `race` in `eval`.
 
+use chrono::TimeDelta;
+
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::ranking::outcome::{Outcome, Tokens};
@@ -18,6 +20,10 @@ const LEAD: f64 = 0.5;
 /// measured speed is 2 %.
 const PROBED: f64 = 0.025;
 
+/// How much newer than a checkpoint a figure may be that the checkpoint is kept for. What was trained
+/// in between, and until the trial stops, is lost: that costs less than to wait for the next checkpoint.
+const UNSAVED: TimeDelta = TimeDelta::minutes(10);
+
 /// A trial that need not run, or run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
@@ -28,8 +34,7 @@ pub struct Stop {
 
 /// Which living trials are to be stopped now.
 ///
-/// `writes_checkpoints`: a probe is the head of the full run, and ends after a checkpoint that is
-/// newer than its measurements.
+/// `writes_checkpoints`: a probe is the head of the full run, and ends soon after a checkpoint.
 pub fn stops(
     outcomes: &[Outcome],
     policy: StoppingPolicy,
@@ -40,7 +45,7 @@ pub fn stops(
     if policy == StoppingPolicy::Full {
         return Vec::new();
     }
-    let answer = recommend(outcomes, objective, tokens);
+    let answer = recommend(&runnable(outcomes), objective, tokens);
     let mut stops = losers_of(&answer, outcomes, objective, Leader::Measured);
     for (index, outcome) in outcomes.iter().enumerate() {
         let is_out = stops.iter().any(|stop| stop.index == index);
@@ -80,8 +85,16 @@ pub fn losers(
     tokens: Tokens,
     leader: Leader,
 ) -> Vec<Stop> {
-    let answer = recommend(outcomes, objective, tokens);
+    let answer = recommend(&runnable(outcomes), objective, tokens);
     losers_of(&answer, outcomes, objective, leader)
+}
+
+/// Those that may run: nobody is given up for one that the budget keeps from running.
+fn runnable(outcomes: &[Outcome]) -> Vec<Outcome> {
+    let all = outcomes.iter();
+    all.filter(|outcome| outcome.state != TrialState::Refused)
+        .cloned()
+        .collect()
 }
 
 fn losers_of(
@@ -164,7 +177,9 @@ fn reason(own: &Choice<'_>, leader: &Choice<'_>, minimize: Minimize) -> String {
 
 fn range(odds: &RunOdds, minimize: Minimize) -> String {
     match minimize {
-        Minimize::Cost => format!("{} to {}", odds.cost_usd_low, odds.cost_usd_high),
+        Minimize::Cost | Minimize::UsdPerMillionTokens => {
+            format!("{} to {}", odds.cost_usd_low, odds.cost_usd_high)
+        }
         Minimize::Time => format!("{:.1} to {:.1} h", odds.hours_low, odds.hours_high),
     }
 }
@@ -195,7 +210,7 @@ fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
     let speed = known_speed(outcome)?;
     let is_saved = outcome
         .checkpoint_at
-        .is_some_and(|saved| saved >= speed.until_at);
+        .is_some_and(|saved| saved + UNSAVED >= speed.until_at);
     if writes_checkpoints && !is_saved {
         return None;
     }

@@ -29,7 +29,7 @@ pub fn recommend(
     let mut not_ranked: Vec<NotRanked> = Vec::new();
     let (mut of_ranked, mut of_unranked) = (Vec::new(), Vec::new());
     for pool in &repeats.pools {
-        let (row, left_out) = judge(pool, objective, tokens);
+        let (row, left_out) = judge(&repeats, pool, objective, tokens);
         // What did not run may still be the one to buy; a repeat of what ran is not another choice.
         if row.is_none()
             && let Some(contender) = repeats.predicted(pool, tokens)
@@ -76,6 +76,7 @@ pub fn recommend(
         ranked,
         not_ranked,
         spend: Some(spend),
+        evidence_sha256: None,
     }
 }
 
@@ -86,7 +87,7 @@ pub(super) fn contender(
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Option<Contender> {
-    match judge(pool, objective, tokens).0 {
+    match judge(repeats, pool, objective, tokens).0 {
         Some((row, run)) => Some(repeats.measured(pool, &row, run)),
         None => repeats.predicted(pool, tokens),
     }
@@ -94,6 +95,7 @@ pub(super) fn contender(
 
 /// The row of a pool's measured trials with its full run, and the trials of it that have none.
 fn judge(
+    repeats: &repeats::Repeats<'_>,
     pool: &Pool<'_>,
     objective: &ObjectiveSpec,
     tokens: Tokens,
@@ -120,7 +122,11 @@ fn judge(
     let Some(pooled) = repeats::pooled(&measured) else {
         return (None, left_out);
     };
-    let row = rankable(&pooled).and_then(|evidence| project(evidence, objective, tokens));
+    // A spot run's hours are those of its trial, pauses and all.
+    let is_on_demand = pooled.purchase_option == PurchaseOption::OnDemand;
+    let share = repeats.stepping(pool).filter(|_| is_on_demand);
+    let share = share.map(|share| share.mean);
+    let row = rankable(&pooled).and_then(|evidence| project(evidence, share, objective, tokens));
     let row = row.map_err(|why| leave_out(&pooled, why)).ok();
     (row, left_out)
 }
@@ -199,20 +205,21 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     })
 }
 
+/// `goodput`: tokens per second of all the time that recurs, pauses included.
 #[expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
     reason = "token and second counts lie far below 2^53"
 )]
-fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> FullRun {
-    let Evidence { outcome, speed, .. } = evidence;
-    let productive = tokens.trial as f64 / speed.mean;
-    let full = tokens.total as f64 / speed.mean;
+fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
+    let outcome = evidence.outcome;
+    let productive = tokens.trial as f64 / goodput;
+    let full = tokens.total as f64 / goodput;
     let training = outcome.training_seconds as f64;
     let wall = outcome.wall_seconds as f64;
     let finished = outcome.state == TrialState::Completed && training > 0.0;
     match outcome.purchase_option {
-        // Start-up, download and upload are paid once, however long the run is.
+        // Start-up, warm-up, download and upload are paid once, however long the run is.
         PurchaseOption::OnDemand if finished => {
             let paid_once = (training - productive).max(0.0);
             let waited_once = (wall - productive).max(0.0);
@@ -243,8 +250,10 @@ fn full_run(evidence: Evidence<'_>, tokens: Tokens) -> FullRun {
     }
 }
 
+/// `share`: of the full run's time, what its steps take.
 fn project(
     evidence: Evidence<'_>,
+    share: Option<f64>,
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Result<(Ranked, FullRun), Unranked> {
@@ -259,7 +268,8 @@ fn project(
             None,
         )
     };
-    let run = full_run(evidence, tokens);
+    let goodput = speed.mean * share.unwrap_or(1.0);
+    let run = full_run(evidence, goodput, tokens);
     let FullRun {
         hours,
         billed_hours,
@@ -269,7 +279,7 @@ fn project(
     let count = outcome.instance_count;
     let at = |rate: Usd| Usd::from_f64(rate.as_f64() * f64::from(count) * billed_hours);
     let per_million =
-        cost::usd_per_million_tokens(price.usd_per_hour, count, speed.mean, billed_share);
+        cost::usd_per_million_tokens(price.usd_per_hour, count, goodput, billed_share);
     let projected = at(price.usd_per_hour).ok_or_else(unknown)?;
     let row = Ranked {
         rank: 0,
@@ -280,6 +290,7 @@ fn project(
         purchase_option: outcome.purchase_option,
         tokens_per_second: speed.mean,
         tokens_per_second_half_width: speed.half_width,
+        stepping_share: share,
         usd_per_million_tokens: per_million.ok_or_else(unknown)?,
         projected_hours: hours,
         projected_cost_usd: projected,
@@ -323,6 +334,9 @@ fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {
         let by_objective = match minimize {
             Minimize::Cost => a.projected_cost_usd.cmp(&b.projected_cost_usd),
             Minimize::Time => a.projected_hours.total_cmp(&b.projected_hours),
+            Minimize::UsdPerMillionTokens => {
+                a.usd_per_million_tokens.cmp(&b.usd_per_million_tokens)
+            }
         };
         limits(right).total_cmp(&limits(left)).then(by_objective)
     });

@@ -40,7 +40,12 @@ pub struct Ranked {
     pub tokens_per_second: f64,
     /// Measured: half width of the 95 % interval.
     pub tokens_per_second_half_width: f64,
-    /// Measured speed × the price named.
+    /// Measured, on this candidate and the others: share of a full run's time in which steps are done,
+    /// at that speed. Evaluations, checkpoints and stalls take the rest. 1 where the speed is of all
+    /// the time; empty where that is not known: then pauses are not projected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stepping_share: Option<f64>,
+    /// Measured speed, pauses included, × the price named.
     pub usd_per_million_tokens: Usd,
     /// Projected.
     pub projected_hours: f64,
@@ -123,6 +128,10 @@ pub struct Recommendation {
     /// Empty in recommendations from before it was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spend: Option<Spend>,
+    /// SHA-256 of what it rests on, which one version of the program always answers with the same bytes.
+    /// Empty where it is not kept, and in recommendations from before it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence_sha256: Option<String>,
 }
 
 impl Recommendation {

@@ -2,6 +2,8 @@
 //! what differs between them teaches how much machines differ. A choice that has not been measured
 //! counts by its prediction, corrected by how far the same code was off on the others.
 
+mod stepping;
+
 use std::f64::consts::SQRT_2;
 
 use crate::catalog;
@@ -13,6 +15,9 @@ use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
 use crate::spec::PurchaseOption;
 
+pub(super) use stepping::Share;
+use stepping::Stepping;
+
 /// How much one type's machines differ in speed, as a standard deviation, and how many observations
 /// that belief is worth. MLPerf's systems with the same accelerator differ by 1.3 to 3.6 %.
 const HOST_SD: f64 = 0.015;
@@ -20,8 +25,6 @@ const HOST_WORTH: f64 = 5.0;
 /// The least standard deviation of a code's own factor against its predictions, however well it is
 /// known.
 const CODE_SD_LEAST: f64 = 0.15;
-/// A measurement further off than so many standard deviations widens what was believed.
-const SURPRISE: f64 = 2.5;
 /// How much the ratio of two types of different generations differs from the predicted one. For the
 /// code that the law was fitted to it is 0.057 (30 pairs of types in cells that the fit had not seen),
 /// on published runs of other codes 0.16.
@@ -46,6 +49,7 @@ pub(super) struct Repeats<'a> {
     pub(super) pools: Vec<Pool<'a>>,
     host_sd: f64,
     learnt: Learnt<'a>,
+    stepping: Stepping<'a>,
 }
 
 impl<'a> Repeats<'a> {
@@ -68,8 +72,14 @@ impl<'a> Repeats<'a> {
         Self {
             host_sd: host_sd(&pools),
             learnt: Learnt::of(outcomes),
+            stepping: Stepping::of(outcomes),
             pools,
         }
+    }
+
+    /// The share of its time that a choice's full run spends on steps; `None` if no trial tells.
+    pub(super) fn stepping(&self, pool: &Pool<'_>) -> Option<Share> {
+        self.stepping.of_choice(&pool.trials)
     }
 
     /// A choice with measured trials.
@@ -80,7 +90,7 @@ impl<'a> Repeats<'a> {
             PurchaseOption::OnDemand => (1.0, 1.0),
             PurchaseOption::Spot => SPOT_AGAIN,
         };
-        Contender {
+        let mut contender = Contender {
             hours: run.hours - run.hours_once,
             hours_once: run.hours_once,
             rate: Rate {
@@ -90,8 +100,14 @@ impl<'a> Repeats<'a> {
             log_sd: noise.hypot(self.host_sd / repeats.sqrt()),
             shared_log_sd: 0.0,
             host_sd: self.host_sd,
+            usd_per_million: row.usd_per_million_tokens.as_f64(),
             is_measured: true,
+        };
+        // A spot run's hours are those of its trial, pauses and all.
+        if row.purchase_option == PurchaseOption::OnDemand {
+            Share::from(self.stepping(pool)).widen(&mut contender);
         }
+        contender
     }
 
     /// A choice without a measurement; `None` if it cannot be bought, or nothing is known of it.
@@ -99,31 +115,37 @@ impl<'a> Repeats<'a> {
         let first = pool.trials.first()?;
         let is_out = |outcome: &&Outcome| {
             outcome.incomparable.is_some()
-                || matches!(outcome.state, TrialState::Refused | TrialState::Failed)
+                || outcome.state == TrialState::Failed
+                || outcome.is_impossible()
         };
         if pool.trials.iter().any(is_out) {
             return None;
         }
         let (price, predicted) = (first.price.as_ref()?, first.predicted?);
         let belief = self.learnt.of_type(&first.instance_type, predicted);
-        let speed = predicted.tokens_per_second * belief.log.exp();
+        let share = Share::from(self.stepping(pool));
+        let speed = predicted.tokens_per_second * belief.log.exp() * share.mean;
         let count = f64::from(first.instance_count);
         let (least, most) = match first.purchase_option {
             PurchaseOption::OnDemand => (1.0, 1.0),
             PurchaseOption::Spot => SPOT_SHARE,
         };
-        Some(Contender {
+        let rate = Rate {
+            estimate: price.usd_per_hour.as_f64() * count * least,
+            bound: price.ceiling().as_f64() * count * most,
+        };
+        let mut contender = Contender {
             hours: hours(tokens.total, speed),
             hours_once: 0.0,
-            rate: Rate {
-                estimate: price.usd_per_hour.as_f64() * count * least,
-                bound: price.ceiling().as_f64() * count * most,
-            },
+            rate,
+            usd_per_million: rate.estimate * hours(1_000_000, speed),
             log_sd: belief.log_sd,
             shared_log_sd: belief.shared_log_sd,
             host_sd: self.host_sd,
             is_measured: false,
-        })
+        };
+        share.widen(&mut contender);
+        Some(contender)
     }
 }
 
@@ -147,8 +169,67 @@ struct Belief {
     shared_log_sd: f64,
 }
 
+/// How much wider than assumed the code and the generations differ, as factors of standard deviations.
+#[derive(Clone, Copy)]
+struct Widths {
+    code: f64,
+    generations: f64,
+}
+
 impl<'a> Learnt<'a> {
     fn of(outcomes: &'a [Outcome]) -> Self {
+        let assumed = Widths {
+            code: 1.0,
+            generations: 1.0,
+        };
+        let widths = Self::before(outcomes, assumed).widths(outcomes);
+        let mut learnt = Self::before(outcomes, widths);
+        for outcome in outcomes {
+            learnt.see(outcome);
+        }
+        learnt
+    }
+
+    /// As wide as the measurements say, and at least as assumed: generations whose means lie further
+    /// apart differ by more, and a code whose mean lies further off is less like those of the
+    /// predictions (the method of moments, whichever order they came in).
+    fn widths(&self, outcomes: &[Outcome]) -> Widths {
+        let mean = |generation: &&str| {
+            let is_of = |one: &&Outcome| catalog::generation(&one.instance_type) == *generation;
+            Mean::of(outcomes.iter().filter(is_of).filter_map(off))
+        };
+        let means: Vec<Mean> = self.generations.iter().filter_map(mean).collect();
+        let Some(all) = Mean::of(means.iter().copied()) else {
+            return Widths {
+                code: 1.0,
+                generations: 1.0,
+            };
+        };
+        let place = |place: usize| -> f64 {
+            let row = self.covariance.get(place);
+            row.and_then(|row| row.get(place)).copied().unwrap_or(0.0)
+        };
+        let (of_code, of_generation) = (place(0), place(1));
+        let widened = |observed: f64, noise: f64, assumed: f64| {
+            ((observed - noise) / assumed).max(1.0).sqrt()
+        };
+        let count = of_items(means.len());
+        let apart: f64 = means.iter().map(|one| (one.log - all.log).powi(2)).sum();
+        let noise = means.iter().map(|one| one.variance).sum::<f64>() / count;
+        let generations = if means.len() > 1 {
+            widened(apart / (count - 1.0), noise, of_generation)
+        } else {
+            1.0
+        };
+        let of_generations = of_generation * generations.powi(2) / count;
+        Widths {
+            code: widened(all.log.powi(2), all.variance + of_generations, of_code),
+            generations,
+        }
+    }
+
+    /// What is believed before anything is measured.
+    fn before(outcomes: &'a [Outcome], widths: Widths) -> Self {
         let mut generations: Vec<&str> = outcomes
             .iter()
             .map(|outcome| catalog::generation(&outcome.instance_type))
@@ -163,9 +244,9 @@ impl<'a> Learnt<'a> {
         let size = generations.len() + 1;
         let variance = |place: usize| {
             if place == 0 {
-                shared.powi(2)
+                (shared * widths.code).powi(2)
             } else {
-                of_generation
+                of_generation * widths.generations.powi(2)
             }
         };
         let row = |place: usize| {
@@ -175,16 +256,12 @@ impl<'a> Learnt<'a> {
                 .for_each(|value| *value = variance(place));
             row
         };
-        let mut learnt = Self {
+        Self {
             mean: vec![0.0; size],
             covariance: (0..size).map(row).collect(),
             generations,
             is_measured: false,
-        };
-        for outcome in outcomes {
-            learnt.see(outcome);
         }
-        learnt
     }
 
     /// Which of the code and the generations a type's prediction is off by: 1 or 0.
@@ -204,21 +281,14 @@ impl<'a> Learnt<'a> {
 
     /// Learns from one measured trial: a step of a Kalman filter.
     fn see(&mut self, outcome: &Outcome) {
-        let (Some(measured), Some(predicted)) = (&outcome.tokens_per_second, outcome.predicted)
-        else {
+        let Some(own) = off(outcome) else {
             return;
         };
         self.is_measured = true;
         let parts = self.parts(&outcome.instance_type);
-        let noise = own_variance(predicted) + (measured.half_width / measured.mean / 1.96).powi(2);
-        let off = (measured.mean / predicted.tokens_per_second).ln() - dot(&self.mean, &parts);
-        let surprise = off.abs() / (self.variance(&parts) + noise).sqrt() / SURPRISE;
-        if surprise > 1.0 {
-            let all = self.covariance.iter_mut().flatten();
-            all.for_each(|value| *value *= surprise.powi(2));
-        }
+        let off = own.log - dot(&self.mean, &parts);
         let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &parts)).collect();
-        let total = dot(&spread, &parts) + noise;
+        let total = dot(&spread, &parts) + own.variance;
         for (mean, spread) in self.mean.iter_mut().zip(&spread) {
             *mean += spread / total * off;
         }
@@ -249,6 +319,37 @@ impl<'a> Learnt<'a> {
             shared_log_sd: 0.0,
         }
     }
+}
+
+/// How far predictions are off, as logarithms.
+#[derive(Clone, Copy)]
+struct Mean {
+    log: f64,
+    variance: f64,
+}
+
+impl Mean {
+    /// Weighed by precision; `None` of nothing.
+    fn of(observed: impl Iterator<Item = Self>) -> Option<Self> {
+        let (mut weight, mut sum) = (0.0, 0.0);
+        for one in observed {
+            weight += one.variance.recip();
+            sum += one.log / one.variance;
+        }
+        (weight > 0.0).then(|| Self {
+            log: sum / weight,
+            variance: weight.recip(),
+        })
+    }
+}
+
+/// How far a trial's prediction was off, with the variance of its own part; `None` if it says nothing.
+fn off(outcome: &Outcome) -> Option<Mean> {
+    let (measured, predicted) = (outcome.tokens_per_second.as_ref()?, outcome.predicted?);
+    Some(Mean {
+        log: (measured.mean / predicted.tokens_per_second).ln(),
+        variance: own_variance(predicted) + (measured.half_width / measured.mean / 1.96).powi(2),
+    })
 }
 
 /// Variance of how far one type's prediction is off by itself: at least as much as types of one

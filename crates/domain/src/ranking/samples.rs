@@ -9,7 +9,7 @@ use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::money::Usd;
 use crate::money::price::{Price, PriceStatus};
-use crate::ranking::outcome::{Outcome, Predicted};
+use crate::ranking::outcome::{Outcome, Pauses, Predicted};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 fn price(usd: i64) -> Price {
@@ -42,6 +42,7 @@ pub(super) fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outc
         incomparable: None,
         price: Some(price(usd)),
         tokens_per_second: None,
+        pauses: Pauses::Unknown,
         predicted: Some(Predicted {
             tokens_per_second,
             log_sd: 0.18,

@@ -45,7 +45,7 @@ pub(super) fn worth<'a>(
     tokens: Tokens,
 ) -> Option<Worth<'a>> {
     let per_token = |outcome: &'a Outcome| {
-        let is_known = outcome.incomparable.is_none() && outcome.state != TrialState::Refused;
+        let is_known = outcome.incomparable.is_none() && !outcome.is_impossible();
         let (price, predicted) = (
             outcome.price.as_ref()?,
             outcome.predicted.filter(|_| is_known)?,
@@ -97,7 +97,8 @@ fn to_the_end(outcome: &Outcome, tokens: Tokens) -> Option<Usd> {
             .as_ref()
             .filter(|_| is_on_demand)?;
         let rate = outcome.price.as_ref()?.usd_per_hour.as_f64();
-        let hours = real(tokens.trial) / speed.mean / 3600.0;
+        let share = outcome.stepping().map_or(1.0, |share| share.mean);
+        let hours = real(tokens.trial) / (speed.mean * share) / 3600.0;
         Usd::from_f64(hours * rate * f64::from(outcome.instance_count))
     };
     let whole = measured().or(outcome.predicted_usd)?;

@@ -23,7 +23,7 @@ const PATIENCE: TimeDelta = TimeDelta::hours(1);
 const DRAWS: usize = 1024;
 /// What a figure may cost of the full run that decides whether the leader can be bought at all, though
 /// it is not expected to save as much.
-const SETTLING_SHARE: f64 = 0.02;
+const SETTLING_SHARE: f64 = 0.04;
 /// P(limits hold) that the leader should have.
 const LIMITS_HOLD: f64 = 0.95;
 
@@ -90,6 +90,8 @@ struct Choice<'a> {
     is_held: bool,
     /// It was allowed to start not long ago, and its speed is not known yet.
     is_awaited: bool,
+    /// The same, however long ago that was.
+    is_under_way: bool,
     /// Estimated dollars of its figure.
     probe_usd: f64,
 }
@@ -120,6 +122,7 @@ impl<'a> Field<'a> {
                 is_measured: believed.as_ref().is_some_and(|one| one.is_measured),
                 is_held: pool.trials.iter().any(|one| is_held(one)),
                 is_awaited: pool.trials.iter().any(|one| is_awaited(one, now)),
+                is_under_way: pool.trials.iter().any(|one| is_under_way(one)),
                 probe_usd: believed.as_ref().map_or(0.0, |one| {
                     probe_usd(one, pool, real(tokens.trial) / real(tokens.total).max(1.0))
                 }),
@@ -160,7 +163,7 @@ impl<'a> Field<'a> {
             .choices
             .iter()
             .enumerate()
-            .any(|(place, choice)| choice.is_awaited || starts(place, choice));
+            .any(|(place, choice)| choice.is_under_way || starts(place, choice));
         let one = |(place, choice): (usize, &Choice<'_>)| {
             if starts(place, choice) {
                 let saves = self.saved_usd(choice).unwrap_or(f64::INFINITY);
@@ -258,11 +261,13 @@ impl<'a> Field<'a> {
     }
 }
 
+fn is_under_way(outcome: &Outcome) -> bool {
+    outcome.released_at.is_some() && awaits_figure(outcome)
+}
+
 fn is_awaited(outcome: &Outcome, now: DateTime<Utc>) -> bool {
-    let is_released = outcome
-        .released_at
-        .is_some_and(|released| now - released < PATIENCE);
-    is_released && awaits_figure(outcome)
+    let is_recent = |released: DateTime<Utc>| now - released < PATIENCE;
+    outcome.released_at.is_some_and(is_recent) && is_under_way(outcome)
 }
 
 /// Estimated dollars of a choice's figure. What spot saves is known only at the end of a trial.

@@ -24,6 +24,7 @@ pub(super) fn headline(
     let what = match objective.minimize {
         Minimize::Cost => "cheapest",
         Minimize::Time => "fastest",
+        Minimize::UsdPerMillionTokens => "cheapest per token",
     };
     match (conclusion, ranked.first()) {
         (Conclusion::Clear | Conclusion::Leading, Some(first)) => {
@@ -84,14 +85,16 @@ pub(super) fn reasons(
         reasons.extend(missing(first, ranked, not_ranked));
     }
     let other = |a: &&Ranked, b: &&Ranked| match minimize {
-        Minimize::Cost => a.projected_hours.total_cmp(&b.projected_hours),
+        Minimize::Cost | Minimize::UsdPerMillionTokens => {
+            a.projected_hours.total_cmp(&b.projected_hours)
+        }
         Minimize::Time => a.projected_cost_usd.cmp(&b.projected_cost_usd),
     };
     if let Some(best) = ranked.iter().filter(|row| row.feasible).min_by(other)
         && best.trial_id != first.trial_id
     {
         let what = match minimize {
-            Minimize::Cost => "fastest",
+            Minimize::Cost | Minimize::UsdPerMillionTokens => "fastest",
             Minimize::Time => "cheapest",
         };
         reasons.push(format!(
@@ -248,6 +251,18 @@ fn precise(amount: Usd) -> String {
     format!("${:.4}", amount.0)
 }
 
+/// What the projection of the first row counts of the time between steps.
+fn pauses(ranked: &[Ranked]) -> String {
+    match ranked.first().and_then(|row| row.stepping_share) {
+        Some(share) => format!(
+            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps",
+            100.0 * share
+        ),
+        None => "at steady speed: what evaluations and checkpoints take is not known apart from it"
+            .to_owned(),
+    }
+}
+
 /// What is measured, projected and not known.
 pub(super) fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> Vec<String> {
     let choices = ranked.len();
@@ -257,8 +272,9 @@ pub(super) fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> 
             tokens.trial
         ),
         format!(
-            "projected: hours and cost of the full run of {} tokens, at steady speed",
-            tokens.total
+            "projected: hours and cost of the full run of {} tokens, {}",
+            tokens.total,
+            pauses(ranked)
         ),
     ];
     if outcomes

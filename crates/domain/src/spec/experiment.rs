@@ -68,6 +68,9 @@ pub enum Minimize {
     Cost,
     /// Duration of the full run, hours.
     Time,
+    /// Cost of a million tokens, USD, once the run is under way: what is spent once, such as the
+    /// start, does not count.
+    UsdPerMillionTokens,
 }
 
 /// Which trials run, and for how long.

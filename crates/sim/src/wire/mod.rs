@@ -28,6 +28,7 @@ use crate::price_list;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
 use crate::sns;
+use crate::truth::{self, Asked};
 use crate::world::World;
 
 pub(crate) fn router(region: Region) -> Router {
@@ -42,6 +43,7 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/_sim/requests/{name}", get(request))
         .route("/_sim/points/{name}", get(points))
         .route("/_sim/prices", post(change_price))
+        .route("/_sim/truth", post(judge))
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
         .route("/_sim/account", post(sts::set_account))
@@ -72,6 +74,18 @@ async fn points(State(region): State<Region>, Path(name): Path<String>) -> Respo
         Some(job) => axum::Json(metrics::published(job, now)).into_response(),
         None => StatusCode::NOT_FOUND.into_response(),
     })
+}
+
+/// What full runs would really take; null for one that cannot be.
+async fn judge(
+    State(region): State<Region>,
+    axum::Json(asked): axum::Json<Vec<Asked>>,
+) -> Response {
+    let all = region.with(|world| {
+        let each = asked.iter().map(|asked| truth::truth(world, asked));
+        each.collect::<Vec<_>>()
+    });
+    axum::Json(all).into_response()
 }
 
 #[derive(Deserialize)]

@@ -158,7 +158,25 @@ fn a_probe_ends_with_its_figure_and_its_checkpoint() {
     assert_eq!(stopped(&trials, StoppingPolicy::Probe), [0, 1]);
     let with_checkpoints = |trials: &[Outcome]| stopped_with(trials, StoppingPolicy::Probe, true);
     assert_eq!(with_checkpoints(&trials), [0; 0]);
-    trials[0].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(20));
-    trials[1].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(30));
+    // Figures until minute 25: one checkpoint holds nearly all of them, the other too little.
+    trials[0].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(14));
+    trials[1].checkpoint_at = Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(16));
     assert_eq!(with_checkpoints(&trials), [1]);
+}
+
+/// The best by prediction is one that the budget keeps from running: nobody is given up for it.
+#[test]
+fn nothing_is_given_up_for_what_cannot_run() {
+    let mut refused = waiting("refused", 60, 90_000.0);
+    refused.state = TrialState::Refused;
+    let trials = [
+        refused,
+        waiting("fair", 60, 30_000.0),
+        waiting("slow", 60, 20_000.0),
+    ];
+    let lost = |trials: &[Outcome]| losers(trials, &cheapest(), TOKENS, Leader::Predicted).len();
+    assert_eq!(lost(&trials), 0);
+    let mut allowed = trials.clone();
+    allowed[0].state = TrialState::Queued;
+    assert_eq!(lost(&allowed), 2);
 }

@@ -3,10 +3,11 @@
 use rust_decimal::Decimal;
 
 use super::*;
-use crate::finding::{Finding, Severity};
+use crate::finding::{BUDGET_BELOW_TRIAL, Finding, Severity};
 use crate::ids::{PriceId, TrialId};
+use crate::measure::speed::SteppingShare;
 use crate::money::price::PriceStatus;
-use crate::ranking::outcome::Predicted;
+use crate::ranking::outcome::{Pauses, Predicted, evidence_sha256};
 
 fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
     Price {
@@ -55,6 +56,7 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
             from_at: chrono::DateTime::UNIX_EPOCH,
             until_at: chrono::DateTime::UNIX_EPOCH,
         }),
+        pauses: Pauses::Unknown,
         predicted: None,
         training_seconds: seconds,
         billable_seconds: seconds,
@@ -233,6 +235,106 @@ fn nothing_is_bought_while_a_better_forecast_has_not_run() {
     assert_eq!(got.conclusion, Conclusion::Clear, "{:?}", got.reasons);
 }
 
+fn refused_by(rule: &str) -> Finding {
+    Finding::new(rule, Severity::Refused, "")
+}
+
+/// What the experiment's budget could not measure may still be the one to buy; what does not fit may
+/// not.
+#[test]
+fn what_the_budget_kept_from_running_still_counts() {
+    let ran = outcome("known", 40, 20_000.0);
+    let other = outcome("slow", 40, 10_000.0);
+    let conclusion = |refusals: Vec<Finding>| {
+        let mut refused = predicted("new", 60, 60_000.0);
+        refused.state = TrialState::Refused;
+        refused.refusals = refusals;
+        let all = [ran.clone(), other.clone(), refused];
+        recommend(&all, &cheapest(), TOKENS).conclusion
+    };
+    assert_eq!(conclusion(vec![]), Conclusion::Leading);
+    assert_eq!(
+        conclusion(vec![refused_by(BUDGET_BELOW_TRIAL)]),
+        Conclusion::Leading
+    );
+    assert_eq!(
+        conclusion(vec![refused_by("does-not-fit")]),
+        Conclusion::Clear
+    );
+}
+
+/// One waits for two hours before its first step: a short run costs more on it, and each token less.
+#[test]
+fn the_cost_of_a_token_leaves_out_what_is_paid_once() {
+    let mut slow_start = outcome("slow-start", 40, 20_000.0);
+    slow_start.training_seconds += 7200;
+    // Waiting for capacity is not billed: it makes no token cheaper.
+    slow_start.wall_seconds += 36_000;
+    let all = [slow_start, outcome("steady", 40, 18_000.0)];
+    let short = Tokens {
+        total: 10 * TOKENS.trial,
+        ..TOKENS
+    };
+    let first = |minimize: Minimize| {
+        let objective = ObjectiveSpec {
+            minimize,
+            ..cheapest()
+        };
+        let got = recommend(&all, &objective, short);
+        assert!(got.ranked[0].odds.as_ref().unwrap().p_best > 0.5);
+        got.ranked[0].candidate.clone()
+    };
+    assert_eq!(first(Minimize::Cost), "steady");
+    assert_eq!(first(Minimize::UsdPerMillionTokens), "slow-start");
+}
+
+/// What takes place between steps recurs: a run of a hundred times the length loses a hundred times as
+/// much, and does not pay it once.
+#[test]
+fn pauses_recur() {
+    // A tenth of 2,000 seconds is lost, and 100 seconds once.
+    let mut ran = outcome("ran", 36, 20_000.0);
+    ran.training_seconds = 2_100;
+    ran.wall_seconds = 2_100;
+    let with = |pauses: Pauses| {
+        let own = Outcome {
+            pauses,
+            ..ran.clone()
+        };
+        let got = recommend(&[own, predicted("new", 36, 20_000.0)], &cheapest(), TOKENS);
+        let new = got.not_ranked[0].odds.clone().unwrap();
+        (got.ranked[0].projected_hours, new.hours_low)
+    };
+    let share = SteppingShare {
+        mean: 0.9,
+        sd: 0.01,
+    };
+    let full = f64::from(u32::try_from(TOKENS.total / 20_000).unwrap()) / 3600.0;
+    let (known, new) = with(Pauses::Apart(share));
+    assert!(
+        (known - full / 0.9 - 100.0 / 3600.0).abs() < 0.01,
+        "{known}"
+    );
+    let (unknown, new_unknown) = with(Pauses::Unknown);
+    assert!((unknown - full - 300.0 / 3600.0).abs() < 0.01, "{unknown}");
+    // What has not run is expected to lose as much.
+    assert!(
+        (new / new_unknown * 0.9 - 1.0).abs() < 0.03,
+        "{new} {new_unknown}"
+    );
+}
+
+#[test]
+fn the_same_evidence_has_the_same_hash() {
+    let all = [outcome("a", 40, 20_000.0), outcome("b", 30, 18_000.0)];
+    let hash = |all: &[Outcome]| evidence_sha256(all, &cheapest(), TOKENS);
+    assert_eq!(hash(&all), hash(&all.clone()));
+    assert_eq!(hash(&all).len(), 64);
+    let mut other = all.clone();
+    other[1].billable_seconds += 1;
+    assert_ne!(hash(&all), hash(&other));
+}
+
 /// Cancelled before it ran is as unknown as parked.
 #[test]
 fn a_cancelled_trial_that_never_ran_still_counts() {
@@ -294,12 +396,48 @@ fn what_is_known_badly_teaches_little() {
         hours(&[kin.clone(), odd]),
     );
     assert!((of_both / of_kin - 1.0).abs() < 0.06, "{of_kin} {of_both}");
+    // Where another generation is far off, it is that generation: the nearer kin still tells.
     let known = of("ml.p4d.24xlarge", 10_000.0, 0.1);
     let other = hours(&[kin, known.clone()]);
     assert!(
-        of_kin * 1.03 < other && other < 0.75 * hours(&[known]),
-        "{other}"
+        of_kin < other && other < 0.75 * hours(&[known]),
+        "{of_kin} {other}"
     );
+}
+
+/// What measurements teach does not depend on the order of the candidates.
+#[test]
+fn the_order_of_candidates_teaches_nothing() {
+    let of = |instance_type: &str, speed: f64| {
+        let mut ran = outcome(instance_type, 40, speed);
+        ran.instance_type = instance_type.to_owned();
+        ran.predicted = Some(Predicted {
+            tokens_per_second: 20_000.0,
+            log_sd: 0.36,
+            own_log_sd: 0.1,
+        });
+        ran
+    };
+    let mut new = predicted("ml.p5e.48xlarge", 40, 20_000.0);
+    new.instance_type = "ml.p5e.48xlarge".to_owned();
+    let (a, b) = (
+        of("ml.p5.48xlarge", 24_000.0),
+        of("ml.p4d.24xlarge", 12_000.0),
+    );
+    let hours = |ran: &[Outcome]| {
+        let got = recommend(
+            &[ran, std::slice::from_ref(&new)].concat(),
+            &cheapest(),
+            TOKENS,
+        );
+        let odds = got.not_ranked[0].odds.clone().unwrap();
+        (odds.hours_low, odds.hours_high)
+    };
+    let (there, back) = (hours(&[a.clone(), b.clone()]), hours(&[b, a]));
+    assert!((there.0 / back.0 - 1.0).abs() < 1e-9, "{there:?} {back:?}");
+    assert!((there.1 / back.1 - 1.0).abs() < 1e-9, "{there:?} {back:?}");
+    // And its own generation counts: two thirds of the other's hours, not the mean of both.
+    assert!(there.1 < 62.0, "{there:?}");
 }
 
 /// What the answer saves is counted against what would have been bought by prediction.

@@ -1,0 +1,147 @@
+//! `cargo xtask decisions`: are the answers right, and what do they cost? Random workloads × six
+//! instance types go through the service against a region that lives, which then says what each full
+//! run would really have taken. Nothing of the truth reaches the service.
+
+mod client;
+mod report;
+mod score;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::demo::negotiated_price;
+use crate::process::build;
+use crate::stack::{Setup, Stack};
+use client::{get, pages, post};
+use report::Report;
+use score::Answer;
+
+/// Virtual seconds per real second.
+const FACTOR: u32 = 160;
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Without an experiment that ends for this long, the run has stopped moving.
+const STILL_MAX: Duration = Duration::from_mins(5);
+
+struct Flags {
+    workloads: u32,
+    seed: u64,
+    json: bool,
+}
+
+impl Flags {
+    fn parse(flags: &[&str]) -> Result<Self, String> {
+        let mut parsed = Self {
+            workloads: 200,
+            seed: 1,
+            json: false,
+        };
+        let mut rest = flags.iter();
+        while let Some(flag) = rest.next() {
+            let mut number = || {
+                let next = rest.next().and_then(|text| text.parse::<u32>().ok());
+                next.ok_or_else(|| format!("{flag} wants a number"))
+            };
+            match *flag {
+                "--workloads" => parsed.workloads = number()?,
+                "--seed" => parsed.seed = u64::from(number()?),
+                "--json" => parsed.json = true,
+                other => return Err(format!("decisions does not know {other}")),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
+    let flags = Flags::parse(flags)?;
+    build(&["--bins"])?;
+    let started = Instant::now();
+    let stack = Stack::start(&Setup {
+        factor: FACTOR,
+        region: vec![
+            "--lively".to_owned(),
+            format!("--seed={}", flags.seed),
+            // The account is not what is judged.
+            "--quota=2000".to_owned(),
+            "--pool-quota=0".to_owned(),
+        ],
+    })?;
+    let outcome = play(&stack, &flags);
+    let stopped = stack.stop();
+    let answers = outcome?;
+    stopped?;
+    let report = Report::of(&answers, started.elapsed());
+    if flags.json {
+        println!("{}", report.json);
+    } else {
+        println!("{}", report.text);
+    }
+    if report.holds {
+        Ok(())
+    } else {
+        Err("the answers do not hold".to_owned())
+    }
+}
+
+fn play(stack: &Stack, flags: &Flags) -> Result<Vec<Answer>, String> {
+    negotiated_price(stack)?;
+    let mut ids = BTreeMap::new();
+    for number in 0..flags.workloads {
+        let spec = workloads::experiment(flags.seed, number);
+        let answer = post(
+            &format!("{}/v1/experiments", stack.url),
+            &stack.api_key,
+            &spec,
+        )
+        .map_err(|error| format!("workload {number}: {error}"))?;
+        let id = answer["id"].as_str().unwrap_or_default().to_owned();
+        ids.insert(id, number);
+    }
+    wait(stack, flags, ids.len())?;
+    let record = get(&format!("{}/_sim/record", stack.region_url), "")?;
+    ids.into_iter()
+        .map(|(id, number)| Answer::read(stack, &record, &id, number))
+        .collect()
+}
+
+/// Until every experiment has ended.
+fn wait(stack: &Stack, flags: &Flags, count: usize) -> Result<(), String> {
+    let (mut ended, mut moved) = (0, Instant::now());
+    while ended < count {
+        std::thread::sleep(LOOK_EVERY);
+        let states = pages(&format!("{}/v1/experiments", stack.url), &stack.api_key)?;
+        let is_over = |one: &&Value| !one["ended_at"].is_null();
+        let now = states.iter().filter(is_over).count();
+        if now > ended {
+            (ended, moved) = (now, Instant::now());
+        }
+        if moved.elapsed() > STILL_MAX {
+            let open: Vec<&str> = (states.iter().filter(|one| one["ended_at"].is_null()))
+                .filter_map(|one| one["name"].as_str())
+                .collect();
+            return Err(format!(
+                "{ended} of {count} ended, then none for {} s: {}; the log is {}",
+                STILL_MAX.as_secs(),
+                open.join(", "),
+                stack.log().display()
+            ));
+        }
+        if !flags.json && std::io::stdout().is_terminal() {
+            print!("\r{} {ended} of {count} decided ", bar(ended, count));
+            drop(std::io::stdout().flush());
+        }
+    }
+    if !flags.json && std::io::stdout().is_terminal() {
+        println!();
+    }
+    Ok(())
+}
+
+fn bar(done: usize, of: usize) -> String {
+    let filled = 40 * done / of.max(1);
+    format!("{}{}", "█".repeat(filled), "░".repeat(40 - filled))
+}
