@@ -411,7 +411,12 @@ async fn read(
             aside(move || thin(&all, most)).await?
         })
     };
-    let steady = series.steady.clone().unwrap_or_else(|| steady(&buckets));
+    let steady = if let Some(settled) = &series.steady {
+        settled.clone()
+    } else {
+        let own = app.store.buckets(&[series.id]).await?;
+        own.values().next().and_then(|buckets| steady(buckets))
+    };
     heavy::json(MetricSeries {
         metric: series.metric,
         name: series.name,

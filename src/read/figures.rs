@@ -1,5 +1,5 @@
 //! Figures of trials and external runs: for each metric the preferred series, its steady mean and
-//! its latest value. Two queries, however many subjects; points are never read.
+//! its latest value. Three queries, however many subjects; points are read only of young series.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub struct Figures {
     /// The preferred series of each subject, only a handful.
     series: BTreeMap<Uuid, Vec<Series>>,
     steady: BTreeMap<i32, Option<Steady>>,
-    /// Rollups of unsettled series, whose subjects may still be running, and of those whose subjects
+    /// Buckets of unsettled series, whose subjects may still be running, and of those whose subjects
     /// have no other speed.
     buckets: BTreeMap<i32, Vec<Bucket>>,
 }
@@ -114,12 +114,11 @@ impl Figures {
             .filter(|one| stepping.contains(&one.id) || (one.steady.is_none() && is_needed(one)))
             .map(|one| one.id)
             .collect();
-        let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
-        if !unsettled.is_empty() {
-            for (id, bucket) in store.rollups(&unsettled).await? {
-                buckets.entry(id).or_default().push(bucket);
-            }
-        }
+        let buckets = if unsettled.is_empty() {
+            BTreeMap::new()
+        } else {
+            store.buckets(&unsettled).await?
+        };
         let figure = |one: &Series| match &one.steady {
             Some(settled) => settled.clone(),
             None => buckets.get(&one.id).and_then(|buckets| steady(buckets)),

@@ -5,6 +5,7 @@
 //! month without a partition, a compacted series) the database refuses that statement, and the
 //! slower merge is used instead.
 
+mod buckets;
 mod compaction;
 pub mod metrics;
 mod points;

@@ -1,10 +1,8 @@
 //! The compactor: computes steady figures for series that have gone quiet, packs series of ended
 //! trials and runs into chunks, and drops points past their retention. It does not call AWS.
 
-use std::collections::BTreeMap;
-
 use bakeoff_domain::measure::speed;
-use bakeoff_domain::measure::steady::{Bucket, steady};
+use bakeoff_domain::measure::steady::steady;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
@@ -47,10 +45,7 @@ async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {
         return Ok(0);
     }
     let ids: Vec<i32> = quiet.iter().map(|one| one.id).collect();
-    let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
-    for (id, bucket) in app.store.rollups(&ids).await? {
-        buckets.entry(id).or_default().push(bucket);
-    }
+    let buckets = app.store.buckets(&ids).await?;
     let settled: Vec<SettledSeries> = quiet
         .into_iter()
         .map(|one| {

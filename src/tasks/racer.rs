@@ -1,8 +1,7 @@
-//! The racer: looks at running experiments every few minutes, stops the trials that can no longer
+//! The racer: looks at running experiments every two minutes, stops the trials that can no longer
 //! change the answer or have said what they can, and lets those start whose figure is worth it.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
-use bakeoff_domain::measure::steady::BUCKET_SECONDS;
 use chrono::TimeDelta;
 
 use crate::app::App;
@@ -11,8 +10,8 @@ use crate::store::StoreError;
 
 /// Experiments claimed at a time.
 const PAGE: usize = 20;
-/// Between two looks at an experiment: figures change once in a bucket.
-const AGAIN: TimeDelta = TimeDelta::seconds(BUCKET_SECONDS);
+/// Between two looks at an experiment: figures of young series change by the minute.
+const AGAIN: TimeDelta = TimeDelta::minutes(2);
 
 /// Runs one tick; returns how many trials were stopped.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {

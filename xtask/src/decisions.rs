@@ -2,7 +2,6 @@
 //! instance types go through the service against a region that lives, which then says what each full
 //! run would really have taken. Nothing of the truth reaches the service.
 
-mod client;
 mod report;
 mod score;
 mod workloads;
@@ -14,15 +13,18 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::demo::negotiated_price;
+use crate::http::{get_large, pages, post};
 use crate::process::build;
 use crate::stack::{Setup, Stack};
-use client::{get, pages, post};
 use report::Report;
 use score::Answer;
 
 /// Virtual seconds per real second.
 const FACTOR: u32 = 160;
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Experiments that run at once. With more, the service's own seconds on a small machine, which are
+/// minutes on the domain clock, would count as time that trials run on.
+const OPEN_MAX: usize = 70;
 /// Without an experiment that ends for this long, the run has stopped moving.
 const STILL_MAX: Duration = Duration::from_mins(5);
 
@@ -89,31 +91,51 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
 
 fn play(stack: &Stack, flags: &Flags) -> Result<Vec<Answer>, String> {
     negotiated_price(stack)?;
-    let mut ids = BTreeMap::new();
-    for number in 0..flags.workloads {
-        let spec = workloads::experiment(flags.seed, number);
-        let answer = post(
-            &format!("{}/v1/experiments", stack.url),
-            &stack.api_key,
-            &spec,
-        )
-        .map_err(|error| format!("workload {number}: {error}"))?;
-        let id = answer["id"].as_str().unwrap_or_default().to_owned();
-        ids.insert(id, number);
-    }
-    wait(stack, flags, ids.len())?;
-    let record = get(&format!("{}/_sim/record", stack.region_url), "")?;
+    let ids = decide(stack, flags)?;
+    let record = get_large(&format!("{}/_sim/record", stack.region_url), "")?;
     ids.into_iter()
         .map(|(id, number)| Answer::read(stack, &record, &id, number))
         .collect()
 }
 
-/// Until every experiment has ended.
-fn wait(stack: &Stack, flags: &Flags, count: usize) -> Result<(), String> {
+/// Starts the experiments, a few at a time, until every one has ended; returns their ids with the
+/// numbers of their workloads.
+fn decide(stack: &Stack, flags: &Flags) -> Result<BTreeMap<String, u32>, String> {
+    let url = format!("{}/v1/experiments", stack.url);
+    let count = usize::try_from(flags.workloads).unwrap_or(usize::MAX);
+    let shows = !flags.json && std::io::stdout().is_terminal();
+    let mut ids = BTreeMap::new();
+    for number in 0..flags.workloads {
+        let spec = workloads::experiment(flags.seed, number);
+        let answer = post(&url, &stack.api_key, &spec)
+            .map_err(|error| format!("workload {number}: {error}"))?;
+        let id = answer["id"].as_str().unwrap_or_default().to_owned();
+        ids.insert(id, number);
+        let before_the_next = if ids.len() == count {
+            count
+        } else {
+            (ids.len() + 1).saturating_sub(OPEN_MAX)
+        };
+        wait(stack, before_the_next, |ended| {
+            if shows {
+                print!("\r{} {ended} of {count} decided ", bar(ended, count));
+                drop(std::io::stdout().flush());
+            }
+        })?;
+    }
+    if shows {
+        println!();
+    }
+    Ok(ids)
+}
+
+/// Until this many experiments have ended.
+fn wait(stack: &Stack, count: usize, show: impl Fn(usize)) -> Result<(), String> {
+    let url = format!("{}/v1/experiments?page_size=200", stack.url);
     let (mut ended, mut moved) = (0, Instant::now());
     while ended < count {
         std::thread::sleep(LOOK_EVERY);
-        let states = pages(&format!("{}/v1/experiments", stack.url), &stack.api_key)?;
+        let states = pages(&url, &stack.api_key)?;
         let is_over = |one: &&Value| !one["ended_at"].is_null();
         let now = states.iter().filter(is_over).count();
         if now > ended {
@@ -130,13 +152,7 @@ fn wait(stack: &Stack, flags: &Flags, count: usize) -> Result<(), String> {
                 stack.log().display()
             ));
         }
-        if !flags.json && std::io::stdout().is_terminal() {
-            print!("\r{} {ended} of {count} decided ", bar(ended, count));
-            drop(std::io::stdout().flush());
-        }
-    }
-    if !flags.json && std::io::stdout().is_terminal() {
-        println!();
+        show(ended);
     }
     Ok(())
 }

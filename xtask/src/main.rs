@@ -14,6 +14,7 @@ mod demo;
 mod deploy;
 mod durability;
 mod eval;
+mod http;
 mod mutants;
 mod openapi;
 mod process;

@@ -5,7 +5,6 @@
 mod client;
 mod course;
 mod database;
-mod http;
 mod plan;
 mod proxy;
 mod stage;

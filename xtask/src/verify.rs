@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::http::get;
 use crate::stack::Stack;
 
 pub(crate) struct Verdict {
@@ -128,18 +129,4 @@ fn cents(micro_usd: i64) -> i64 {
 #[expect(clippy::cast_precision_loss, reason = "dollars of a demo")]
 fn usd(micro_usd: i64) -> f64 {
     micro_usd as f64 / 1e6
-}
-
-fn get(url: &str, api_key: &str) -> Result<Value, String> {
-    let mut request = ureq::get(url);
-    if !api_key.is_empty() {
-        request = request.header("authorization", &format!("Bearer {api_key}"));
-    }
-    let mut answer = request
-        .call()
-        .map_err(|error| format!("GET {url}: {error}"))?;
-    answer
-        .body_mut()
-        .read_json()
-        .map_err(|error| format!("GET {url}: {error}"))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{get, pages, post};
+use crate::http::{get, pages, post};
 use crate::stack::Stack;
 
 /// Worse than the best by more than this is wrong, percent.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::http::{agent, get, pages, post, send};
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
+use crate::http::{agent, get, pages, post, send};
 
 /// No further request is made in a turn that has taken this long: between turns, frozen replicas are
 /// continued, and nothing may keep them waiting.

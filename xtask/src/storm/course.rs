@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::client::{self, Client, TURN_MAX};
 use super::database::{Database, LeftOpen};
-use super::http::{get, pages, post};
 use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
 use super::stage::{LEASE_SECONDS, Stage};
 use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
+use crate::http::{get, pages, post};
 
 /// After the storm, something must change within this many listings. Listings follow the service's
 /// own pace: on a slow machine they are as slow as what results from them.

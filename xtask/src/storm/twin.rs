@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::http::{get, pages, post};
 use super::plan::Kind;
 use super::stage::Stage;
+use crate::http::{get, pages, post};
 
 /// The original is lost at least this long after its backup, and not before it has created a job
 /// that the backup does not know.

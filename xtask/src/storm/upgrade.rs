@@ -4,8 +4,8 @@
 use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::http::get;
 use super::stage::{Replica, Stage};
+use crate::http::get;
 
 /// Time within which a replica that is not frozen must notice that its database was migrated.
 const NOTICE_MAX: Duration = Duration::from_mins(1);

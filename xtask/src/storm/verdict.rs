@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::client::{Accepted, Client};
 use super::course::Ground;
-use super::http::{get, pages};
 use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
+use crate::http::{get, pages};
 
 /// Small enough to need several pages.
 const PAGE: u32 = 25;

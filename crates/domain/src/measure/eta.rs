@@ -93,6 +93,7 @@ pub fn estimate(
     let Pace {
         per_second,
         half_width,
+        ..
     } = pace(&batches).ok_or(NoEta::NotEnoughEvidence)?;
     if per_second <= 0.0 {
         return Err(NoEta::Stalled {

@@ -32,6 +32,9 @@ pub struct Pace {
     pub per_second: f64,
     /// Half width of the 95 % interval, at least [`DRIFT`] of the pace.
     pub half_width: f64,
+    /// Wall time that it was seen for; earlier versions did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// The pace over consecutive batches, oldest first; `None` for fewer than two, or without time.
@@ -67,6 +70,7 @@ pub fn pace(batches: &[Batch]) -> Option<Pace> {
     Some(Pace {
         per_second,
         half_width: (quantile * standard_error).max(DRIFT * per_second.abs()),
+        seconds: Some(seconds),
     })
 }
 

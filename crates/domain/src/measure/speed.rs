@@ -150,6 +150,11 @@ const SHARE_MIN: f64 = 0.6;
 const SHARE_MAX: f64 = 1.05;
 /// The least standard deviation: the next hours may hold what these did not.
 const SHARE_SD_LEAST: f64 = 0.01;
+/// Evaluations and checkpoints come once in many minutes: a short window holds one too many or, as at
+/// the start of a run, none at all. What that adds for half an hour, as a standard deviation; it falls
+/// as time goes on.
+const UNSEEN_SD: f64 = 0.03;
+const UNSEEN_SECONDS: f64 = 1800.0;
 
 /// What a run's finished steps say beside the speed of its steps; an error if they do not fit together.
 pub fn stepping_share(
@@ -159,10 +164,13 @@ pub fn stepping_share(
 ) -> Result<SteppingShare, Contradiction> {
     let mean = steps.per_second * tokens_per_step / speed.mean;
     let sd = steps.half_width / steps.per_second / 1.96;
+    let unseen = steps
+        .seconds
+        .map_or(0.0, |seen| UNSEEN_SD * UNSEEN_SECONDS / seen.max(1.0));
     if (SHARE_MIN..=SHARE_MAX).contains(&mean) {
         Ok(SteppingShare {
             mean: mean.min(1.0),
-            sd: (mean * sd).max(SHARE_SD_LEAST),
+            sd: (mean * sd).hypot(unseen).max(SHARE_SD_LEAST),
         })
     } else {
         Err(Contradiction)

@@ -1,7 +1,7 @@
 //! Computes one steady figure from a series of bucket means: drop the warm-up (MSER), then take the
 //! mean with the interval of [`crate::measure::pace`]. It neither ranks nor decides when to stop a trial.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::pace::{Batch, Pace, pace};
@@ -50,18 +50,22 @@ pub struct Steady {
 
 /// Minimum number of buckets for a figure.
 pub const BUCKETS_MIN: usize = 4;
-/// Width of a bucket, seconds on the domain clock.
+/// Width of a stored bucket, seconds on the domain clock. Young series are read by the minute.
 pub const BUCKET_SECONDS: i64 = 300;
-/// The shortest training that yields a figure, seconds: the buckets that are needed, and the tail.
-pub const SECONDS_MIN: u32 = 1500;
+/// The least time that a figure's buckets span, warm-up included. Half of it may be cut as warm-up,
+/// and a slow start of up to ten minutes is then seen to end before it passes for the speed.
+const SPAN_MIN: TimeDelta = TimeDelta::minutes(12);
+/// The shortest training that yields a figure, seconds: the minutes that are needed, the first and the
+/// last, which are not whole, and one to spare.
+pub const SECONDS_MIN: u32 = 900;
 
 /// The steady mean of a series, oldest bucket first; `None` means "not enough evidence".
 ///
 /// Warm-up is cut where `Var(z_d..z_m)/(m-d)` is lowest, with d at most half of the series (MSER,
 /// White 1997). The last bucket is dropped: it may hold the tail of the run.
 pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
-    let (_, body) = buckets.split_last()?;
-    if body.len() < BUCKETS_MIN {
+    let (tail, body) = buckets.split_last()?;
+    if body.len() < BUCKETS_MIN || tail.start_at - body.first()?.start_at < SPAN_MIN {
         return None;
     }
     let batch = |bucket: &Bucket| Batch {
@@ -79,7 +83,7 @@ pub fn steady(buckets: &[Bucket]) -> Option<Steady> {
         buckets: u32::try_from(kept.len()).ok()?,
         buckets_dropped: u32::try_from(dropped).ok()?,
         from_at: first.start_at,
-        until_at: last.start_at + chrono::TimeDelta::seconds(BUCKET_SECONDS),
+        until_at: last.last_at,
     })
 }
 
@@ -155,5 +159,26 @@ mod tests {
     fn four_buckets_and_a_tail_are_the_least() {
         assert!(steady(&series(&[1.0, 1.0, 1.0, 1.0])).is_none());
         assert!(steady(&series(&[1.0, 1.0, 1.0, 1.0, 1.0])).is_some());
+    }
+
+    /// By minutes: a slow start of ten minutes is never taken for the speed.
+    #[test]
+    fn minutes_span_twelve_before_they_make_a_figure() {
+        let of = |count: usize| {
+            let means: Vec<f64> = (0..count)
+                .map(|i| if i < 10 { 60.0 } else { 100.0 })
+                .collect();
+            let mut minutes = series(&means);
+            for (i, minute) in (0i64..).zip(&mut minutes) {
+                minute.start_at = DateTime::from_timestamp(i * 60, 0).unwrap();
+                minute.last_at = minute.start_at;
+            }
+            steady(&minutes)
+        };
+        assert_eq!(of(12), None);
+        let early = of(13).unwrap();
+        assert!(early.half_width > 0.1 * early.mean, "{early:?}");
+        let late = of(21).unwrap();
+        assert!((late.mean - 100.0).abs() < 1e-9, "{late:?}");
     }
 }

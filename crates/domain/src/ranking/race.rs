@@ -20,9 +20,16 @@ const LEAD: f64 = 0.5;
 /// measured speed is 2 %.
 const PROBED: f64 = 0.025;
 
+/// Half width of a running trial's speed, as a share of it, beyond which it says nothing yet: its slow
+/// start may be a part of it.
+const COARSE: f64 = 0.1;
+
 /// How much newer than a checkpoint a figure may be that the checkpoint is kept for. What was trained
 /// in between, and until the trial stops, is lost: that costs less than to wait for the next checkpoint.
 const UNSAVED: TimeDelta = TimeDelta::minutes(10);
+/// P(best) of a probe that is worth a wait for its next checkpoint: a head costs about twice what the
+/// wait does, so that two to one against it is where waiting pays.
+const SAVED_FOR: f64 = 1.0 / 3.0;
 
 /// A trial that need not run, or run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +41,8 @@ pub struct Stop {
 
 /// Which living trials are to be stopped now.
 ///
-/// `writes_checkpoints`: a probe is the head of the full run, and ends soon after a checkpoint.
+/// `writes_checkpoints`: a probe that may well be bought is the head of the full run, and ends soon
+/// after a checkpoint.
 pub fn stops(
     outcomes: &[Outcome],
     policy: StoppingPolicy,
@@ -47,6 +55,7 @@ pub fn stops(
     }
     let answer = recommend(&runnable(outcomes), objective, tokens);
     let mut stops = losers_of(&answer, outcomes, objective, Leader::Measured);
+    let choices = choices(&answer);
     for (index, outcome) in outcomes.iter().enumerate() {
         let is_out = stops.iter().any(|stop| stop.index == index);
         // The first goes on, as the head of the full run, once nothing can take its place.
@@ -57,7 +66,10 @@ pub fn stops(
         if is_out || policy == StoppingPolicy::Race && is_first && is_final() {
             continue;
         }
-        if let Some(reason) = probed(outcome, writes_checkpoints) {
+        let is_likely = choices
+            .iter()
+            .any(|one| one.is_of(outcome) && one.odds.p_best >= SAVED_FOR);
+        if let Some(reason) = probed(outcome, writes_checkpoints && is_likely) {
             stops.push(Stop { index, reason });
         }
     }
@@ -112,6 +124,10 @@ fn losers_of(
     };
     let stop = |(index, outcome): (usize, &Outcome)| {
         let own = choices.iter().find(|choice| choice.is_of(outcome))?;
+        let is_coarse = |speed: &Steady| speed.half_width > COARSE * speed.mean;
+        if outcome.tokens_per_second.as_ref().is_some_and(is_coarse) {
+            return None;
+        }
         (own.odds.p_best < OUT).then(|| Stop {
             index,
             reason: reason(own, leader, objective.minimize),
@@ -206,12 +222,12 @@ pub(super) fn awaits_figure(outcome: &Outcome) -> bool {
 }
 
 /// Why a probe is done; `None` while it must go on.
-fn probed(outcome: &Outcome, writes_checkpoints: bool) -> Option<String> {
+fn probed(outcome: &Outcome, awaits_checkpoint: bool) -> Option<String> {
     let speed = known_speed(outcome)?;
     let is_saved = outcome
         .checkpoint_at
         .is_some_and(|saved| saved + UNSAVED >= speed.until_at);
-    if writes_checkpoints && !is_saved {
+    if awaits_checkpoint && !is_saved {
         return None;
     }
     Some(format!(

@@ -255,7 +255,7 @@ fn precise(amount: Usd) -> String {
 fn pauses(ranked: &[Ranked]) -> String {
     match ranked.first().and_then(|row| row.stepping_share) {
         Some(share) => format!(
-            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps",
+            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps, beside 5 ± 3 % assumed until half an hour has been seen",
             100.0 * share
         ),
         None => "at steady speed: what evaluations and checkpoints take is not known apart from it"

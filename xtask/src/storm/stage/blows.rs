@@ -10,10 +10,10 @@ use super::{
     ACCOUNT, COPY, Death, End, FOREIGN_ACCOUNT, FOREIGN_FOR, Freeze, SILENT_MAX, STRANGERS, Stage,
     free_port, is_stopped,
 };
+use crate::http::{get, post};
 use crate::process::{Signal, signal, spawn};
 use crate::stack::kill;
 use crate::storm::client::strangers_job;
-use crate::storm::http::{get, post};
 
 impl Stage {
     /// Kills a replica (`kill -9`) and starts it again soon after, with a shifted clock if

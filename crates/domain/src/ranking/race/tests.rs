@@ -164,6 +164,16 @@ fn a_probe_ends_with_its_figure_and_its_checkpoint() {
     assert_eq!(with_checkpoints(&trials), [1]);
 }
 
+/// One that will hardly be bought does not run on for a head that nobody needs.
+#[test]
+fn only_a_likely_one_waits_for_its_checkpoint() {
+    let trials = [running("a", 60, 30_000.0), running("b", 60, 28_500.0)];
+    let answer = recommend(&trials, &cheapest(), TOKENS);
+    let odds = |place: usize| answer.ranked[place].odds.as_ref().unwrap().p_best;
+    assert!((OUT..SAVED_FOR).contains(&odds(1)), "{}", odds(1));
+    assert_eq!(stopped_with(&trials, StoppingPolicy::Probe, true), [1]);
+}
+
 /// The best by prediction is one that the budget keeps from running: nobody is given up for it.
 #[test]
 fn nothing_is_given_up_for_what_cannot_run() {

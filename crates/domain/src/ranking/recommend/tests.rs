@@ -307,7 +307,7 @@ fn pauses_recur() {
     };
     let share = SteppingShare {
         mean: 0.9,
-        sd: 0.01,
+        sd: 0.001,
     };
     let full = f64::from(u32::try_from(TOKENS.total / 20_000).unwrap()) / 3600.0;
     let (known, new) = with(Pauses::Apart(share));

@@ -100,7 +100,7 @@ fn what_saves_the_most_for_its_price_is_next_and_the_rest_wait_for_it() {
     let steps = starts(&trials, &cheapest(), TOKENS, now());
     let reason = &steps[0].reason;
     assert!(
-        reason.starts_with("not started: measuring it costs about $36.00"),
+        reason.starts_with("not started: measuring it costs about $27.00"),
         "{reason}"
     );
 }

@@ -1,4 +1,5 @@
-//! Requests to services that may be dead, frozen or cut off; each has a timeout.
+//! Requests to services that may be dead, frozen or cut off: each has a timeout, and an error tells
+//! what was answered.
 
 use std::time::Duration;
 
@@ -8,27 +9,43 @@ use serde_json::Value;
 /// wait longer for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 
-pub(super) fn get(url: &str, key: &str) -> Result<Value, String> {
+/// The same for an answer that takes long to write, of a service that nobody stops.
+const LARGE_ANSWER_MAX: Duration = Duration::from_mins(2);
+
+pub(crate) fn get(url: &str, key: &str) -> Result<Value, String> {
     found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
 }
 
+/// Gets an answer of any size.
+pub(crate) fn get_large(url: &str, key: &str) -> Result<Value, String> {
+    let found = found_within(LARGE_ANSWER_MAX, url, key)?;
+    found.ok_or_else(|| format!("GET {url}: not found"))
+}
+
 /// `None` means a 404 and nothing else: a database that is down says nothing about its contents.
-pub(super) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
-    let mut request = agent().get(url);
+pub(crate) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
+    found_within(ANSWER_MAX, url, key)
+}
+
+fn found_within(most: Duration, url: &str, key: &str) -> Result<Option<Value>, String> {
+    let mut request = agent_within(most).get(url);
     if !key.is_empty() {
         request = request.header("authorization", &format!("Bearer {key}"));
     }
-    let mut answer = match request.call() {
-        Err(ureq::Error::StatusCode(404)) => return Ok(None),
-        answer => answer.map_err(|error| format!("GET {url}: {error}"))?,
-    };
-    let body = answer.body_mut().with_config().limit(64 << 20).read_json();
-    body.map(Some)
-        .map_err(|error| format!("GET {url}: {error}"))
+    let failed = |error| format!("GET {url}: {error}");
+    let mut answer = request.call().map_err(failed)?;
+    if answer.status() == 404 {
+        return Ok(None);
+    }
+    if !answer.status().is_success() {
+        return Err(format!("GET {url}: {}", answer.status()));
+    }
+    let body = answer.body_mut().with_config().limit(256 << 20).read_json();
+    body.map(Some).map_err(failed)
 }
 
 /// The items of all pages.
-pub(super) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
     let (mut items, mut token) = (Vec::new(), None::<String>);
     loop {
         let joint = if url.contains('?') { '&' } else { '?' };
@@ -44,11 +61,11 @@ pub(super) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
     }
 }
 
-pub(super) fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
+pub(crate) fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
     send(agent().post(url), key, None, body)
 }
 
-pub(super) fn send(
+pub(crate) fn send(
     request: ureq::RequestBuilder<ureq::typestate::WithBody>,
     key: &str,
     once: Option<&str>,
@@ -65,16 +82,26 @@ pub(super) fn send(
     let mut answer = request
         .send_json(body)
         .map_err(|error| format!("{what}: {error}"))?;
+    let status = answer.status();
     let text = answer
         .body_mut()
         .read_to_string()
         .map_err(|error| format!("{what}: {error}"))?;
+    if !status.is_success() {
+        return Err(format!("{what}: {status}: {text}"));
+    }
     Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
-pub(super) fn agent() -> ureq::Agent {
+/// Makes requests to be sent with [`send`].
+pub(crate) fn agent() -> ureq::Agent {
+    agent_within(ANSWER_MAX)
+}
+
+fn agent_within(most: Duration) -> ureq::Agent {
     ureq::Agent::config_builder()
-        .timeout_global(Some(ANSWER_MAX))
+        .timeout_global(Some(most))
+        .http_status_as_error(false)
         .build()
         .new_agent()
 }
