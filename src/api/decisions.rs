@@ -191,6 +191,8 @@ pub struct RunOddsView {
     pub cost_usd_high: Usd,
     /// P(it is the best within the limits), where what has not run counts by its prediction.
     pub p_best: f64,
+    /// P(no other is both cheaper and faster); null in recommendations from before it was computed.
+    pub p_pareto: Option<f64>,
     /// P(cost ≤ budget); null without a budget.
     pub p_within_budget: Option<f64>,
     /// P(time ≤ deadline); null without a deadline.
@@ -209,6 +211,7 @@ impl From<RunOdds> for RunOddsView {
             cost_usd_low,
             cost_usd_high,
             p_best,
+            p_pareto,
             p_within_budget,
             p_within_deadline,
             expected_regret_percent,
@@ -220,6 +223,7 @@ impl From<RunOdds> for RunOddsView {
             cost_usd_low,
             cost_usd_high,
             p_best,
+            p_pareto,
             p_within_budget,
             p_within_deadline,
             expected_regret_percent,

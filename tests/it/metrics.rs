@@ -333,3 +333,34 @@ async fn a_closed_run_is_compacted_and_a_late_point_still_counts_once(pool: PgPo
     assert_eq!(count("SELECT count(*) FROM samples").await, 6050);
     assert_eq!(count("SELECT count(*) FROM sample_chunks").await, 0);
 }
+
+/// A quarter of an hour of minutes is a figure, and stays the same once it is settled and packed.
+#[sqlx::test(migrations = false)]
+async fn a_young_series_has_a_figure_by_the_minute(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let run = run(&test).await;
+    let path = format!("/v1/runs/{run}/metrics");
+    let series = async || {
+        let series: MetricSeries = test.read(&format!("{path}?metric=tokens_per_second")).await;
+        series.steady
+    };
+    push(&test, &path, lines(0..12)).await;
+    assert!(series().await.is_none());
+    push(&test, &path, lines(12..14)).await;
+    let early = series().await.unwrap();
+    assert_eq!((early.buckets, early.points), (13, 13));
+    test.post(
+        &format!("/v1/runs/{run}/end"),
+        &json!({"state": "completed", "ended_at": "2026-11-19T00:15:00Z"}),
+    )
+    .await;
+    test.advance(TimeDelta::hours(3)).await;
+    while bakeoff::tasks::compactor::tick(&test.app).await.unwrap() > 0 {}
+    assert_eq!(series().await.unwrap(), early);
+    let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+    assert_eq!(shown.figures.unwrap().tokens_per_second, Some(early.mean));
+    // Hours later, buckets of five minutes say it.
+    push(&test, &path, lines(14..120)).await;
+    let late = series().await.unwrap();
+    assert_eq!((late.buckets, late.points), (23, 115));
+}

@@ -18,6 +18,7 @@ mod eta;
 mod least_squares;
 mod memory;
 mod memory_published;
+mod mlperf;
 mod plans;
 mod published;
 mod race;
@@ -76,6 +77,7 @@ fn evaluate(data: &Path) -> Result<Value, String> {
         "throughput": speeds.as_deref().map(throughput::judge).transpose()?.unwrap_or_else(skipped),
         "steady": steady::judge(data)?.unwrap_or_else(skipped),
         "eta": eta::judge(data)?.unwrap_or_else(skipped),
+        "mlperf": mlperf::judge(data)?.unwrap_or_else(skipped),
         "race": race::judge(data)?.unwrap_or_else(skipped),
         "choice": speeds.as_deref().map(choice::judge).transpose()?.unwrap_or_else(skipped),
         "published": published.as_deref().map_or_else(skipped, published::judge),

@@ -27,6 +27,9 @@ const CLEAR: f64 = 1.05;
 const INDIFFERENT: f64 = 0.02;
 /// Between two looks: no batch is shorter.
 const LOOK: TimeDelta = TimeDelta::seconds(20);
+/// Seconds that a step takes at the median, as of a large model: the traces' own steps of a tenth of a
+/// second are stretched, so that a batch is five steps.
+const STEP_SECONDS: f64 = 4.0;
 
 /// The end of one replay.
 struct Replay {
@@ -89,7 +92,9 @@ fn replay(first: &[f64], second: &[f64], factor: f64) -> Replay {
     let steps = first.len().min(slowed.len());
     let mean = |run: &[f64]| run[COMPILING.min(steps)..steps].iter().sum::<f64>();
     let (own, other) = (mean(first), mean(&slowed));
-    let runs = [progress(&first[..steps]), progress(&slowed[..steps])];
+    let stretched = STEP_SECONDS / median(&first[..steps]);
+    let stretch = |run: &[f64]| -> Vec<f64> { run.iter().map(|one| one * stretched).collect() };
+    let runs = [&first[..steps], &slowed[..steps]].map(|run| progress(&stretch(run)));
     let is_clear = (other / own).max(own / other) >= CLEAR;
     let end = runs.iter().filter_map(|run| run.last()).map(|last| last.at);
     let end = end.min().unwrap_or(DateTime::UNIX_EPOCH);
@@ -116,13 +121,13 @@ fn replay(first: &[f64], second: &[f64], factor: f64) -> Replay {
     }
 }
 
-fn seen(run: &[Progress], now: DateTime<Utc>) -> &[Progress] {
+pub(crate) fn seen(run: &[Progress], now: DateTime<Utc>) -> &[Progress] {
     &run[..run.partition_point(|report| report.at <= now)]
 }
 
 /// Which of two runs the product gives up at this time. The first may be stopped, too, once it is
 /// measured and while the other is not: it is then still the one to buy.
-fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
+pub(crate) fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<usize> {
     let outcomes: Vec<Outcome> = runs
         .iter()
         .zip(["first", "second"])

@@ -7,6 +7,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::money::Usd;
+use crate::number::of_items;
 use crate::spec::{Minimize, ObjectiveSpec};
 
 /// Draws per contender with which P(best) is exact to about one point.
@@ -69,6 +70,8 @@ pub struct Odds {
     pub usd: Range,
     /// P(it is the best of those within the limits).
     pub best: f64,
+    /// P(no other is both cheaper and faster).
+    pub pareto: f64,
     /// P(cost ≤ budget), if there is a budget.
     pub within_budget: Option<f64>,
     /// P(time ≤ deadline), if there is a deadline.
@@ -87,10 +90,18 @@ struct Draw {
     /// Of the run that is paid for, with the luck of its machines.
     hours: f64,
     usd: f64,
+    /// The expectation over machines.
+    expected_hours: f64,
     /// Whether that run keeps to the limits.
     is_within: bool,
     /// What choices are compared by: the expectation over machines.
     objective: f64,
+}
+
+impl Draw {
+    fn expected_usd(&self) -> f64 {
+        self.usd / self.hours * self.expected_hours
+    }
 }
 
 /// What is believed of some contenders: as many draws of each.
@@ -125,9 +136,43 @@ impl<'a> Beliefs<'a> {
         let best: Vec<Option<(usize, f64)>> = (0..self.count)
             .map(|draw| best_of(&self.rows, draw))
             .collect();
-        let rows = self.rows.iter().enumerate();
-        rows.map(|(place, draws)| odds_of(place, draws, &best, self.objective))
-            .collect()
+        let fronts = self.fronts();
+        let rows = self.rows.iter().zip(fronts).enumerate();
+        rows.map(|(place, (draws, pareto))| Odds {
+            pareto,
+            ..odds_of(place, draws, &best, self.objective)
+        })
+        .collect()
+    }
+
+    /// For each contender, P(no other is both cheaper and faster). In one draw, going from the cheapest
+    /// to the dearest, whoever is faster than all before it is on the front.
+    fn fronts(&self) -> Vec<f64> {
+        let mut counts = vec![0.0; self.rows.len()];
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        for draw in 0..self.count {
+            let of = |place: &usize| self.row(*place).get(draw).copied();
+            let usd = |place: &usize| of(place).map_or(f64::INFINITY, |one| one.expected_usd());
+            let hours = |place: &usize| of(place).map_or(f64::INFINITY, |one| one.expected_hours);
+            order.sort_by(|a, b| {
+                usd(a)
+                    .total_cmp(&usd(b))
+                    .then(hours(a).total_cmp(&hours(b)))
+            });
+            let mut fastest = f64::INFINITY;
+            for place in &order {
+                let hours = hours(place);
+                if hours < fastest {
+                    fastest = hours;
+                    counts
+                        .get_mut(*place)
+                        .into_iter()
+                        .for_each(|count| *count += 1.0);
+                }
+            }
+        }
+        let all = of_items(self.count).max(1.0);
+        counts.into_iter().map(|count: f64| count / all).collect()
     }
 
     /// The expected objective of one contender's full run: dollars, hours, or dollars a million tokens.
@@ -200,6 +245,7 @@ fn draw(
     Draw {
         hours: run,
         usd: run * rate,
+        expected_hours: expected,
         is_within,
         objective: match objective.minimize {
             Minimize::Cost => expected * rate,
@@ -267,6 +313,7 @@ fn odds_of(
             best.iter()
                 .map(|best| indicator(best.is_some_and(|(winner, _)| winner == place))),
         ),
+        pareto: 0.0,
         within_budget: budget.map(|budget| share(&|draw| draw.usd <= budget)),
         within_deadline: deadline.map(|deadline| share(&|draw| draw.hours <= deadline)),
         within_limits: share(&|draw| draw.is_within),
@@ -362,6 +409,26 @@ mod tests {
         let odds = odds(&[measured(10.0, 5.0), measured(5.0, 10.0)], &cheapest(None));
         assert!((odds[0].best - 0.5).abs() < 0.03, "{odds:?}");
         assert!((odds[0].best + odds[1].best - 1.0).abs() < 1e-9);
+    }
+
+    /// The dear and fast one is as good in its way as the cheap and slow one; a third is in the way of
+    /// both, and one that is as likely as not both cheaper and faster than the second counts by half.
+    #[test]
+    fn what_is_neither_cheaper_nor_faster_is_not_on_the_front() {
+        let all = [
+            measured(10.0, 5.0),
+            measured(5.0, 15.0),
+            measured(12.0, 7.0),
+            measured(5.0, 14.99),
+        ];
+        let pareto: Vec<f64> = (odds(&all, &cheapest(None)).iter())
+            .map(|one| one.pareto)
+            .collect();
+        assert!(pareto[0] > 0.99 && pareto[2] < 0.01, "{pareto:?}");
+        assert!(
+            (pareto[1] - 0.5).abs() < 0.05 && (pareto[3] - 0.5).abs() < 0.05,
+            "{pareto:?}"
+        );
     }
 
     /// A budget at the expected cost is met by every second run.

@@ -353,6 +353,7 @@ fn run_odds(odds: &Odds) -> RunOdds {
         cost_usd_low: usd(odds.usd.low),
         cost_usd_high: usd(odds.usd.high),
         p_best: odds.best,
+        p_pareto: Some(odds.pareto),
         p_within_budget: odds.within_budget,
         p_within_deadline: odds.within_deadline,
         expected_regret_percent: 100.0 * odds.regret,

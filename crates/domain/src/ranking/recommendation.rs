@@ -76,6 +76,9 @@ pub struct RunOdds {
     pub cost_usd_high: Usd,
     /// P(it is the best within the limits), counting what has not run by its prediction.
     pub p_best: f64,
+    /// P(no other is both cheaper and faster); empty in recommendations from before it was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_pareto: Option<f64>,
     /// P(cost ≤ budget); empty without a budget.
     pub p_within_budget: Option<f64>,
     /// P(time ≤ deadline); empty without a deadline.

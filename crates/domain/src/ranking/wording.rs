@@ -71,12 +71,7 @@ pub(super) fn reasons(
         first.price
     ));
     if let Some(second) = ranked.get(1) {
-        reasons.push(format!(
-            "runner-up {}: {:.2} × the cost and {:.2} × the hours",
-            name(second),
-            second.projected_cost_usd.as_f64() / first.projected_cost_usd.as_f64(),
-            second.projected_hours / first.projected_hours
-        ));
+        reasons.push(runner_up(first, second, minimize));
     }
     if let Some(odds) = &first.odds {
         reasons.push(chances(first, odds));
@@ -125,6 +120,34 @@ pub(super) fn reasons(
         ));
     }
     reasons
+}
+
+/// The second, and what would have to change for it to be as good as the first.
+fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
+    let cost = second.projected_cost_usd.as_f64() / first.projected_cost_usd.as_f64();
+    let hours = second.projected_hours / first.projected_hours;
+    let (what, worse) = match minimize {
+        Minimize::Cost => ("price", cost),
+        Minimize::UsdPerMillionTokens => (
+            "price",
+            second.usd_per_million_tokens.as_f64() / first.usd_per_million_tokens.as_f64(),
+        ),
+        Minimize::Time => ("time per step", hours),
+    };
+    // One that breaks the limits may be the cheaper one.
+    let turns = if worse > 1.0 {
+        format!(
+            "; as good at a {what} {:.1} % lower, or with the first's {:.1} % higher",
+            100.0 * (1.0 - 1.0 / worse),
+            100.0 * (worse - 1.0)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "runner-up {}: {cost:.2} × the cost and {hours:.2} × the hours{turns}",
+        name(second)
+    )
 }
 
 /// The odds of the first, in words.
