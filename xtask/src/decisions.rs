@@ -142,19 +142,23 @@ fn wait(stack: &Stack, count: usize, show: impl Fn(usize)) -> Result<(), String>
             (ended, moved) = (now, Instant::now());
         }
         if moved.elapsed() > STILL_MAX {
-            let open: Vec<&str> = (states.iter().filter(|one| one["ended_at"].is_null()))
-                .filter_map(|one| one["name"].as_str())
-                .collect();
-            return Err(format!(
-                "{ended} of {count} ended, then none for {} s: {}; the log is {}",
-                STILL_MAX.as_secs(),
-                open.join(", "),
-                stack.log().display()
-            ));
+            return Err(stuck(stack, &states, ended));
         }
         show(ended);
     }
     Ok(())
+}
+
+fn stuck(stack: &Stack, states: &[Value], ended: usize) -> String {
+    let open: Vec<&str> = (states.iter().filter(|one| one["ended_at"].is_null()))
+        .filter_map(|one| one["name"].as_str())
+        .collect();
+    format!(
+        "{ended} ended, then none for {} s: {}; the log is {}",
+        STILL_MAX.as_secs(),
+        open.join(", "),
+        stack.log().display()
+    )
 }
 
 fn bar(done: usize, of: usize) -> String {

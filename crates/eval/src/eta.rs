@@ -31,14 +31,6 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
         .filter_map(|trace| case(&trace.seconds))
         .collect();
     let stationary: Vec<&Case> = cases.iter().filter(|one| one.is_stationary).collect();
-    let held = |cases: &[&Case]| {
-        let claims: Vec<bool> = cases.iter().flat_map(|one| one.held.clone()).collect();
-        let count = claims.iter().filter(|held| **held).count();
-        (
-            claims.len(),
-            100.0 * count as f64 / claims.len().max(1) as f64,
-        )
-    };
     let all: Vec<&Case> = cases.iter().collect();
     let (claims, claims_held) = held(&stationary);
     let (all_claims, all_claims_held) = held(&all);
@@ -53,6 +45,14 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
         "traces_with_claim_pct": 100.0 * widths.len() as f64 / stationary.len().max(1) as f64,
         "median_half_width_pct": 100.0 * median(&widths),
     })))
+}
+
+/// How many claims there are, and the share that held, percent.
+fn held(cases: &[&Case]) -> (usize, f64) {
+    let claims: Vec<bool> = cases.iter().flat_map(|one| one.held.clone()).collect();
+    let count = claims.iter().filter(|held| **held).count();
+    let share = 100.0 * count as f64 / claims.len().max(1) as f64;
+    (claims.len(), share)
 }
 
 /// `None` for a trace that is too short to be called stationary or not.

@@ -298,14 +298,7 @@ fn odds_of(
         |holds: &dyn Fn(&Draw) -> bool| mean(draws.iter().map(|draw| indicator(holds(draw))));
     let budget = objective.full_run_budget_usd.map(Usd::as_f64);
     let deadline = objective.full_run_deadline_hours;
-    let regrets: Vec<f64> = draws
-        .iter()
-        .zip(best)
-        .map(|(draw, best)| match best {
-            Some((_, least)) => (1.0 - least / draw.objective).max(0.0),
-            None => 0.0,
-        })
-        .collect();
+    let regrets = regrets(draws, best);
     Odds {
         hours: range(draws.iter().map(|draw| draw.hours)),
         usd: range(draws.iter().map(|draw| draw.usd)),
@@ -320,6 +313,15 @@ fn odds_of(
         regret: mean(regrets.iter().copied()),
         wrong: mean(regrets.iter().map(|regret| indicator(*regret > WRONG_BUY))),
     }
+}
+
+/// What each draw loses against the best of it, as a share of its objective.
+fn regrets(draws: &[Draw], best: &[Option<(usize, f64)>]) -> Vec<f64> {
+    let lost = |(draw, best): (&Draw, &Option<(usize, f64)>)| match best {
+        Some((_, least)) => (1.0 - least / draw.objective).max(0.0),
+        None => 0.0,
+    };
+    draws.iter().zip(best).map(lost).collect()
 }
 
 fn indicator(holds: bool) -> f64 {

@@ -58,12 +58,8 @@ pub fn stops(
     let choices = choices(&answer);
     for (index, outcome) in outcomes.iter().enumerate() {
         let is_out = stops.iter().any(|stop| stop.index == index);
-        // The first goes on, as the head of the full run, once nothing can take its place.
-        let is_first = answer.ranked.first().is_some_and(|first| {
-            first.candidate == outcome.candidate && first.purchase_option == outcome.purchase_option
-        });
-        let is_final = || !outcomes.iter().any(|other| is_measuring(other, outcome));
-        if is_out || policy == StoppingPolicy::Race && is_first && is_final() {
+        let goes_on = || policy == StoppingPolicy::Race && is_settled(&answer, outcomes, outcome);
+        if is_out || goes_on() {
             continue;
         }
         let is_likely = choices
@@ -79,6 +75,15 @@ pub fn stops(
             .is_some_and(|outcome| !outcome.state.is_terminal())
     });
     stops
+}
+
+/// Whether a trial is of the first, whose place nothing can take any more: it goes on, as the head of
+/// the full run.
+fn is_settled(answer: &Recommendation, outcomes: &[Outcome], own: &Outcome) -> bool {
+    let is_first = answer.ranked.first().is_some_and(|first| {
+        first.candidate == own.candidate && first.purchase_option == own.purchase_option
+    });
+    is_first && !outcomes.iter().any(|other| is_measuring(other, own))
 }
 
 /// For whom others may be given up.
