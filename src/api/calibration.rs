@@ -18,7 +18,8 @@ pub struct Calibration {
 /// The predictions of one figure on one instance type against what was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CalibrationRow {
-    /// What was predicted: a trial's speed by its plan, or a full run's hours or cost by its trial.
+    /// What was predicted: a trial's speed, hours or cost by its plan, or a full run's hours or cost by
+    /// its trial.
     pub figure: Figure,
     pub instance_type: String,
     /// Whether measurements of this type had adjusted the predictions.

@@ -364,9 +364,9 @@ pub(super) fn calibration(found: &Calibration) {
             Cell::new(row.figure.as_str()),
             Cell::new(&row.instance_type),
             Cell::new(match (row.figure, row.is_adjusted) {
-                (Figure::TokensPerSecond, true) => "the law and own runs",
-                (Figure::TokensPerSecond, false) => "the law",
                 (Figure::FullRunHours | Figure::FullRunCostUsd, _) => "its trial",
+                (_, true) => "the law and own runs",
+                (_, false) => "the law",
             }),
             right(row.trials),
             right(format!("{:.0} %", row.held_percent)),

@@ -4,7 +4,9 @@ use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::calibration::{self, Class, Figure, Score};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::full_run;
+use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 
 use crate::api::calibration::Calibration;
@@ -35,6 +37,7 @@ pub async fn of_project(
             .filter(|trial| trial.experiment_id == experiment.id && trial.state.is_terminal());
         for trial in own {
             scores.extend(of_full_run(&evidence, experiment, trial, now));
+            scores.extend(of_trial(&evidence, experiment, trial, now));
             let speed = evidence.speed(trial, experiment.resolved.workload());
             let (Some(forecast), Some(speed)) = (&trial.plan.forecast, speed) else {
                 continue;
@@ -61,6 +64,44 @@ pub async fn of_project(
             .collect(),
         as_of: now,
     })
+}
+
+/// What a finished trial's plan had said of its hours and dollars. A spot trial's hours are not the
+/// plan's, which counts no interruptions; its dollars are.
+fn of_trial(
+    evidence: &Evidence,
+    experiment: &Experiment,
+    trial: &Trial,
+    now: DateTime<Utc>,
+) -> Vec<Score> {
+    let is_done = trial.state == TrialState::Completed && experiment.full_run.is_none();
+    let Some(forecast) = trial.plan.forecast.as_ref().filter(|_| is_done) else {
+        return Vec::new();
+    };
+    let ran = outcome(evidence, experiment.resolved.workload(), trial, now);
+    let class = |figure: Figure| Class {
+        figure,
+        instance_type: trial.plan.instance_type.clone(),
+        is_adjusted: forecast.is_rescaled,
+    };
+    let is_on_demand = trial.plan.purchase_option == PurchaseOption::OnDemand;
+    let hours = is_on_demand.then(|| Score {
+        class: class(Figure::TrialHours),
+        low: forecast.trial_hours.low,
+        expected: forecast.trial_hours.expected,
+        high: forecast.trial_hours.high,
+        measured: real(ran.training_seconds) / 3600.0,
+    });
+    let usd = forecast.trial_usd.and_then(|predicted| {
+        Some(Score {
+            class: class(Figure::TrialCostUsd),
+            low: predicted.low.as_f64(),
+            expected: predicted.expected?.as_f64(),
+            high: predicted.high.as_f64(),
+            measured: ran.cost_usd.as_f64(),
+        })
+    });
+    hours.into_iter().chain(usd).collect()
 }
 
 /// What a finished full run's trial had projected of it: the hours and dollars of all tokens, to which

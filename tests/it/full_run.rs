@@ -130,18 +130,25 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         "{}",
         after.headline
     );
-    // What its trial projected is scored now.
+    // What the plan said of the trial is scored, and now also what the trial projected.
     let scored: Calibration = test.read("/v1/calibration").await;
-    let rows = scored
-        .rows
-        .iter()
-        .filter(|row| row.figure != Figure::TokensPerSecond);
-    let figures: Vec<Figure> = rows.map(|row| row.figure).collect();
+    let rows: Vec<_> = (scored.rows.iter())
+        .filter(|row| row.figure != Figure::TokensPerSecond)
+        .collect();
+    let figures: Vec<Figure> = rows.iter().map(|row| row.figure).collect();
     assert_eq!(
         figures,
-        [Figure::FullRunHours, Figure::FullRunCostUsd],
+        [
+            Figure::TrialHours,
+            Figure::TrialCostUsd,
+            Figure::FullRunHours,
+            Figure::FullRunCostUsd
+        ],
         "{scored:?}"
     );
+    // Its price was as planned: hours and dollars are off by the same.
+    let apart = rows[0].bias_percent - rows[1].bias_percent;
+    assert!(apart.abs() < 2.0, "{scored:?}");
     // The answer that it came from has not changed.
     assert_eq!(
         recommendation(&test, &id).await.recommendation.headline,

@@ -4,6 +4,7 @@
 use bakeoff::api::calibration::Calibration;
 use bakeoff::api::comparison::ComparisonRow;
 use bakeoff::api::decisions::DecisionView;
+use bakeoff_domain::measure::calibration::Figure;
 
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
@@ -216,13 +217,12 @@ async fn predictions_are_scored_by_what_was_measured_since(pool: PgPool) {
     test.run_to_end(&id, 24).await;
     let found = record().await;
     assert_eq!(found.experiments, 1);
-    let types: Vec<&str> = found
-        .rows
-        .iter()
+    let of = |figure: Figure| found.rows.iter().filter(move |row| row.figure == figure);
+    let types: Vec<&str> = of(Figure::TokensPerSecond)
         .map(|row| row.instance_type.as_str())
         .collect();
     assert_eq!(types, ["ml.p4de.24xlarge", "ml.p5.48xlarge"]);
-    for row in &found.rows {
+    for row in of(Figure::TokensPerSecond) {
         let plan = test.plan(&asked).await;
         let of_type = |one: &&CandidatePreview| one.plan.instance_type == row.instance_type;
         let again = plan.candidates.iter().find(of_type).unwrap();

@@ -10,6 +10,10 @@ named! {
     Figure {
         /// A trial's speed, by its plan.
         TokensPerSecond = "tokens_per_second",
+        /// A finished trial's hours of training, by its plan.
+        TrialHours = "trial_hours",
+        /// A finished trial's cost, by its plan.
+        TrialCostUsd = "trial_cost_usd",
         /// A full run's hours, projected from its trial.
         FullRunHours = "full_run_hours",
         /// A full run's cost, projected from its trial.
