@@ -67,8 +67,7 @@ impl Settings {
     }
 
     /// The next slot of the grid on which metrics are read. A common grid lets reads share a call,
-    /// and each slot falls just after a five-minute bucket has become complete. Decisions use only
-    /// complete buckets, so a read in between would be paid for and change nothing.
+    /// and each slot falls just after a stored bucket has become complete.
     pub fn metrics_slot(&self, after: DateTime<Utc>) -> DateTime<Utc> {
         let step = self
             .metrics_interval

@@ -337,7 +337,7 @@ async fn a_closed_run_is_compacted_and_a_late_point_still_counts_once(pool: PgPo
 /// A quarter of an hour of minutes is a figure, and stays the same once it is settled and packed.
 #[sqlx::test(migrations = false)]
 async fn a_young_series_has_a_figure_by_the_minute(pool: PgPool) {
-    let test = TestApp::new(pool).await;
+    let test = TestApp::new(pool.clone()).await;
     let run = run(&test).await;
     let path = format!("/v1/runs/{run}/metrics");
     let series = async || {
@@ -359,8 +359,42 @@ async fn a_young_series_has_a_figure_by_the_minute(pool: PgPool) {
     assert_eq!(series().await.unwrap(), early);
     let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
     assert_eq!(shown.figures.unwrap().tokens_per_second, Some(early.mean));
-    // Hours later, buckets of five minutes say it.
-    push(&test, &path, lines(14..120)).await;
-    let late = series().await.unwrap();
+    // One that reports losses and steps only has a speed by them, from the packed points as well.
+    let (_, other) = test.post("/v1/runs", &hyperbolic()).await;
+    let other = other["id"].as_str().unwrap();
+    let losses = lines(0..16).replace("tokens_per_second", "somewhat");
+    push(&test, &format!("/v1/runs/{other}/metrics"), losses).await;
+    let speed = async || {
+        let shown: RunView = test.read(&format!("/v1/runs/{other}")).await;
+        shown.figures.unwrap().tokens_per_second
+    };
+    let by_steps = speed().await.unwrap();
+    assert!((by_steps / early.mean - 1.0).abs() < 0.05, "{by_steps}");
+    test.post(
+        &format!("/v1/runs/{other}/end"),
+        &json!({"state": "completed", "ended_at": "2026-11-19T00:16:00Z"}),
+    )
+    .await;
+    test.advance(TimeDelta::hours(3)).await;
+    while bakeoff::tasks::compactor::tick(&test.app).await.unwrap() > 0 {}
+    let points = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM samples");
+    assert_eq!(points.fetch_one(&pool).await.unwrap(), 0);
+    assert_eq!(speed().await, Some(by_steps));
+
+    // What no sum of squares can hold is left to the rollups.
+    let huge = json!({"timestamp": START + 14 * 60, "tokens_per_second": 1e200});
+    push(&test, &path, format!("{huge}\n")).await;
+    assert_eq!(series().await, None);
+}
+
+/// Hours later, buckets of five minutes say it.
+#[sqlx::test(migrations = false)]
+async fn an_older_series_has_a_figure_by_its_rollups(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let run = run(&test).await;
+    let path = format!("/v1/runs/{run}/metrics");
+    push(&test, &path, lines(0..120)).await;
+    let shown: MetricSeries = test.read(&format!("{path}?metric=tokens_per_second")).await;
+    let late = shown.steady.unwrap();
     assert_eq!((late.buckets, late.points), (23, 115));
 }

@@ -132,7 +132,7 @@ async fn what_the_budget_can_never_reserve_is_refused_before_it_starts(pool: PgP
     assert_eq!((refused(&all), all.would_start), (0, true));
 }
 
-/// Five buckets of five minutes make a figure; a trial of two minutes has none.
+/// A quarter of an hour of minutes makes a figure; a trial of two minutes has none.
 #[sqlx::test(migrations = false)]
 async fn a_trial_too_short_to_be_measured_is_named_with_its_length(pool: PgPool) {
     let test = TestApp::new(pool).await;

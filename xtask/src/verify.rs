@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::http::get;
+use crate::http::{get, get_large};
 use crate::stack::Stack;
 
 pub(crate) struct Verdict {
@@ -34,7 +34,7 @@ impl Ledger {
 }
 
 pub(crate) fn verify(stack: &Stack) -> Result<Verdict, String> {
-    let record = get(&format!("{}/_sim/record", stack.region_url), "")?;
+    let record = get_large(&format!("{}/_sim/record", stack.region_url), "")?;
     let ledger = ledger(stack)?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
     let mut per_attempt: BTreeMap<String, u32> = BTreeMap::new();

@@ -15,7 +15,7 @@ const INTERVALS_MIN: usize = 3;
 /// A run has stalled after this many of its usual intervals without progress, and at least
 /// [`STALL_LEAST`].
 const STALL_INTERVALS: i32 = 4;
-const STALL_LEAST: TimeDelta = TimeDelta::minutes(10);
+const STALL_LEAST: TimeDelta = TimeDelta::minutes(20);
 
 /// Steps done at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,9 +268,9 @@ mod tests {
                 reports[19].at + TimeDelta::minutes(minutes),
             )
         };
-        assert!(late(9).is_ok());
+        assert!(late(19).is_ok());
         assert_eq!(
-            late(11),
+            late(21),
             Err(NoEta::Stalled {
                 since: reports[19].at
             })

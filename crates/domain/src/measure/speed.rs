@@ -8,7 +8,7 @@ use crate::measure::derived::TrainingShape;
 use crate::measure::eta::Progress;
 use crate::measure::metric;
 use crate::measure::pace::{Batch, Pace, pace};
-use crate::measure::steady::{Bucket, Steady, steady_batches};
+use crate::measure::steady::{Bucket, SPAN_MIN, Steady, steady_batches};
 use crate::number::{real, whole};
 
 named! {
@@ -70,7 +70,9 @@ fn best(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Speed> {
     if let Some(steady) = figures.steps_per_second {
         return Some(scaled(steady, tokens, SpeedBasis::StepsPerSecond));
     }
-    let steady = of_progress(figures.progress)?;
+    let times = || figures.progress.iter().map(|report| report.at);
+    let span = times().max()? - times().min()?;
+    let steady = of_progress(figures.progress).filter(|_| span >= SPAN_MIN)?;
     Some(scaled(&steady, tokens, SpeedBasis::Steps))
 }
 
@@ -164,9 +166,7 @@ pub fn stepping_share(
 ) -> Result<SteppingShare, Contradiction> {
     let mean = steps.per_second * tokens_per_step / speed.mean;
     let sd = steps.half_width / steps.per_second / 1.96;
-    let unseen = steps
-        .seconds
-        .map_or(0.0, |seen| UNSEEN_SD * UNSEEN_SECONDS / seen.max(1.0));
+    let unseen = steps.seconds.map_or(0.0, unseen_sd);
     if (SHARE_MIN..=SHARE_MAX).contains(&mean) {
         Ok(SteppingShare {
             mean: mean.min(1.0),
@@ -175,6 +175,12 @@ pub fn stepping_share(
     } else {
         Err(Contradiction)
     }
+}
+
+/// What the pauses that a window of so many seconds has not seen add to the uncertainty of their
+/// share, as a standard deviation.
+pub fn unseen_sd(seconds: f64) -> f64 {
+    UNSEEN_SD * UNSEEN_SECONDS / seconds.max(1.0)
 }
 
 /// Steps and speed do not mean the same.

@@ -54,7 +54,7 @@ pub const BUCKETS_MIN: usize = 4;
 pub const BUCKET_SECONDS: i64 = 300;
 /// The least time that a figure's buckets span, warm-up included. Half of it may be cut as warm-up,
 /// and a slow start of up to ten minutes is then seen to end before it passes for the speed.
-const SPAN_MIN: TimeDelta = TimeDelta::minutes(12);
+pub(crate) const SPAN_MIN: TimeDelta = TimeDelta::minutes(12);
 /// The shortest training that yields a figure, seconds: the minutes that are needed, the first and the
 /// last, which are not whole, and one to spare.
 pub const SECONDS_MIN: u32 = 900;

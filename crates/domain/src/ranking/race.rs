@@ -20,9 +20,10 @@ const LEAD: f64 = 0.5;
 /// measured speed is 2 %.
 const PROBED: f64 = 0.025;
 
-/// Half width of a running trial's speed, as a share of it, beyond which it says nothing yet: its slow
+/// Half width of a young trial's speed, as a share of it, beyond which it says nothing yet: its slow
 /// start may be a part of it.
 const COARSE: f64 = 0.1;
+const YOUNG: TimeDelta = TimeDelta::minutes(30);
 
 /// How much newer than a checkpoint a figure may be that the checkpoint is kept for. What was trained
 /// in between, and until the trial stops, is lost: that costs less than to wait for the next checkpoint.
@@ -62,9 +63,11 @@ pub fn stops(
         if is_out || goes_on() {
             continue;
         }
-        let is_likely = choices
-            .iter()
-            .any(|one| one.is_of(outcome) && one.odds.p_best >= SAVED_FOR);
+        // The measured ones come first, by rank.
+        let is_likely = choices.iter().enumerate().any(|(place, one)| {
+            let is_first = place == 0 && one.is_measured;
+            one.is_of(outcome) && (is_first || one.odds.p_best >= SAVED_FOR)
+        });
         if let Some(reason) = probed(outcome, writes_checkpoints && is_likely) {
             stops.push(Stop { index, reason });
         }
@@ -129,7 +132,9 @@ fn losers_of(
     };
     let stop = |(index, outcome): (usize, &Outcome)| {
         let own = choices.iter().find(|choice| choice.is_of(outcome))?;
-        let is_coarse = |speed: &Steady| speed.half_width > COARSE * speed.mean;
+        let is_coarse = |speed: &Steady| {
+            speed.half_width > COARSE * speed.mean && speed.until_at - speed.from_at < YOUNG
+        };
         if outcome.tokens_per_second.as_ref().is_some_and(is_coarse) {
             return None;
         }

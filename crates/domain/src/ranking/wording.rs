@@ -134,8 +134,8 @@ fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
         ),
         Minimize::Time => ("time per step", hours),
     };
-    // One that breaks the limits may be the cheaper one.
-    let turns = if worse > 1.0 {
+    // No price mends a limit that is broken.
+    let turns = if worse > 1.0 && second.feasible {
         format!(
             "; as good at a {what} {:.1} % lower, or with the first's {:.1} % higher",
             100.0 * (1.0 - 1.0 / worse),
@@ -278,7 +278,7 @@ fn precise(amount: Usd) -> String {
 fn pauses(ranked: &[Ranked]) -> String {
     match ranked.first().and_then(|row| row.stepping_share) {
         Some(share) => format!(
-            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps, beside 5 ± 3 % assumed until half an hour has been seen",
+            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps, beside 5 ± 3 % assumed, which counts as much as half an hour",
             100.0 * share
         ),
         None => "at steady speed: what evaluations and checkpoints take is not known apart from it"

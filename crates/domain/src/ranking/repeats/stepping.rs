@@ -2,7 +2,7 @@
 //! and stalls. Types with the same code lose nearly the same share, so that each trial tells of the
 //! others; it does not say what the steps' own speed is.
 
-use crate::measure::speed::SteppingShare;
+use crate::measure::speed::{self, SteppingShare};
 use crate::ranking::outcome::{Outcome, Pauses};
 use crate::ranking::posterior::Contender;
 
@@ -57,8 +57,13 @@ impl<'a> Stepping<'a> {
         if all.any(|one| one.pauses == Pauses::Contradictory) {
             return None;
         }
-        if trials.iter().any(|one| one.pauses == Pauses::InSpeed) {
-            return Some(Share::WHOLE);
+        if let Some(one) = trials.iter().find(|one| one.pauses == Pauses::InSpeed) {
+            let speed = one.tokens_per_second.as_ref();
+            let seen = speed.map(|speed| (speed.until_at - speed.from_at).as_seconds_f64());
+            return Some(Share {
+                shared_sd: seen.map_or(0.0, speed::unseen_sd),
+                ..Share::WHOLE
+            });
         }
         let everything = || self.outcomes.iter().filter_map(Outcome::stepping);
         everything().next()?;
