@@ -1,5 +1,5 @@
-//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups
-//! only, never samples.
+//! The read model: rows → domain → views. A fixed number of queries, however many trials; rollups,
+//! and points only of young series.
 
 pub mod calibration;
 mod convergence;

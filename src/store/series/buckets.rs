@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bakeoff_domain::measure::steady::Bucket;
+
 use crate::store::session::interval;
 use crate::store::{Store, StoreError};
-use bakeoff_domain::measure::steady::Bucket;
 
 /// A series is young up to this age, first point to last. A figure of a probe is known by minutes long
 /// before it is by rollups of five.
