@@ -407,3 +407,41 @@ async fn evaluations_and_checkpoints_count_in_the_full_run(pool: PgPool) {
         assert_eq!(was.unwrap().stepping_share, row.stepping_share);
     }
 }
+
+/// A vision model: nothing is predicted, both start at once, and their images per second decide.
+#[sqlx::test(migrations = false)]
+async fn a_model_without_layers_is_measured_and_compared(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut asked = raced("race");
+    asked["workload"]["model"] = json!({"total_parameters": 86_567_656});
+    asked["workload"]["trial_tokens"] = json!(50_000_000);
+    asked["workload"]["total_tokens"] = json!(5_000_000_000_u64);
+    let plan = test.plan(&asked).await;
+    let rules: Vec<&str> = (plan.findings.iter())
+        .map(|finding| finding.rule.as_str())
+        .collect();
+    assert!(rules.contains(&"model-measured-only"), "{rules:?}");
+    assert!(plan.would_start, "{rules:?}");
+    for one in &plan.candidates {
+        let plan = &one.plan;
+        assert!(plan.forecast.is_none() && plan.fit.is_none() && one.advice.is_none());
+        assert!(plan.held.is_none() && plan.skipped.is_none(), "{plan:?}");
+        assert!(plan.worst_case.is_some() && plan.steps > 0);
+    }
+    let id = test.start(&asked).await;
+    test.run_to_end(&id, 24).await;
+
+    let found = answer(&test, &id).await;
+    assert_eq!(found.ranked.len(), 2, "{}", found.headline);
+    for row in test.comparison(&id).await.rows {
+        let (images, tokens) = (
+            row.samples_per_second.unwrap(),
+            row.tokens_per_second.unwrap(),
+        );
+        assert!((images / tokens - 1.0).abs() < 1e-9, "{images} {tokens}");
+        assert!(row.mfu_percent.is_none(), "{:?}", row.mfu_percent);
+    }
+    let request = &plan.candidates[0].plan.request;
+    let sent = &request.as_ref().unwrap().hyperparameters;
+    assert!(sent.contains_key("max_steps") && !sent.contains_key("num_hidden_layers"));
+}

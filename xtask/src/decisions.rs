@@ -135,29 +135,36 @@ fn wait(stack: &Stack, count: usize, show: impl Fn(usize)) -> Result<(), String>
     let (mut ended, mut moved) = (0, Instant::now());
     while ended < count {
         std::thread::sleep(LOOK_EVERY);
-        // A busy service may answer late.
-        let states = pages(&url, &stack.api_key).unwrap_or_default();
-        let is_over = |one: &&Value| !one["ended_at"].is_null();
-        let now = states.iter().filter(is_over).count();
+        // A busy service may answer late: a failed look counts only when nothing moves any more.
+        let looked = pages(&url, &stack.api_key);
+        let now = looked.as_ref().map_or(ended, |states| over(states));
         if now > ended {
             (ended, moved) = (now, Instant::now());
         }
         if moved.elapsed() > STILL_MAX {
-            return Err(stuck(stack, &states, ended));
+            return Err(stuck(stack, looked, ended));
         }
         show(ended);
     }
     Ok(())
 }
 
-fn stuck(stack: &Stack, states: &[Value], ended: usize) -> String {
-    let open: Vec<&str> = (states.iter().filter(|one| one["ended_at"].is_null()))
-        .filter_map(|one| one["name"].as_str())
-        .collect();
+fn over(states: &[Value]) -> usize {
+    (states.iter())
+        .filter(|one| !one["ended_at"].is_null())
+        .count()
+}
+
+fn stuck(stack: &Stack, looked: Result<Vec<Value>, String>, ended: usize) -> String {
+    let open = looked.map(|states| {
+        let open = states.iter().filter(|one| one["ended_at"].is_null());
+        let names: Vec<&str> = open.filter_map(|one| one["name"].as_str()).collect();
+        names.join(", ")
+    });
     format!(
         "{ended} ended, then none for {} s: {}; the log is {}",
         STILL_MAX.as_secs(),
-        open.join(", "),
+        open.unwrap_or_else(|error| error),
         stack.log().display()
     )
 }

@@ -65,6 +65,8 @@ fn layout(row: &Memory) -> Layout {
         global_batch: row.global_batch,
         layer_parameters: 12.0 * row.d_model * row.d_model,
         recomputes: row.act_ckpt,
+        recomputes_attention: row.act_ckpt,
+        splits_sequence: false,
         has_own_head: false,
     }
 }

@@ -98,6 +98,12 @@ fn hardware(row: &Throughput) -> Result<(String, Hardware), String> {
 
 fn setting(row: &Throughput) -> Setting {
     let model = shape(row);
+    // FSDP gathers and scatters in every micro-step.
+    let collectives = if row.sharding == "FULL_SHARD" {
+        3.0
+    } else {
+        2.0
+    };
     Setting {
         parameters: model.parameters(),
         layer_parameters: model.layer_parameters(),
@@ -108,13 +114,10 @@ fn setting(row: &Throughput) -> Setting {
         accelerators: f64::from(row.n_gpus),
         micro_batch: row.micro_batch,
         accumulation: row.grad_accum,
-        // FSDP gathers and scatters in every micro-step.
-        collectives: if row.sharding == "FULL_SHARD" {
-            3.0
-        } else {
-            2.0
-        },
+        collectives,
+        collectives_between: collectives,
         recomputes: row.act_ckpt,
+        recomputes_attention: false,
         is_fp8: row.precision == "fp8",
         products: 6.0,
         optimised: model.parameters() / f64::from(row.n_gpus),
@@ -122,6 +125,8 @@ fn setting(row: &Throughput) -> Setting {
         split: 1.0,
         tensor: 1.0,
         pipeline: 1.0,
+        context: 1.0,
+        context_bytes: 0.0,
         host_per_micro_step: 0.0,
         host_per_step: 0.0,
     }

@@ -143,11 +143,7 @@ pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -
     let fallback = format!(
         "choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences per step"
     );
-    let split = profile
-        .tensor_parallel_degree
-        .max(1)
-        .saturating_mul(profile.pipeline_parallel_degree.max(1));
-    let replicas = u64::from((accelerators / split).max(1));
+    let replicas = u64::from((accelerators / profile.accelerators_per_replica()).max(1));
     // A larger batch is a mistake that another rule reports: skip the search.
     if !wanted.is_multiple_of(replicas) || wanted > PER_STEP_MAX {
         return fallback;

@@ -441,10 +441,7 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         .price
         .as_ref()
         .map(|price| worst_case(&request, transfer, tariff, price, metrics_interval, now));
-    let split = candidate
-        .profile
-        .tensor_parallel_degree
-        .saturating_mul(candidate.profile.pipeline_parallel_degree);
+    let split = candidate.profile.accelerators_per_replica();
     let is_possible = is_sound(&workload.model) && split <= candidate.spec.accelerators();
     let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
     let price = bare.price.as_ref();
@@ -469,7 +466,7 @@ fn transfer_seconds(workload: &WorkloadSpec) -> u64 {
         .filter_map(|channel| channel.size_gb)
         .map(|gb| f64::from(gb) * 1e9)
         .sum();
-    let weights = if is_sound(&workload.model) {
+    let weights = if is_sound(&workload.model) || !workload.model.is_described() {
         workload.model.parameters() * 2.0
     } else {
         0.0

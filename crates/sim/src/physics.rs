@@ -53,15 +53,33 @@ impl Script {
     }
 }
 
-/// `None` when the hyperparameters do not describe a language model: such a job only sleeps.
-pub(crate) fn training(
-    hyper: &BTreeMap<String, String>,
-    instance: &InstanceType,
-    count: u32,
-) -> Option<Training> {
-    let number = |key: &str| unquoted(hyper.get(key)?).parse::<u32>().ok();
-    let shape = ModelShape {
-        layers: number("num_hidden_layers")?,
+/// Tokens that a vision transformer makes of an image.
+const TOKENS_OF_IMAGE: f64 = 197.0;
+
+/// The model that a script trains when its hyperparameters describe no language model: a ViT-B/16
+/// (arXiv 2010.11929), whose samples are images.
+fn vision() -> ModelShape {
+    ModelShape {
+        layers: 12,
+        hidden: 768,
+        heads: 12,
+        vocabulary: 1000,
+        sequence_length: 1,
+        ..ModelShape::default()
+    }
+}
+
+fn number(hyper: &BTreeMap<String, String>, key: &str) -> Option<u32> {
+    unquoted(hyper.get(key)?).parse().ok()
+}
+
+fn shape(hyper: &BTreeMap<String, String>) -> Option<ModelShape> {
+    let number = |key: &str| number(hyper, key);
+    let Some(layers) = number("num_hidden_layers") else {
+        return Some(vision());
+    };
+    Some(ModelShape {
+        layers,
         hidden: number("hidden_size")?,
         heads: number("num_attention_heads")?,
         kv_heads: number("num_key_value_heads"),
@@ -71,17 +89,33 @@ pub(crate) fn training(
         sequence_length: number("max_seq_length")?,
         lora_rank: number("lora_rank"),
         ..ModelShape::default()
+    })
+}
+
+/// `None` when the hyperparameters say nothing of batches and steps: such a job only sleeps.
+pub(crate) fn training(
+    hyper: &BTreeMap<String, String>,
+    instance: &InstanceType,
+    count: u32,
+) -> Option<Training> {
+    let number = |key: &str| number(hyper, key);
+    let shape = shape(hyper)?;
+    let tokens_inside = if shape == vision() {
+        TOKENS_OF_IMAGE
+    } else {
+        1.0
     };
     let micro = f64::from(number("per_device_train_batch_size")?);
     let accumulation = f64::from(number("gradient_accumulation_steps")?);
     let gpus = f64::from(instance.accelerator_count * count);
-    let model_parallel = degree(hyper, TENSOR) * degree(hyper, PIPELINE);
+    let model_parallel = degree(hyper, TENSOR) * degree(hyper, PIPELINE) * degree(hyper, CONTEXT);
     let peak = instance.peak_tflops()? * 1e12;
     let tokens_in_flight = micro * f64::from(shape.sequence_length);
-    let efficiency =
-        efficiency(hyper, instance, count, tokens_in_flight) * split(hyper, accumulation);
+    let efficiency = efficiency(hyper, instance, count, tokens_in_flight * tokens_inside)
+        * split(hyper, accumulation);
+    let flops = shape.flops_per_token() * tokens_inside;
     Some(Training {
-        tokens_per_second: gpus * peak * efficiency / shape.flops_per_token(),
+        tokens_per_second: gpus * peak * efficiency / flops,
         tokens_per_step: tokens_in_flight * accumulation * gpus / model_parallel,
         steps: f64::from(number("max_steps")?),
         parameters: shape.parameters(),
@@ -92,6 +126,7 @@ pub(crate) fn training(
 
 const TENSOR: &str = "tensor_parallel_degree";
 const PIPELINE: &str = "pipeline_parallel_degree";
+const CONTEXT: &str = "context_parallel_degree";
 
 fn degree(hyper: &BTreeMap<String, String>, key: &str) -> f64 {
     let degree = hyper

@@ -3,16 +3,23 @@
 //! [`crate::ranking::recommend`] works from measurements.
 
 use serde::{Deserialize, Serialize};
+
+use crate::number::real;
 use utoipa::ToSchema;
 
-/// The shape of a decoder-only transformer.
+/// The shape of a decoder-only transformer. Any other model (an encoder, a vision model) is given by
+/// its `total_parameters` alone, without layers: it is measured and compared, and nothing is predicted
+/// for it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ModelShape {
     /// Transformer layers.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u32,
     /// Model width.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub hidden: u32,
     /// Attention heads.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub heads: u32,
     /// Key-value heads (grouped-query attention); `heads` when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,21 +41,55 @@ pub struct ModelShape {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts_per_token: Option<u32>,
     /// Vocabulary size.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub vocabulary: u32,
     /// Whether input and output embeddings share their weights.
     #[serde(default)]
     pub tied_embeddings: bool,
-    /// Tokens per sequence.
+    /// Tokens per sequence; 1 when empty. For a model that does not read tokens, leave it empty: a
+    /// token is then a sample (an image, a row), also in `total_tokens` and in dollars per million.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub sequence_length: u32,
+    /// Parameters of a model that is not described by its layers. Its weights are transferred, and
+    /// that time is billed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_parameters: Option<u64>,
     /// Rank of the LoRA adapters; empty when every weight is trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_rank: Option<u32>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 /// Experts that a token passes through where a model does not say: Mixtral's.
 const EXPERTS_PER_TOKEN: u32 = 2;
 
 impl ModelShape {
+    /// Whether the model is described by its layers; otherwise it is only measured.
+    pub fn is_described(&self) -> bool {
+        [self.layers, self.hidden, self.heads, self.vocabulary]
+            .iter()
+            .any(|count| *count > 0)
+    }
+
     /// GPT-2 and MPT style: a plain MLP of 4 × hidden, biases, and learned positions.
     fn is_classic(&self) -> bool {
         self.intermediate.is_none()
@@ -106,6 +147,9 @@ impl ModelShape {
     /// `L(12h² + 13h) + Vh + sh + 2h`, plus the head's `Vh` when it is not tied, after Narayanan et
     /// al. 2021 (arXiv 2104.04473). Otherwise Llama/Qwen style, with a router for experts.
     pub fn parameters(&self) -> f64 {
+        if let Some(given) = self.total_parameters.filter(|_| !self.is_described()) {
+            return real(given);
+        }
         let [layers, h, vocabulary, s] = [
             self.layers,
             self.hidden,
@@ -164,7 +208,7 @@ impl ModelShape {
     }
 }
 
-/// Whether figures can be computed from a shape.
+/// Whether predictions can be computed from a shape.
 pub fn is_sound(model: &ModelShape) -> bool {
     let counts = [
         model.layers,
@@ -331,6 +375,16 @@ mod tests {
             let off = own.parameters() / parameters - 1.0;
             assert!(off.abs() < 0.005, "{shape}: {:+.2} %", 100.0 * off);
         }
+    }
+
+    #[test]
+    fn a_model_without_layers_has_the_parameters_that_are_given() {
+        let vision: ModelShape = serde_json::from_str(r#"{"total_parameters": 86567656}"#).unwrap();
+        assert!((vision.parameters() - 86_567_656.0).abs() < 0.5);
+        assert_eq!(vision.sequence_length, 1, "a token is a sample");
+        assert!(!vision.is_described() && !is_sound(&vision));
+        let stored = serde_json::to_value(&vision).unwrap();
+        assert_eq!(stored["layers"], serde_json::Value::Null);
     }
 
     /// Mixtral 8x7B has 46.7 billion parameters, of which a token passes through 12.9.

@@ -94,7 +94,8 @@ impl<'a> TrainingShape<'a> {
         let peak = self
             .peak_tflops
             .map(|peak| peak * 1e12 * f64::from(self.accelerators));
-        let flops = self.model.map(ModelShape::flops_per_token);
+        let described = self.model.filter(|model| model.is_described());
+        let flops = described.map(ModelShape::flops_per_token);
         let per_million = tokens_per_second
             .zip(self.usd_per_hour)
             .zip(self.billed_share)

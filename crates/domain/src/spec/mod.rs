@@ -18,7 +18,7 @@ pub use self::experiment::{
     StoppingPolicy,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
-pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec};
+pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};
 pub use self::resolved::{Candidate, ResolvedExperiment};
 pub use self::workload::{Channel, WorkloadSpec};
 

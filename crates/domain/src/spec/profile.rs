@@ -31,6 +31,9 @@ pub struct ProfileSpec {
     pub cpu_offload: CpuOffload,
     #[serde(default)]
     pub activation_checkpointing: bool,
+    /// What activation checkpointing recomputes, as the script does it.
+    #[serde(default, skip_serializing_if = "is_layers")]
+    pub recompute: Recompute,
     /// Keep checkpointed activations in host memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub activation_offload: bool,
@@ -48,6 +51,17 @@ pub struct ProfileSpec {
     pub tensor_parallel_degree: u32,
     #[serde(default = "super::default::one")]
     pub pipeline_parallel_degree: u32,
+    /// Tensor-parallel accelerators also split what lies between the layers' matrices along the
+    /// sequence (Megatron's sequence parallelism), as the script does it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequence_parallel: bool,
+    /// Accelerators that share each sequence, and pass keys and values around a ring.
+    #[serde(default = "super::default::one", skip_serializing_if = "is_one")]
+    pub context_parallel_degree: u32,
+    /// Accelerators among which states are sharded; groups of them hold copies (FSDP's HYBRID_SHARD,
+    /// whose group is an instance). All replicas when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hybrid_shard_degree: Option<u32>,
     #[serde(default)]
     pub library: ParallelLibrary,
     /// Parameters of SageMaker's model parallel library, sent as `mp_parameters`.
@@ -91,6 +105,22 @@ fn is_sixteen(bits: &u8) -> bool {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"
 )]
+fn is_one(degree: &u32) -> bool {
+    *degree == 1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_layers(recompute: &Recompute) -> bool {
+    *recompute == Recompute::default()
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 fn is_mixed(states: &OptimizerStates) -> bool {
     *states == OptimizerStates::default()
 }
@@ -106,12 +136,16 @@ impl ProfileSpec {
             zero_stage: 0,
             cpu_offload: CpuOffload::None,
             activation_checkpointing: false,
+            recompute: Recompute::default(),
             activation_offload: false,
             optimizer_states: OptimizerStates::default(),
             base_weight_bits: sixteen(),
             chunked_cross_entropy: false,
             tensor_parallel_degree: 1,
             pipeline_parallel_degree: 1,
+            sequence_parallel: false,
+            context_parallel_degree: 1,
+            hybrid_shard_degree: None,
             library: ParallelLibrary::Deepspeed,
             smp_parameters: serde_json::Map::new(),
             processes_per_host: None,
@@ -143,20 +177,51 @@ impl ProfileSpec {
                 set("ddp", true.into());
             }
         }
+        if self.library == ParallelLibrary::SmpV2 {
+            let context = Some(self.context_parallel_degree).filter(|degree| *degree > 1);
+            for (key, degree) in [
+                ("context_parallel_degree", context),
+                ("hybrid_shard_degree", self.hybrid_shard_degree),
+            ] {
+                if let Some(degree) = degree {
+                    set(key, degree.into());
+                }
+            }
+        }
         all
+    }
+
+    /// Accelerators that work on one micro-batch together: tensor × pipeline × context.
+    pub fn accelerators_per_replica(&self) -> u32 {
+        self.tensor_parallel_degree
+            .max(1)
+            .saturating_mul(self.pipeline_parallel_degree.max(1))
+            .saturating_mul(self.context_parallel_degree.max(1))
+    }
+
+    /// Whether activation checkpointing recomputes whole layers.
+    pub fn recomputes_layers(&self) -> bool {
+        self.activation_checkpointing && self.recompute == Recompute::Layers
     }
 
     /// Sequences per optimiser step: micro-batch × accumulation × data-parallel accelerators.
     pub fn global_batch(&self, accelerators: u32) -> u64 {
-        let model_parallel = self
-            .tensor_parallel_degree
-            .max(1)
-            .saturating_mul(self.pipeline_parallel_degree.max(1));
-        let replicas = u64::from((accelerators / model_parallel).max(1));
+        let replicas = u64::from((accelerators / self.accelerators_per_replica()).max(1));
         let per_replica =
             u64::from(self.micro_batch_per_gpu) * u64::from(self.gradient_accumulation_steps);
         per_replica.saturating_mul(replicas)
     }
+}
+
+/// What activation checkpointing recomputes in the backward pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Each layer, from its inputs.
+    #[default]
+    Layers,
+    /// Attention only (selective recomputation, arXiv 2205.05198); all else is kept.
+    Attention,
 }
 
 /// What DeepSpeed offloads to host memory.

@@ -1,5 +1,7 @@
 //! Rules on one candidate: its instance type, whether its configuration can run on that hardware,
-//! and whether its cost can be bounded.
+//! and whether its cost can be bounded. How it is split over accelerators: [`split`].
+
+mod split;
 
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::catalog::{self, InstanceType};
@@ -72,7 +74,7 @@ pub(super) fn check(
         findings.push(found("no-accelerator", &place).says(format!("{name} has no accelerator")));
         return;
     }
-    parallelism(candidate, profile, instance, &place, findings);
+    split::check(candidate, profile, instance, &place, findings);
     engines(profile, &place, findings);
     if profile.library == ParallelLibrary::None && instance.accelerator_count > 1 {
         findings.push(found("accelerators-idle", &place).says(format!(
@@ -106,6 +108,7 @@ fn of_workload(
         findings,
     );
     base_weights(candidate, &place, findings);
+    split::sequences(&workload.model, profile, &place, findings);
     if workload.script.is_none()
         && !matches!(
             profile.library,
@@ -135,10 +138,7 @@ fn of_workload(
         at,
         findings,
     );
-    let split = profile
-        .tensor_parallel_degree
-        .saturating_mul(profile.pipeline_parallel_degree);
-    if split > candidate.spec.accelerators() {
+    if profile.accelerators_per_replica() > candidate.spec.accelerators() {
         return; // no such layout exists, so skip its estimates
     }
     memory(Setup::of(candidate, instance), &place, findings);
@@ -153,6 +153,7 @@ fn is_computable(candidate: Candidate<'_>) -> bool {
         profile.gradient_accumulation_steps,
         profile.tensor_parallel_degree,
         profile.pipeline_parallel_degree,
+        profile.context_parallel_degree,
     ];
     is_sound(&candidate.workload.model)
         && counts.iter().all(|count| (1..=COUNT_MAX).contains(count))
@@ -180,57 +181,12 @@ pub(super) fn profile(
         profile: None,
         profile_id: None,
     };
-    parallelism(&candidate, profile, instance, at, findings);
+    split::check(&candidate, profile, instance, at, findings);
     engines(profile, at, findings);
     if !runs_on(profile.library, instance) {
         findings.push(found("library-not-on-type", at).says(format!(
             "\"library\": \"{}\" does not run on {name}",
             profile.library.as_str()
-        )));
-    }
-}
-
-fn parallelism(
-    candidate: &CandidateSpec,
-    profile: &ProfileSpec,
-    instance: &InstanceType,
-    at: &str,
-    findings: &mut Vec<Finding>,
-) {
-    let gpus = candidate.accelerators();
-    let is_smp = matches!(
-        profile.library,
-        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
-    );
-    let smp = if is_smp {
-        profile.smp()
-    } else {
-        serde_json::Map::new()
-    };
-    let degree = |keys: &[&str], own: u32| {
-        let asked = keys.iter().find_map(|key| smp.get(*key)?.as_u64());
-        asked
-            .map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX))
-            .max(1)
-    };
-    let split =
-        degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree).saturating_mul(degree(
-            &["pipeline_parallel_degree", "partitions"],
-            profile.pipeline_parallel_degree,
-        ));
-    if split > gpus {
-        let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
-        findings.push(
-            found("parallelism-exceeds-gpus", at)
-                .says(format!(
-                    "tensor × pipeline parallelism is {split}, but {} × {} has {gpus} {accelerator}",
-                    candidate.instance_count, instance.instance_type
-                ))
-                .fix(format!("keep the product at {gpus} or below, or choose a type with {split} accelerators")),
-        );
-    } else if split > 0 && !gpus.is_multiple_of(split) {
-        findings.push(found("parallelism-does-not-divide", at).says(format!(
-            "tensor × pipeline parallelism of {split} does not divide {gpus} accelerators evenly"
         )));
     }
 }
@@ -251,9 +207,6 @@ fn engines(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
             "\"library\": \"{}\" keeps a full copy of all training state on each accelerator",
             profile.library.as_str()
         )));
-    }
-    if is_smp {
-        degrees(profile, at, findings);
     }
     offload(profile, at, findings);
     if profile.pipeline_parallel_degree > 1 && profile.zero_stage >= 2 {
@@ -302,27 +255,6 @@ fn base_weights(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>)
         findings.push(found("base-weight-bits", &pointer).says(format!(
             "weights of {bits} bits cannot be trained: only a base that LoRA leaves frozen is loaded in {bits} bits"
         )));
-    }
-}
-
-/// Finds degrees passed to SageMaker's library that differ from those the profile plans with.
-fn degrees(profile: &ProfileSpec, at: &str, findings: &mut Vec<Finding>) {
-    for (key, own) in [
-        ("tensor_parallel_degree", profile.tensor_parallel_degree),
-        ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
-        ("partitions", profile.pipeline_parallel_degree),
-    ] {
-        let asked = profile
-            .smp_parameters
-            .get(key)
-            .and_then(serde_json::Value::as_u64);
-        if let Some(asked) = asked.filter(|asked| *asked > 1 && *asked != u64::from(own)) {
-            findings.push(
-                found("degrees-differ", format!("{at}/smp_parameters/{key}")).says(format!(
-                    "the library is given {key} {asked}, but the profile plans with {own}"
-                )),
-            );
-        }
     }
 }
 

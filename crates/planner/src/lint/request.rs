@@ -163,6 +163,7 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
         ),
         ("tensor_parallel_degree", profile.tensor_parallel_degree),
         ("pipeline_parallel_degree", profile.pipeline_parallel_degree),
+        ("context_parallel_degree", profile.context_parallel_degree),
     ];
     for (field, value) in counts {
         if !(1..=COUNT_MAX).contains(&value) {

@@ -1,7 +1,7 @@
 //! The input to the speed law: a model under a profile on a number of instances.
 
 use bakeoff_domain::catalog::InstanceType;
-use bakeoff_domain::spec::{CpuOffload, Precision};
+use bakeoff_domain::spec::{CpuOffload, Precision, Recompute};
 
 use super::{EFFECTS, Hardware, Setting, UNFITTED};
 use crate::setup::Setup;
@@ -41,6 +41,65 @@ pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardwar
     })
 }
 
+/// Bytes per number, relative to 16 bits.
+fn width(precision: Precision) -> f64 {
+    if precision == Precision::Fp32 {
+        2.0
+    } else {
+        1.0
+    }
+}
+
+/// Bytes that all layers hand on for one micro-batch, over all accelerators that share it.
+fn layer_bytes(setup: Setup<'_>) -> f64 {
+    let model = setup.model;
+    let tokens =
+        f64::from(model.sequence_length) * f64::from(setup.profile.micro_batch_per_gpu.max(1));
+    2.0 * width(setup.precision) * tokens * f64::from(model.hidden) * f64::from(model.layers)
+}
+
+/// Seconds spent waiting for the host.
+struct Waiting {
+    per_micro_step: f64,
+    per_step: f64,
+}
+
+fn waiting_for_host(setup: Setup<'_>) -> Waiting {
+    let (model, profile) = (setup.model, setup.profile);
+    let n = f64::from(setup.cluster.accelerators());
+    let (parameters, trained) = (model.parameters(), model.trainable_parameters());
+    // Gradients go to the host, weights come back, and the host processes 28 bytes per parameter.
+    let per_step = match profile.cpu_offload {
+        CpuOffload::None => 0.0,
+        _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
+    };
+    let of_weights = match profile.cpu_offload {
+        CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
+        _ => 0.0,
+    };
+    // The inputs of every checkpointed layer go to the host and come back.
+    let of_activations = if profile.activation_checkpointing && profile.activation_offload {
+        let each = layer_bytes(setup) / f64::from(profile.accelerators_per_replica());
+        2.0 * each / PAGEABLE
+    } else {
+        0.0
+    };
+    Waiting {
+        per_micro_step: of_weights + of_activations,
+        per_step,
+    }
+}
+
+/// Bytes that an accelerator passes around the ring of those that share a sequence: keys and values
+/// in the forward pass, and twice that in the backward pass.
+fn ring_bytes(setup: Setup<'_>) -> f64 {
+    let (model, profile) = (setup.model, setup.profile);
+    let context = f64::from(profile.context_parallel_degree.max(1));
+    let split = f64::from(profile.accelerators_per_replica()) / context;
+    let kv_share = f64::from(model.kv_heads.unwrap_or(model.heads)) / f64::from(model.heads);
+    3.0 * 2.0 * kv_share * layer_bytes(setup) / split * (context - 1.0) / context
+}
+
 /// The speed law's inputs for a setup.
 fn setting(setup: Setup<'_>) -> Setting {
     let Setup {
@@ -51,6 +110,7 @@ fn setting(setup: Setup<'_>) -> Setting {
     } = setup;
     let tensor = f64::from(profile.tensor_parallel_degree.max(1));
     let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
+    let context = f64::from(profile.context_parallel_degree.max(1));
     let accumulation = f64::from(profile.gradient_accumulation_steps.max(1));
     let is_lora = model.lora_rank.is_some();
     let n = f64::from(cluster.accelerators());
@@ -63,28 +123,19 @@ fn setting(setup: Setup<'_>) -> Setting {
         2 => share * (1.0 + 1.0 / accumulation),
         _ => 2.0 + share,
     };
-    let width = if precision == Precision::Fp32 {
-        2.0
+    let is_copied_between = profile.hybrid_shard_degree.is_some_and(|degree| {
+        f64::from(degree) * tensor * pipeline <= f64::from(cluster.instance.accelerator_count)
+    });
+    // Groups inside an instance exchange gradients with each other once per step.
+    let collectives_between = if is_copied_between {
+        2.0 * share / accumulation
     } else {
-        1.0
+        collectives
     };
-    // Gradients go to the host, weights come back, and the host processes 28 bytes per parameter.
-    let host_per_step = match profile.cpu_offload {
-        CpuOffload::None => 0.0,
-        _ => 4.0 * trained / n / PCIE + 28.0 * trained / HOST_MEMORY / (n / 8.0).max(1.0),
-    };
-    let of_weights = match profile.cpu_offload {
-        CpuOffload::OptimizerAndParameters => 2.0 * 2.0 * parameters / n / PCIE,
-        _ => 0.0,
-    };
-    // The inputs of every checkpointed layer go to the host and come back.
-    let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu.max(1));
-    let inputs = 2.0 * width * tokens * f64::from(model.hidden) * f64::from(model.layers);
-    let of_activations = if profile.activation_checkpointing && profile.activation_offload {
-        2.0 * inputs / (tensor * pipeline) / PAGEABLE
-    } else {
-        0.0
-    };
+    let host = waiting_for_host(setup);
+    let sharers = profile
+        .hybrid_shard_degree
+        .map_or(n / (tensor * pipeline), |degree| f64::from(degree.max(1)));
     Setting {
         parameters,
         layer_parameters: model.active_layer_parameters(),
@@ -96,7 +147,10 @@ fn setting(setup: Setup<'_>) -> Setting {
         micro_batch: f64::from(profile.micro_batch_per_gpu.max(1)),
         accumulation,
         collectives,
-        recomputes: profile.activation_checkpointing,
+        collectives_between,
+        recomputes: profile.recomputes_layers(),
+        recomputes_attention: profile.activation_checkpointing
+            && profile.recompute == Recompute::Attention,
         is_fp8: precision == Precision::Fp8,
         products: if is_lora { 4.0 } else { 6.0 },
         optimised: trained
@@ -104,14 +158,16 @@ fn setting(setup: Setup<'_>) -> Setting {
             / if profile.zero_stage == 0 {
                 1.0
             } else {
-                n / (tensor * pipeline)
+                sharers
             },
-        width,
-        split: tensor * pipeline,
+        width: width(precision),
+        split: tensor * pipeline * context,
         tensor,
         pipeline,
-        host_per_micro_step: of_weights + of_activations,
-        host_per_step,
+        context,
+        context_bytes: ring_bytes(setup),
+        host_per_micro_step: host.per_micro_step,
+        host_per_step: host.per_step,
     }
 }
 
@@ -119,7 +175,7 @@ fn setting(setup: Setup<'_>) -> Setting {
 fn effects(setup: Setup<'_>) -> [f64; EFFECTS] {
     let profile = setup.profile;
     [
-        profile.tensor_parallel_degree > 1 || profile.pipeline_parallel_degree > 1,
+        profile.accelerators_per_replica() > 1,
         setup.cluster.instance.bf16_tflops.is_none(),
         setup.precision == Precision::Fp16,
         setup.model.lora_rank.is_some(),
@@ -131,6 +187,9 @@ fn effects(setup: Setup<'_>) -> [f64; EFFECTS] {
 
 /// Uncertainty of 32-bit training, of which no run is known, as a standard deviation in logarithms.
 const FP32: f64 = 0.30;
+
+/// Uncertainty of sequences that are split, of which no run is known.
+const CONTEXT: f64 = 0.25;
 
 /// Uncertainty of a mixture of experts, of which no run is known: how evenly tokens are spread over
 /// experts, and what sending them there costs.
@@ -150,7 +209,15 @@ fn unfitted(setup: Setup<'_>) -> f64 {
     } else {
         0.0
     };
-    of_precision.hypot(of_effects).hypot(of_experts)
+    let of_context = if setup.profile.context_parallel_degree > 1 {
+        CONTEXT
+    } else {
+        0.0
+    };
+    of_precision
+        .hypot(of_effects)
+        .hypot(of_experts)
+        .hypot(of_context)
 }
 
 /// A training run on instances of one type, as the law sees it.

@@ -4,16 +4,18 @@
 //! `data/coefficients.json` with their provenance. The result is an estimate, not a measurement:
 //! near the limit the verdict is `uncertain`.
 
+mod megatron;
+mod terms;
 mod verdict;
 
-use std::sync::LazyLock;
-
 use bakeoff_domain::catalog::model::ModelShape;
-use bakeoff_domain::embedded;
 use bakeoff_domain::spec::{CpuOffload, OptimizerStates, ParallelLibrary, Precision, ProfileSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use self::megatron::{Layout, megatron};
+pub use self::terms::{Coefficients, Term};
+use self::terms::{GIB, LOGITS, SLACK, UNFUSED_ATTENTION, slack, term};
 use self::verdict::Need;
 use crate::render::deepspeed::{self, Hosts};
 use crate::setup::Setup;
@@ -27,13 +29,6 @@ pub enum Verdict {
     DoesNotFit,
     /// The catalog has no memory figure for this type.
     Unknown,
-}
-
-/// One addend of the estimate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Term {
-    pub name: String,
-    pub gib: f64,
 }
 
 /// The verdict with its terms. All figures are estimates.
@@ -73,91 +68,6 @@ fn of_capacity(gib: f64, capacity_gib: Option<f64>) -> String {
     }
 }
 
-/// Coefficients of the memory model, positive.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Coefficients {
-    /// Bytes per parameter that every replica holds in full: 16-bit weights and gradients.
-    pub whole: f64,
-    /// Bytes per parameter that replicas shard: master weights, two moments, 32-bit gradients.
-    pub shared: f64,
-    /// Bytes per parameter of unsharded 32-bit gradients, where the layout keeps them whole.
-    pub unshared_gradients: f64,
-    /// GiB of CUDA context, NCCL and workspaces.
-    pub context_gib: f64,
-    /// Factor on checkpointed layer inputs, 2sbh each.
-    pub checkpoints: f64,
-    /// Factor on one layer's working set.
-    pub working_set: f64,
-    /// Bytes per logit.
-    pub logits: f64,
-    /// The most that the caching allocator leaves unused, as a share of the card.
-    pub slack: f64,
-    /// Volume of checkpoints, as a share of the card, at which that slack is used up.
-    pub slack_scale: f64,
-}
-
-impl Coefficients {
-    /// The coefficients that the product ships.
-    pub fn shipped() -> Self {
-        *SHIPPED
-    }
-
-    /// Returns the coefficients in the order of the fit.
-    pub fn to_array(self) -> [f64; 9] {
-        [
-            self.whole,
-            self.shared,
-            self.unshared_gradients,
-            self.context_gib,
-            self.checkpoints,
-            self.working_set,
-            self.logits,
-            self.slack,
-            self.slack_scale,
-        ]
-    }
-
-    /// The inverse of [`Self::to_array`].
-    pub fn from_array(values: [f64; 9]) -> Self {
-        let [
-            whole,
-            shared,
-            unshared_gradients,
-            context_gib,
-            checkpoints,
-            working_set,
-            logits,
-            slack,
-            slack_scale,
-        ] = values;
-        Self {
-            whole,
-            shared,
-            unshared_gradients,
-            context_gib,
-            checkpoints,
-            working_set,
-            logits,
-            slack,
-            slack_scale,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct Shipped {
-    memory: Coefficients,
-}
-
-static SHIPPED: LazyLock<Coefficients> = LazyLock::new(|| {
-    let shipped: Shipped = embedded::json(
-        "coefficients.json",
-        include_str!("../../data/coefficients.json"),
-    );
-    shipped.memory
-});
-
-const GIB: f64 = 1_073_741_824.0;
 /// Share of the reported memory that a job can use; the driver takes the rest.
 const USABLE: f64 = 0.99;
 /// The catalog lists 16 GB for a T4, which reports 15.
@@ -165,10 +75,6 @@ const USABLE_T4: f64 = 0.92;
 const HOST_BUFFER_FACTOR: f64 = 1.5;
 /// Names of terms that a script may not need.
 const OPTIMISER: &str = "optimiser";
-const LOGITS: &str = "logits";
-const SLACK: &str = "allocator slack";
-/// FlashAttention never holds the scores; the fitted runs did.
-const UNFUSED_ATTENTION: &str = "attention scores";
 /// Bytes per trained parameter of an Adam optimiser's states: mixed precision, everything in 16 bits,
 /// and 8-bit moments.
 const MIXED_STATES: f64 = 12.0;
@@ -176,125 +82,11 @@ const BF16_STATES: f64 = 4.0;
 const INT8_STATES: f64 = 2.0;
 /// Width over which reported memory saturates at the card's size, as a share of the card.
 const SATURATION: f64 = 0.015;
-/// Head size that is assumed if the number of heads is unknown.
-const HEAD: f64 = 128.0;
 /// Bytes of one layer's activations outside the MLP, per token and unit of width: 16 bit,
 /// FlashAttention, no dropout.
 const OUTSIDE_MLP: f64 = 13.0;
 /// The same for a plain MLP four times as wide.
 const PLAIN_MLP: f64 = 19.0;
-
-/// A Megatron-style layout: tensor and pipeline parallel, with or without sharded optimiser states,
-/// without FlashAttention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Layout {
-    pub layers: f64,
-    pub hidden: f64,
-    /// Unknown: heads of size 128.
-    pub heads: Option<f64>,
-    pub vocabulary: f64,
-    pub sequence_length: f64,
-    pub tensor: f64,
-    pub pipeline: f64,
-    pub replicas: f64,
-    pub zero_stage: u8,
-    pub micro_batch: f64,
-    /// Sequences per step over all replicas. Unknown: as many micro-batches as the pipeline can
-    /// hold.
-    pub global_batch: Option<f64>,
-    /// Parameters in the matrices of one layer; `12h²` for a plain transformer.
-    pub layer_parameters: f64,
-    pub recomputes: bool,
-    /// Whether the output head is a separate matrix on the last stage.
-    pub has_own_head: bool,
-}
-
-/// Memory that the most loaded rank needs, in GiB, by term. `card_gib` is the size of the card.
-pub fn megatron(layout: &Layout, card_gib: f64, fitted: &Coefficients) -> Vec<Term> {
-    let Layout {
-        layers,
-        hidden,
-        tensor,
-        pipeline,
-        replicas,
-        ..
-    } = *layout;
-    let tokens = layout.sequence_length * layout.micro_batch;
-    let heads = layout.heads.unwrap_or(hidden / HEAD);
-    let micro_batches = layout
-        .global_batch
-        .map_or(f64::INFINITY, |all| all / (replicas * layout.micro_batch));
-    let in_flight = pipeline.min(micro_batches.max(1.0));
-    let checkpoints = 2.0 * tokens * hidden * in_flight * layers / pipeline / GIB;
-    let attention = 5.0 * heads * layout.sequence_length * tokens / tensor;
-    let layer = (tokens * hidden * (10.0 + 24.0 / tensor) + attention) / GIB;
-    let kept = in_flight * layers / pipeline;
-    let [activations, unfused] = if layout.recomputes {
-        [
-            fitted.checkpoints * checkpoints + fitted.working_set * layer,
-            0.0,
-        ]
-    } else {
-        [(layer - attention / GIB) * kept, attention / GIB * kept]
-    };
-    vec![
-        term(
-            "weights, gradients, optimiser",
-            megatron_states(layout, fitted) / GIB,
-        ),
-        term("activations", activations),
-        term(UNFUSED_ATTENTION, unfused),
-        term(
-            LOGITS,
-            fitted.logits * tokens * layout.vocabulary / tensor / GIB,
-        ),
-        term("CUDA, NCCL, workspaces", fitted.context_gib),
-        term(SLACK, slack(checkpoints, card_gib, fitted)),
-    ]
-}
-
-/// Bytes of weights, gradients and optimiser on the most loaded rank: one in the first stage.
-fn megatron_states(layout: &Layout, fitted: &Coefficients) -> f64 {
-    let Layout {
-        layers,
-        hidden,
-        pipeline,
-        replicas,
-        ..
-    } = *layout;
-    // Megatron may count the embedding as a layer, so that layers + 2 are distributed.
-    let divides = |count: f64| (count / pipeline).fract() == 0.0;
-    let is_rebalanced = !divides(layers) && divides(layers + 2.0);
-    let first_stage = if is_rebalanced {
-        (layers + 2.0) / pipeline - 1.0
-    } else {
-        (layers / pipeline).ceil()
-    };
-    let heads_here = if layout.has_own_head && pipeline <= 1.0 {
-        2.0
-    } else {
-        1.0
-    };
-    let parameters = (first_stage * layout.layer_parameters
-        + heads_here * layout.vocabulary * hidden)
-        / layout.tensor;
-    let keeps_gradients = f64::from(u8::from(is_rebalanced || pipeline <= 1.0));
-    let sharers = if layout.zero_stage >= 1 {
-        replicas
-    } else {
-        1.0
-    };
-    let flat_copy = if layout.zero_stage == 0 { 2.0 } else { 0.0 };
-    let per_parameter = fitted.whole
-        + fitted.shared / sharers
-        + fitted.unshared_gradients * keeps_gradients * (1.0 - 1.0 / sharers)
-        + flat_copy;
-    parameters * per_parameter
-}
-
-fn slack(checkpoints_gib: f64, card_gib: f64, fitted: &Coefficients) -> f64 {
-    fitted.slack * card_gib * (1.0 - (-checkpoints_gib / (fitted.slack_scale * card_gib)).exp())
-}
 
 /// The memory that a monitor reports for a given need: never more than the card, since the
 /// allocator returns what it does not use.
@@ -323,13 +115,6 @@ fn weight_bytes(profile: &ProfileSpec, precision: Precision) -> f64 {
         (..=8, _) => 1.06,
         (_, Precision::Fp32) => 4.0,
         _ => 2.0,
-    }
-}
-
-fn term(name: &str, gib: f64) -> Term {
-    Term {
-        name: name.to_owned(),
-        gib,
     }
 }
 
@@ -363,10 +148,11 @@ pub fn fit(setup: Setup<'_>) -> Fit {
     let is_megatron = (is_split || profile.library == ParallelLibrary::SmpV1)
         && model.lora_rank.is_none()
         && profile.zero_stage <= 1
+        && profile.hybrid_shard_degree.is_none()
         && profile.cpu_offload == CpuOffload::None
         && precision != Precision::Fp32;
     let terms = if is_megatron {
-        megatron(&layout(setup), card, &fitted)
+        megatron(&Layout::of(setup), card, &fitted)
     } else {
         sharded(setup, card, &fitted)
     };
@@ -374,7 +160,7 @@ pub fn fit(setup: Setup<'_>) -> Fit {
     // An empty sum is -0.
     let sum = |terms: &[Term]| terms.iter().map(|term| term.gib).sum::<f64>() + 0.0;
     let (accelerator_gib, host_gib) = (sum(&terms), sum(&host_terms));
-    let on_accelerator = if is_megatron && profile.activation_checkpointing {
+    let on_accelerator = if is_megatron && profile.recomputes_layers() {
         verdict::BAND.verdict(Need::exactly(accelerator_gib), capacity)
     } else {
         verdict::TEXTBOOK_BAND.verdict(verdict::on_accelerator(setup, &terms), capacity)
@@ -395,32 +181,6 @@ pub fn fit(setup: Setup<'_>) -> Fit {
     }
 }
 
-fn layout(setup: Setup<'_>) -> Layout {
-    let Setup { model, profile, .. } = setup;
-    let tensor = f64::from(profile.tensor_parallel_degree.max(1));
-    let pipeline = f64::from(profile.pipeline_parallel_degree.max(1));
-    let replicas = (f64::from(setup.cluster.accelerators()) / (tensor * pipeline)).max(1.0);
-    let micro_batch = f64::from(profile.micro_batch_per_gpu.max(1));
-    Layout {
-        layers: f64::from(model.layers),
-        hidden: f64::from(model.hidden),
-        heads: Some(f64::from(model.heads)),
-        vocabulary: f64::from(model.vocabulary),
-        sequence_length: f64::from(model.sequence_length),
-        tensor,
-        pipeline,
-        replicas,
-        zero_stage: profile.zero_stage.min(1),
-        micro_batch,
-        global_batch: Some(
-            micro_batch * f64::from(profile.gradient_accumulation_steps.max(1)) * replicas,
-        ),
-        layer_parameters: model.layer_parameters(),
-        recomputes: profile.activation_checkpointing,
-        has_own_head: !model.tied_embeddings,
-    }
-}
-
 /// ZeRO and FSDP with FlashAttention, by textbook formulas; context and allocator slack are fitted.
 fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> {
     let Setup {
@@ -438,6 +198,8 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
     } else {
         1.0
     };
+    let sharers =
+        (profile.hybrid_shard_degree).map_or(replicas, |degree| replicas.min(degree.max(1).into()));
     let wide = if precision == Precision::Fp32 {
         2.0
     } else {
@@ -445,9 +207,9 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
     };
     let [hidden, layers, vocabulary] =
         [model.hidden, model.layers, model.vocabulary].map(f64::from);
-    let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu);
+    let tokens = tokens_held(model, profile);
     let [weights, gradients, optimiser] =
-        states(model, profile, precision, replicas).map(|bytes| bytes / split);
+        states(model, profile, precision, sharers).map(|bytes| bytes / split);
     let embeddings = vocabulary * hidden;
     let live = if profile.zero_stage >= 3 {
         2.0 * wide * (2.0 * model.layer_parameters() + embeddings)
@@ -462,9 +224,14 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
     let layer = wide * (OUTSIDE_MLP + mlp) * tokens * hidden / tensor / GIB;
     // A full pipeline has as many micro-batches in flight as it has stages, so count the layers of
     // all stages together.
-    let inputs = wide * 2.0 * tokens * hidden * layers / GIB;
+    let between = if profile.sequence_parallel {
+        tensor
+    } else {
+        1.0
+    };
+    let inputs = wide * 2.0 * tokens * hidden * layers / between / GIB;
     let kept = fitted.checkpoints * inputs;
-    let activations = match (profile.activation_checkpointing, profile.activation_offload) {
+    let activations = match (profile.recomputes_layers(), profile.activation_offload) {
         (false, _) => layer * layers,
         (true, false) => kept + layer,
         // The inputs of two layers are in transit at a time.
@@ -485,6 +252,12 @@ fn sharded(setup: Setup<'_>, card_gib: f64, fitted: &Coefficients) -> Vec<Term> 
         term("CUDA, NCCL, workspaces", fitted.context_gib),
         term(SLACK, slack(inputs, card_gib, fitted)),
     ]
+}
+
+/// Tokens of a micro-batch that one accelerator holds.
+fn tokens_held(model: &ModelShape, profile: &ProfileSpec) -> f64 {
+    f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu)
+        / f64::from(profile.context_parallel_degree.max(1))
 }
 
 /// Whether a library can shard states across replicas.
@@ -565,7 +338,7 @@ fn host(setup: Setup<'_>) -> Vec<Term> {
         ));
     }
     if profile.activation_checkpointing && profile.activation_offload {
-        let tokens = f64::from(model.sequence_length) * f64::from(profile.micro_batch_per_gpu);
+        let tokens = tokens_held(model, profile);
         let inputs = 2.0 * tokens * f64::from(model.hidden) * f64::from(model.layers);
         terms.push(term("checkpointed activations", inputs * gpus / GIB));
     }

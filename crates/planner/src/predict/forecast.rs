@@ -8,7 +8,7 @@ use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::number::real;
-use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption};
+use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::predict::{self, Calibration, Case, Seconds};
@@ -73,7 +73,8 @@ pub struct Forecast {
 /// setting are skipped; the linter reports them.
 pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     let mut calibration = Calibration::shipped();
-    let Some(workload) = &spec.workload else {
+    let described = |workload: &&WorkloadSpec| is_sound(&workload.model);
+    let Some(workload) = spec.workload.as_ref().filter(described) else {
         return calibration;
     };
     for measurement in &spec.measurements {

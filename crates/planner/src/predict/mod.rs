@@ -50,7 +50,12 @@ pub struct Setting {
     pub accumulation: f64,
     /// How often 2 bytes per parameter cross the wire in each micro-step.
     pub collectives: f64,
+    /// The same between instances, where groups that hold copies of the states exchange gradients
+    /// only.
+    pub collectives_between: f64,
+    /// Whether layers are recomputed, and whether attention is.
     pub recomputes: bool,
+    pub recomputes_attention: bool,
     pub is_fp8: bool,
     /// FLOP per parameter and token in matrix products: 6, or 4 with frozen weights. Recomputation
     /// is added to this.
@@ -59,10 +64,14 @@ pub struct Setting {
     pub optimised: f64,
     /// Bytes per number, relative to 16 bits.
     pub width: f64,
-    /// Accelerators that share one micro-batch: tensor × pipeline.
+    /// Accelerators that share one micro-batch: tensor × pipeline × context.
     pub split: f64,
     pub tensor: f64,
     pub pipeline: f64,
+    pub context: f64,
+    /// Bytes of keys, values and their gradients that each accelerator passes on in one micro-step,
+    /// if sequences are split.
+    pub context_bytes: f64,
     /// Seconds of each micro-step, and of each optimiser step, spent waiting for the host.
     pub host_per_micro_step: f64,
     pub host_per_step: f64,
@@ -142,9 +151,15 @@ fn computing(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Co
     let body =
         of_layers * setting.layer_parameters * layers + setting.products * vocabulary * hidden;
     let matrix_products = gemm * body * tokens / gemm_peak * share;
-    let attention = attention * 12.0 * layers * hidden * setting.sequence_length * again * tokens
-        / attention_peak
-        * share;
+    let attention_again = if setting.recomputes_attention {
+        4.0 / 3.0
+    } else {
+        again
+    };
+    let attention =
+        attention * 12.0 * layers * hidden * setting.sequence_length * attention_again * tokens
+            / attention_peak
+            * share;
     let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens
         / hardware.bandwidth
         * share;
@@ -169,25 +184,35 @@ pub fn seconds(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> 
     let tokens = setting.micro_batch * setting.sequence_length;
     let nodes = (n / hardware.per_instance).ceil();
     let crosses = if nodes > 1.0 { 1.0 } else { 0.0 };
-    let share = 1.0 / setting.split;
+    let share = setting.context / setting.split;
+    let is_ring_inside = setting.tensor * setting.context <= hardware.per_instance;
+    let [ring_inside, ring_between] = if is_ring_inside {
+        [setting.context_bytes, 0.0]
+    } else {
+        [0.0, setting.context_bytes]
+    };
     let Computing {
         matrix_products,
         attention,
         memory,
     } = computing(theta, hardware, setting);
     let bytes = collectives * 2.0 * parameters * share;
-    let network = crosses * bytes / (NETWORK_EFFICIENCY * hardware.per_instance * hardware.network);
+    let bytes_between = setting.collectives_between * 2.0 * parameters * share;
+    let network = (crosses * bytes_between / hardware.per_instance + ring_between)
+        / (NETWORK_EFFICIENCY * hardware.network);
     let computing = matrix_products + attention + memory;
     let both = (computing.powf(OVERLAP) + network.powf(OVERLAP)).powf(1.0 / OVERLAP);
     let both = both * (1.0 + straggle * nodes.log2());
     // Tensor parallel: four all-reduces of the layer's activations, six with recomputation.
     let reduces = if setting.recomputes { 6.0 } else { 4.0 };
     let of_tensor = reduces * 2.0 * 2.0 * setting.width * tokens * hidden * layers
-        / setting.pipeline
+        / (setting.pipeline * setting.context)
         * (setting.tensor - 1.0)
         / setting.tensor;
-    let communication = communication * (bytes * (n - 1.0) / n + of_tensor) / hardware.link;
-    let latency = LAUNCH * layers / setting.pipeline + crosses * HOP * layers * collectives * n;
+    let inside = bytes * (n - 1.0) / n + of_tensor + ring_inside;
+    let communication = communication * inside / hardware.link;
+    let latency = LAUNCH * layers / setting.pipeline
+        + crosses * HOP * layers * setting.collectives_between * n;
     let optimiser = (16.0 * setting.optimised / hardware.bandwidth + STEP) / setting.accumulation;
     let host = setting.host_per_micro_step + setting.host_per_step / setting.accumulation;
     let busy = both + communication + latency;

@@ -32,8 +32,19 @@ fn setup<'a>(kind: &str, model: &'a ModelShape, profile: &'a ProfileSpec) -> Set
 }
 
 fn speed(calibration: &Calibration, kind: &str, profile: &serde_json::Value) -> [f64; 3] {
+    speed_on(calibration, kind, 1, profile)
+}
+
+fn speed_on(
+    calibration: &Calibration,
+    kind: &str,
+    count: u32,
+    profile: &serde_json::Value,
+) -> [f64; 3] {
     let (model, profile) = mpt(profile);
-    let case = Case::new(setup(kind, &model, &profile)).unwrap();
+    let mut setup = setup(kind, &model, &profile);
+    setup.cluster.count = count;
+    let case = Case::new(setup).unwrap();
     calibration.speed(&case, type_sd(case.kind))
 }
 
@@ -162,4 +173,56 @@ fn speed_is_monotone() {
             "{kind} {speeds:?}"
         );
     }
+}
+
+/// Recomputing attention costs less than recomputing layers, and more than nothing.
+#[test]
+fn attention_is_cheaper_to_recompute_than_layers() {
+    let calibration = Calibration::new(Model::shipped(), 0.0);
+    let of = |checkpoints: bool, recompute: &str| {
+        let mut profile = sharded(8);
+        profile["activation_checkpointing"] = checkpoints.into();
+        profile["recompute"] = recompute.into();
+        speed(&calibration, "ml.p4d.24xlarge", &profile)[1]
+    };
+    let [layers, attention, nothing] = [
+        of(true, "layers"),
+        of(true, "attention"),
+        of(false, "layers"),
+    ];
+    assert!(
+        layers < attention && attention < nothing,
+        "{layers} {attention} {nothing}"
+    );
+}
+
+/// Over a slow network, copies within each instance are faster than shards over all: only gradients
+/// cross it. Over one instance there is nothing to gain.
+#[test]
+fn copies_spare_the_network() {
+    let calibration = Calibration::new(Model::shipped(), 0.0);
+    let mut copied = sharded(1);
+    copied["hybrid_shard_degree"] = 8.into();
+    copied["gradient_accumulation_steps"] = 8.into();
+    let mut shared = copied.clone();
+    shared["hybrid_shard_degree"] = serde_json::Value::Null;
+    let ratio = |count| {
+        speed_on(&calibration, "ml.g5.48xlarge", count, &copied)[1]
+            / speed_on(&calibration, "ml.g5.48xlarge", count, &shared)[1]
+    };
+    assert!(ratio(4) > 1.5, "{}", ratio(4));
+    assert!((ratio(1) - 1.0).abs() < 1e-9, "{}", ratio(1));
+}
+
+/// Two accelerators that share a sequence do not double its speed, and nobody has measured by how
+/// much they fall short.
+#[test]
+fn a_shared_sequence_costs_its_ring() {
+    let calibration = Calibration::new(Model::shipped(), 0.0);
+    let mut halved = sharded(8);
+    halved["context_parallel_degree"] = 2.into();
+    let [low, alone, high] = speed(&calibration, "ml.p4d.24xlarge", &sharded(4));
+    let [wide_low, shared, wide_high] = speed(&calibration, "ml.p4d.24xlarge", &halved);
+    assert!(shared < alone, "{shared} {alone}");
+    assert!(wide_high / wide_low > 1.5 * high / low);
 }

@@ -159,7 +159,7 @@ pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
 
 /// Hyperparameters derived from model and profile: a user's own values would make a job train
 /// something other than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 24] = [
+pub const RESERVED_HYPERPARAMETERS: [&str; 26] = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -174,6 +174,8 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 24] = [
     "distributed_library",
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
+    "context_parallel_degree",
+    "hybrid_shard_degree",
     "num_key_value_heads",
     "intermediate_size",
     "head_dim",
@@ -194,17 +196,14 @@ fn shape_hyperparameters(
     steps: u64,
 ) -> BTreeMap<String, String> {
     let shape = &workload.model;
+    let described = |count: u32| Some(count).filter(|_| shape.is_described());
+    let degree = profile.context_parallel_degree;
     let offload = match profile.cpu_offload {
         CpuOffload::None => "none",
         CpuOffload::Optimizer => "optimizer",
         CpuOffload::OptimizerAndParameters => "optimizer_and_parameters",
     };
     let mut entries = vec![
-        ("num_hidden_layers", shape.layers.to_string()),
-        ("hidden_size", shape.hidden.to_string()),
-        ("num_attention_heads", shape.heads.to_string()),
-        ("vocab_size", shape.vocabulary.to_string()),
-        ("max_seq_length", shape.sequence_length.to_string()),
         (
             "per_device_train_batch_size",
             profile.micro_batch_per_gpu.to_string(),
@@ -231,6 +230,16 @@ fn shape_hyperparameters(
         ),
     ];
     let optional = [
+        ("num_hidden_layers", described(shape.layers)),
+        ("hidden_size", described(shape.hidden)),
+        ("num_attention_heads", described(shape.heads)),
+        ("vocab_size", described(shape.vocabulary)),
+        ("max_seq_length", described(shape.sequence_length)),
+        (
+            "context_parallel_degree",
+            Some(degree).filter(|degree| *degree > 1),
+        ),
+        ("hybrid_shard_degree", profile.hybrid_shard_degree),
         ("num_key_value_heads", shape.kv_heads),
         ("intermediate_size", shape.intermediate),
         ("head_dim", shape.head_dim),

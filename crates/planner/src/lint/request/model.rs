@@ -12,6 +12,17 @@ const EXPERTS_MAX: u32 = 4096;
 
 /// Checks the model's own figures.
 pub(super) fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
+    if !shape.is_described() {
+        measured_only(shape, findings);
+        return;
+    }
+    if shape.total_parameters.is_some() {
+        findings.push(
+            found("model-shape", "/workload/model/total_parameters")
+                .says("total_parameters is given beside layers, from which parameters are counted")
+                .fix("omit total_parameters, or everything else but sequence_length"),
+        );
+    }
     for (field, value) in [
         ("layers", shape.layers),
         ("hidden", shape.hidden),
@@ -48,4 +59,45 @@ pub(super) fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
             );
         }
     }
+}
+
+/// The most parameters of a model that is not described, ten times what has been trained.
+const PARAMETERS_MAX: u64 = 10_000_000_000_000;
+
+/// Checks a model without layers: nothing is computed from it but the transfer of its weights.
+fn measured_only(shape: &ModelShape, findings: &mut Vec<Finding>) {
+    let pointer = "/workload/model";
+    let given = shape.total_parameters;
+    if given.is_none_or(|count| !(1..=PARAMETERS_MAX).contains(&count)) {
+        findings.push(
+            found("model-shape", format!("{pointer}/total_parameters"))
+                .says(given.map_or_else(
+                    || "neither layers nor total_parameters are given".to_owned(),
+                    |count| format!("total_parameters is {count}"),
+                ))
+                .fix(
+                    "describe a decoder by layers, hidden, heads, vocabulary and sequence_length, and any other model by its total_parameters",
+                ),
+        );
+    }
+    if !(1..=DIMENSION_MAX).contains(&shape.sequence_length) {
+        findings.push(
+            found("model-shape", format!("{pointer}/sequence_length"))
+                .says(format!("sequence_length is {}", shape.sequence_length))
+                .fix("use the model's own figure, or omit it: a token is then a sample"),
+        );
+    }
+    let of_decoders = ModelShape {
+        sequence_length: shape.sequence_length,
+        total_parameters: given,
+        ..ModelShape::default()
+    };
+    if *shape != of_decoders {
+        findings.push(
+            found("model-shape", pointer)
+                .says("a figure of a decoder is given without its layers")
+                .fix("give layers, hidden, heads and vocabulary too, or only total_parameters and sequence_length"),
+        );
+    }
+    findings.push(found("model-measured-only", pointer));
 }

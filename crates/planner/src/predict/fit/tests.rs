@@ -1,5 +1,6 @@
 //! Memory needs of models, with the shipped coefficients.
 
+use super::terms::Shipped;
 use super::*;
 
 /// Rows of bigscience's chronicles, named by line number there: the memory that the model predicts
@@ -20,6 +21,8 @@ fn golden_values_of_the_fitted_model() {
         global_batch: Some(2048.0),
         layer_parameters: 12.0 * hidden * hidden,
         recomputes: true,
+        recomputes_attention: true,
+        splits_sequence: false,
         has_own_head: false,
     };
     let need = |layout: &Layout| -> f64 {
@@ -150,4 +153,55 @@ fn attention_scores_count_where_flash_attention_does_not_run() {
     let (_, needed) = v100;
     assert!(needed < 0.9 * 31.7, "{needed}");
     assert_eq!(v100.0, Verdict::Uncertain);
+}
+
+/// GiB by which a 7B model on eight accelerators shrinks or grows with some settings.
+fn change(base: &serde_json::Value, settings: &serde_json::Value) -> f64 {
+    let with = |settings: &serde_json::Value| {
+        let mut profile = base.clone();
+        for (key, value) in settings.as_object().unwrap() {
+            profile[key] = value.clone();
+        }
+        verdict(7, "ml.p4de.24xlarge", false, &profile).1
+    };
+    with(settings) - with(&serde_json::json!({}))
+}
+
+/// Groups of four hold copies: each accelerator holds a quarter of the 16 bytes of a parameter, and
+/// not an eighth.
+#[test]
+fn copies_of_sharded_states_take_their_place() {
+    let grown = change(
+        &sharded_by("torchrun"),
+        &serde_json::json!({"hybrid_shard_degree": 4}),
+    );
+    assert!((grown - 2.0 * 6.74e9 / GIB).abs() < 0.05, "{grown}");
+}
+
+/// Korthikanti et al.: what tensor parallelism leaves whole is split along the sequence, and attention
+/// need not be kept. Half of a sequence needs half of its activations.
+#[test]
+fn splitting_sequences_and_recomputing_attention_save_activations() {
+    let kept = serde_json::json!({"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1,
+        "tensor_parallel_degree": 4, "library": "torchrun"});
+    let (tokens, hidden, layers) = (2048.0, 4096.0, 32.0);
+    let split = -change(&kept, &serde_json::json!({"sequence_parallel": true}));
+    let slack = 0.5;
+    let whole = 10.0 * tokens * hidden * layers / GIB;
+    assert!((split - 0.75 * whole).abs() < slack, "{split}");
+    let selective = serde_json::json!({"activation_checkpointing": true, "recompute": "attention"});
+    let scores = 5.0 * 32.0 * tokens * tokens / 4.0 / GIB;
+    let saved = -change(&kept, &selective);
+    assert!((saved - (layers - 1.0) * scores).abs() < 0.01, "{saved}");
+    let unshared = serde_json::json!({"micro_batch_per_gpu": 2, "gradient_accumulation_steps": 1,
+        "zero_stage": 3, "library": "torchrun"});
+    let halved = -change(
+        &unshared,
+        &serde_json::json!({"context_parallel_degree": 2}),
+    );
+    let as_one = -change(&unshared, &serde_json::json!({"micro_batch_per_gpu": 1}));
+    assert!(
+        (halved - as_one).abs() < 1e-9 && halved > 5.0,
+        "{halved} {as_one}"
+    );
 }

@@ -5,7 +5,7 @@ use bakeoff_domain::spec::{OptimizerStates, ParallelLibrary, Precision, ProfileS
 
 use super::{
     BF16_STATES, GIB, HOST_BUFFER_FACTOR, LOGITS, MIXED_STATES, OPTIMISER, SLACK, Term,
-    UNFUSED_ATTENTION, Verdict, weight_bytes,
+    UNFUSED_ATTENTION, Verdict, tokens_held, weight_bytes,
 };
 use crate::setup::Setup;
 
@@ -121,7 +121,7 @@ fn scores(setup: Setup<'_>) -> f64 {
     } else {
         f64::from(model.layers)
     };
-    5.0 * f64::from(model.heads) * s * s * f64::from(profile.micro_batch_per_gpu) * layers
+    5.0 * f64::from(model.heads) * s * tokens_held(model, profile) * layers
 }
 
 /// The same for the host: the states of an optimiser in 16 bits, without DeepSpeed's buffers.
