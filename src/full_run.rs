@@ -63,6 +63,7 @@ pub async fn load(
         "/candidate",
         "name a ranked candidate, and its purchase_option",
     ))?;
+    let row = &full_run::of_all_tokens(row, experiment.resolved.workload().total_tokens);
     let trial = read::trial_behind(&app.store, experiment, row, now).await?;
     let Some((outcome, request)) = trial else {
         return Err(NoFullRun::NotNow(

@@ -13,7 +13,7 @@ use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::measurement::Measurement;
-use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
+use bakeoff_domain::spec::{Candidate, ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::plan::{
@@ -29,6 +29,7 @@ use crate::ids;
 use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
 use crate::store::experiments::specs::StoredProfile;
+use crate::store::experiments::waits::Waits;
 use crate::store::money::prices::Tariffs;
 use crate::store::requests::Once;
 use crate::store::{Store, StoreError};
@@ -57,6 +58,8 @@ pub struct Loaded {
     tariffs: Tariffs,
     /// As Service Quotas last reported them.
     quotas: Vec<Quota>,
+    /// Of this project's earlier starts.
+    waits: Waits,
     settings: Arc<Settings>,
     now: DateTime<Utc>,
     /// Set for a full run.
@@ -83,9 +86,10 @@ pub async fn load(
     let (mut spec, misplaced) = fill(&app.store, project, spec).await?;
     spec.stopping_policy.get_or_insert_default();
     let types = types(&spec);
-    let (tariffs, quotas, measurements) = tokio::try_join!(
+    let (tariffs, quotas, waits, measurements) = tokio::try_join!(
         app.store.tariffs(project, &spec.region, &types),
         app.store.quotas_of(&spec.region, &types),
+        app.store.waits(project, &spec.region, &types),
         measurements(&app.store, project, &spec),
     )?;
     Ok(Loaded {
@@ -94,6 +98,7 @@ pub async fn load(
         measurements,
         tariffs,
         quotas,
+        waits,
         settings: Arc::clone(&app.settings),
         now,
         full_run: None,
@@ -140,6 +145,7 @@ impl Loaded {
             measurements,
             tariffs,
             quotas,
+            waits,
             settings,
             now,
             full_run,
@@ -172,6 +178,9 @@ impl Loaded {
         }
         let (tariff, spacing) = (tariffs.as_ref(), settings.metrics_spacing());
         let mut plans = plan(&informed, &findings, tariff, spacing, now);
+        for plan in &mut plans {
+            plan.expected_wait = waits.of(&plan.instance_type, plan.purchase_option);
+        }
         let full_run = full_run.map(|(of, measured)| {
             for plan in &mut plans {
                 send_as_measured(plan, &spec, &measured, tariff, spacing, now);
@@ -238,7 +247,7 @@ impl Loaded {
 }
 
 /// Known speeds of the workload: those the spec states, and those measured by trials of the same
-/// model and code.
+/// model, also under other versions of the code.
 async fn measurements(
     store: &Store,
     project: ProjectId,
@@ -253,8 +262,7 @@ async fn measurements(
     let figures = Figures::load(store, &ids).await?;
     for trial in &trials {
         let own = trial.experiment.workload();
-        let is_same = (&own.model, own.precision, &own.code_version)
-            == (&workload.model, workload.precision, &workload.code_version);
+        let is_same = (&own.model, own.precision) == (&workload.model, workload.precision);
         let mut candidates = trial.experiment.candidates();
         let candidate = candidates.find(|candidate| candidate.spec.name == trial.candidate);
         let speed = candidate.and_then(|candidate| {
@@ -262,17 +270,22 @@ async fn measurements(
             figures.speed(trial.trial_id, &shape)
         });
         if let (true, Some(candidate), Some(speed)) = (is_same, candidate, speed) {
-            let tokens_per_second = speed.steady.mean;
-            all.push(Measurement {
-                instance_type: candidate.spec.instance_type.clone(),
-                instance_count: candidate.spec.instance_count,
-                profile: candidate.profile.clone(),
-                tokens_per_second,
-                source: format!("measured by {}", TrialId(trial.trial_id)),
-            });
+            all.push(measurement(trial.trial_id, candidate, speed.steady.mean));
         }
     }
     Ok(all)
+}
+
+/// What a trial has measured, as a spec would state it.
+fn measurement(trial: uuid::Uuid, candidate: Candidate<'_>, tokens_per_second: f64) -> Measurement {
+    Measurement {
+        instance_type: candidate.spec.instance_type.clone(),
+        instance_count: candidate.spec.instance_count,
+        profile: candidate.profile.clone(),
+        tokens_per_second,
+        code_version: Some(candidate.workload.code_version.clone()),
+        source: format!("measured by {}", TrialId(trial)),
+    }
 }
 
 /// Replaces ids with the stored workloads and profiles. An id of another project finds nothing,

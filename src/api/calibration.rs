@@ -18,16 +18,18 @@ pub struct Calibration {
 /// The predictions of one figure on one instance type against what was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CalibrationRow {
-    /// What was predicted: a trial's speed, hours or cost by its plan, or a full run's hours or cost by
-    /// its trial.
+    /// What was predicted: a trial's speed, hours or cost by its plan, what was left of it at half of
+    /// its steps, or a full run's hours or cost by its trial.
     pub figure: Figure,
     pub instance_type: String,
     /// Whether measurements of this type had adjusted the predictions.
     pub is_adjusted: bool,
     /// Trials, or full runs, with a predicted and a measured figure.
     pub trials: usize,
-    /// Share of the 90 % intervals that held the measured figure, 0 to 100: 90 is right.
+    /// Share of the intervals that held the measured figure, 0 to 100: `stated_percent` is right.
     pub held_percent: f64,
+    /// What the intervals state, 0 to 100.
+    pub stated_percent: u8,
     /// Median of the absolute error, per cent of the measured figure.
     pub median_error_percent: f64,
     /// Median of the error with its sign: above zero, the predictions are too high.
@@ -49,6 +51,7 @@ impl From<Record> for CalibrationRow {
             is_adjusted: class.is_adjusted,
             trials: count,
             held_percent,
+            stated_percent: class.figure.stated_percent(),
             median_error_percent,
             bias_percent,
         }

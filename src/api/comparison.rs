@@ -188,6 +188,8 @@ pub struct TargetView {
     pub candidate: String,
     pub is_reached: bool,
     pub step: Option<i64>,
+    /// Tokens until then.
+    pub tokens: Option<f64>,
     pub hours: Option<f64>,
     pub usd: Option<Usd>,
     /// The latest measured value.

@@ -115,6 +115,10 @@ pub struct RankedView {
     /// Cost per million tokens, from the measured speed, pauses included, and the price given in
     /// `price`.
     pub usd_per_million_tokens: Usd,
+    /// Tokens that the projection is for: all, or as many as it took to the target loss; null in
+    /// recommendations from before there were targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projected_tokens: Option<u64>,
     /// Projected hours of the full run.
     pub projected_hours: f64,
     /// Projected cost of the full run.
@@ -145,6 +149,7 @@ impl From<Ranked> for RankedView {
             tokens_per_second_half_width,
             stepping_share,
             usd_per_million_tokens,
+            projected_tokens,
             projected_hours,
             projected_cost_usd,
             projected_cost_usd_max,
@@ -165,6 +170,7 @@ impl From<Ranked> for RankedView {
             tokens_per_second_half_width,
             stepping_share,
             usd_per_million_tokens,
+            projected_tokens,
             projected_hours,
             projected_cost_usd,
             projected_cost_usd_max,

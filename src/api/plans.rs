@@ -127,6 +127,17 @@ pub struct PlanView {
     /// worth its price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
+    /// What the intervals of the workload's `recurring` hyperparameters are divided by in this trial, so
+    /// that each takes place within its first minutes; null where they are sent as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intervals_divided_by: Option<f64>,
+    /// Hours from submission to the first instance: the median of this project's earlier starts on the
+    /// type, which counts in the hours of its full run. Measured; null without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_wait_hours: Option<f64>,
+    /// Starts that it was measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_wait_starts: Option<u32>,
     pub price: Option<PriceView>,
     /// The most that one attempt can cost. Empty when its price is unknown.
     pub worst_case: Option<WorstCaseView>,
@@ -155,6 +166,8 @@ impl From<TrialPlan> for PlanView {
             held,
             price,
             worst_case,
+            intervals_divided_by,
+            expected_wait,
             forecast,
             request,
         } = trial_plan;
@@ -172,6 +185,9 @@ impl From<TrialPlan> for PlanView {
             incomparable: incomparable.map(Into::into),
             skipped,
             held,
+            intervals_divided_by,
+            expected_wait_hours: expected_wait.map(|wait| wait.hours),
+            expected_wait_starts: expected_wait.map(|wait| wait.starts),
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),

@@ -137,20 +137,7 @@ pub(super) fn preview(preview: &Preview) {
         "one attempt of each trial reserves at most {} of the {} budget",
         preview.worst_case_usd, preview.budget_usd
     );
-    for candidate in &preview.candidates {
-        let plan = &candidate.plan;
-        let (mark, why) = match (&plan.skipped, &candidate.cannot_win, &plan.held) {
-            (Some(skipped), _, _) => ("✘", skipped.clone()),
-            (None, Some(reason), _) => ("✘", format!("cannot win: {reason}")),
-            (None, None, Some(held)) => ("·", held.clone()),
-            (None, None, None) => continue,
-        };
-        println!(
-            "  {mark} {} {}: {why}",
-            plan.candidate,
-            purchase(plan.purchase_option)
-        );
-    }
+    starts(preview);
     advice(preview);
     if !preview.findings.is_empty() {
         println!("\n{}", counted(&preview.findings));
@@ -168,6 +155,40 @@ pub(super) fn preview(preview: &Preview) {
     }
     println!("  shipped prices; for their sources: bakeoff plan --json, GET /v1/prices\n");
 }
+
+/// What does not start at once, and how long candidates are expected to wait for their first instance.
+fn starts(preview: &Preview) {
+    for candidate in &preview.candidates {
+        let plan = &candidate.plan;
+        let (mark, why) = match (&plan.skipped, &candidate.cannot_win, &plan.held) {
+            (Some(skipped), _, _) => ("✘", skipped.clone()),
+            (None, Some(reason), _) => ("✘", format!("cannot win: {reason}")),
+            (None, None, Some(held)) => ("·", held.clone()),
+            (None, None, None) => continue,
+        };
+        println!(
+            "  {mark} {} {}: {why}",
+            plan.candidate,
+            purchase(plan.purchase_option)
+        );
+    }
+    for candidate in &preview.candidates {
+        let plan = &candidate.plan;
+        let Some(wait) = plan.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT) else {
+            continue;
+        };
+        println!(
+            "  · {} {}: expected to start after {:.1} h (median of {} starts), which counts in the hours of its full run",
+            plan.candidate,
+            purchase(plan.purchase_option),
+            wait.hours,
+            wait.starts
+        );
+    }
+}
+
+/// Hours from which a wait is worth a line.
+const SHOWN_WAIT: f64 = 0.25;
 
 fn candidate_row(candidate: &CandidatePreview) -> Vec<Cell> {
     let plan = &candidate.plan;
@@ -355,7 +376,7 @@ pub(super) fn calibration(found: &Calibration) {
         "instance",
         "predicted from",
         "trials",
-        "90 % interval held",
+        "interval held (stated)",
         "median error",
         "bias",
     ]);
@@ -365,11 +386,15 @@ pub(super) fn calibration(found: &Calibration) {
             Cell::new(&row.instance_type),
             Cell::new(match (row.figure, row.is_adjusted) {
                 (Figure::FullRunHours | Figure::FullRunCostUsd, _) => "its trial",
+                (Figure::RemainingHours, _) => "its steps",
                 (_, true) => "the law and own runs",
                 (_, false) => "the law",
             }),
             right(row.trials),
-            right(format!("{:.0} %", row.held_percent)),
+            right(format!(
+                "{:.0} % ({} %)",
+                row.held_percent, row.stated_percent
+            )),
             right(format!("{:.1} %", row.median_error_percent)),
             right(format!("{:+.1} %", row.bias_percent)),
         ]);

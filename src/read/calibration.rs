@@ -1,8 +1,13 @@
 //! The record of a project's own predictions: what plans said of trials that were measured since.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::calibration::{self, Class, Figure, Score};
+use bakeoff_domain::measure::steady::Bucket;
+use bakeoff_domain::measure::{eta, speed};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::full_run;
@@ -13,6 +18,7 @@ use crate::api::calibration::Calibration;
 use crate::read::{Evidence, load_all, outcome};
 use crate::store::experiments::trials::Trial;
 use crate::store::experiments::{Experiment, ExperimentFilter};
+use crate::store::series::Series;
 use crate::store::{Store, StoreError};
 
 /// Experiments looked at, the newest first: enough to tell a bias, and bounded as history grows.
@@ -38,24 +44,10 @@ pub async fn of_project(
         for trial in own {
             scores.extend(of_full_run(&evidence, experiment, trial, now));
             scores.extend(of_trial(&evidence, experiment, trial, now));
-            let speed = evidence.speed(trial, experiment.resolved.workload());
-            let (Some(forecast), Some(speed)) = (&trial.plan.forecast, speed) else {
-                continue;
-            };
-            let predicted = forecast.tokens_per_second;
-            scores.push(Score {
-                class: Class {
-                    figure: Figure::TokensPerSecond,
-                    instance_type: trial.plan.instance_type.clone(),
-                    is_adjusted: forecast.is_rescaled,
-                },
-                low: predicted.low,
-                expected: predicted.expected,
-                high: predicted.high,
-                measured: speed.mean,
-            });
+            scores.extend(of_speed(&evidence, experiment, trial));
         }
     }
+    scores.extend(remaining_hours(store, &evidence).await?);
     Ok(Calibration {
         experiments: u32::try_from(experiments.len()).unwrap_or(u32::MAX),
         rows: calibration::records(&scores)
@@ -64,6 +56,65 @@ pub async fn of_project(
             .collect(),
         as_of: now,
     })
+}
+
+/// What a trial's plan had said of its speed.
+fn of_speed(evidence: &Evidence, experiment: &Experiment, trial: &Trial) -> Option<Score> {
+    let speed = evidence.speed(trial, experiment.resolved.workload())?;
+    let forecast = trial.plan.forecast.as_ref()?;
+    let predicted = forecast.tokens_per_second;
+    Some(Score {
+        class: Class {
+            figure: Figure::TokensPerSecond,
+            instance_type: trial.plan.instance_type.clone(),
+            is_adjusted: forecast.is_rescaled,
+        },
+        low: predicted.low,
+        expected: predicted.expected,
+        high: predicted.high,
+        measured: speed.mean,
+    })
+}
+
+/// Finished trials looked at, the newest first, whose steps are read.
+const STEPPING: usize = 50;
+
+/// What was said of finished trials when half of their steps were done.
+async fn remaining_hours(store: &Store, evidence: &Evidence) -> Result<Vec<Score>, StoreError> {
+    let done = evidence.trials.iter();
+    let mut done: Vec<&Trial> = done
+        .filter(|trial| trial.state == TrialState::Completed && trial.plan.steps > 0)
+        .collect();
+    done.sort_by_key(|trial| Reverse(trial.id.0));
+    done.truncate(STEPPING);
+    let series = done.iter().filter_map(|trial| {
+        let series = evidence.figures.reporting_steps(trial.id.0)?;
+        Some((series.id, series))
+    });
+    let series: BTreeMap<i32, &Series> = series.collect();
+    let ids: Vec<i32> = series.keys().copied().collect();
+    let mut buckets: BTreeMap<i32, Vec<Bucket>> = BTreeMap::new();
+    for (id, bucket) in store.rollups(&ids).await? {
+        buckets.entry(id).or_default().push(bucket);
+    }
+    let looked_back = |trial: &&Trial| {
+        let series = evidence.figures.reporting_steps(trial.id.0)?;
+        let reports = speed::progress(&series.metric, buckets.get(&series.id)?);
+        let planned = i64::try_from(trial.plan.steps).ok()?;
+        let looked = eta::at_half(&reports, planned)?;
+        Some(Score {
+            class: Class {
+                figure: Figure::RemainingHours,
+                instance_type: trial.plan.instance_type.clone(),
+                is_adjusted: true,
+            },
+            low: looked.said.remaining_hours_low,
+            expected: looked.said.remaining_hours,
+            high: looked.said.remaining_hours_high,
+            measured: looked.remaining_hours,
+        })
+    };
+    Ok(done.iter().filter_map(looked_back).collect())
 }
 
 /// What a finished trial's plan had said of its hours and dollars. A spot trial's hours are not the

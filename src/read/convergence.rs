@@ -5,19 +5,21 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::measure::convergence::{self, Stretch};
 use bakeoff_domain::measure::eta::Progress;
-use bakeoff_domain::measure::metric::STEP;
+use bakeoff_domain::measure::metric::{STEP, TRAIN_LOSS, VALIDATION_LOSS};
 use bakeoff_domain::measure::steady::Bucket;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::whole;
+use bakeoff_domain::ranking::outcome::{Target, Tokens};
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 use uuid::Uuid;
 
-use super::{Selection, load_all};
+use super::{Evidence, Selection, load_all};
 use crate::api::comparison::{Convergence, CurvePoint, TargetView};
 use crate::read::figures::preferred;
+use crate::store::experiments::Experiment;
 use crate::store::experiments::runs::Run;
 use crate::store::experiments::trials::{Attempt, Trial};
 use crate::store::series::Series;
@@ -33,6 +35,13 @@ struct Subject {
     tokens_per_step: Option<f64>,
 }
 
+impl Subject {
+    fn tokens(&self, point: &convergence::Point) -> Option<f64> {
+        let step = point.step.zip(self.tokens_per_step);
+        step.map(|(step, tokens)| tokens * real(step))
+    }
+}
+
 /// The curves of one metric, and where each of them reached a target.
 pub async fn curves(
     store: &Store,
@@ -46,25 +55,12 @@ pub async fn curves(
     let reports = reports(store, &ids, metric).await?;
     let (mut rows, mut reached) = (Vec::new(), Vec::new());
     for subject in &subjects {
-        let curve = convergence::curve(
-            reports
-                .buckets
-                .get(&subject.id)
-                .map_or(&[][..], Vec::as_slice),
-            &subject.stretches,
-            reports
-                .steps
-                .get(&subject.id)
-                .map_or(&[][..], Vec::as_slice),
-        );
+        let curve = reports.curve(subject);
         let point = |point: &convergence::Point| CurvePoint {
             candidate: subject.candidate.clone(),
             at: point.at,
             step: point.step,
-            tokens: point
-                .step
-                .zip(subject.tokens_per_step)
-                .map(|(step, tokens)| tokens * real(step)),
+            tokens: subject.tokens(point),
             hours: point.hours,
             usd: point.usd,
             value: point.value,
@@ -77,6 +73,7 @@ pub async fn curves(
                 candidate: subject.candidate.clone(),
                 is_reached: first.is_some(),
                 step: first.and_then(|first| first.step),
+                tokens: first.and_then(|first| subject.tokens(first)),
                 hours: first.map(|first| first.hours),
                 usd: first.and_then(|first| first.usd),
                 last_value: curve.last().map(|last| last.value),
@@ -102,6 +99,60 @@ struct Reports {
     buckets: BTreeMap<Uuid, Vec<Bucket>>,
     /// Finished steps, by the step metric.
     steps: BTreeMap<Uuid, Vec<Progress>>,
+}
+
+impl Reports {
+    fn curve(&self, subject: &Subject) -> Vec<convergence::Point> {
+        let of_subject = self.buckets.get(&subject.id);
+        let steps = self.steps.get(&subject.id);
+        convergence::curve(
+            of_subject.map_or(&[][..], Vec::as_slice),
+            &subject.stretches,
+            steps.map_or(&[][..], Vec::as_slice),
+        )
+    }
+}
+
+/// The tokens of an experiment's full run, as far as its comparable trials have come towards the loss
+/// that ends it.
+pub(super) async fn towards(
+    store: &Store,
+    evidence: &Evidence,
+    experiment: &Experiment,
+    loss: f64,
+    now: DateTime<Utc>,
+) -> Result<Tokens, StoreError> {
+    let trials = evidence.trials.iter();
+    let compared = trials.filter(|trial| trial.plan.incomparable.is_none());
+    let subjects: Vec<Subject> = compared
+        .map(|trial| of_trial(evidence, experiment, trial, now))
+        .collect();
+    let ids: Vec<Uuid> = subjects.iter().map(|subject| subject.id).collect();
+    let validation = reports(store, &ids, VALIDATION_LOSS).await?;
+    let is_validation = !validation.buckets.is_empty();
+    let reports = if is_validation {
+        validation
+    } else {
+        reports(store, &ids, TRAIN_LOSS).await?
+    };
+    let (mut reached, mut least) = (Vec::new(), None::<f64>);
+    for subject in &subjects {
+        let curve = reports.curve(subject);
+        let first = convergence::reached(&curve, loss);
+        reached.extend(first.and_then(|first| subject.tokens(first)));
+        least = curve
+            .iter()
+            .map(|point| point.value)
+            .chain(least)
+            .reduce(f64::min);
+    }
+    let target = Target {
+        loss,
+        is_validation,
+        reached_by: reached.len(),
+        least,
+    };
+    Ok(Tokens::of(experiment.resolved.workload()).towards(target, &reached))
 }
 
 async fn reports(store: &Store, subjects: &[Uuid], metric: &str) -> Result<Reports, StoreError> {
@@ -146,27 +197,35 @@ async fn subjects(
     let evidence = load_all(store, &selection.experiments).await?;
     let mut subjects = Vec::new();
     for experiment in &selection.experiments {
-        let sequence = f64::from(experiment.resolved.workload().model.sequence_length);
-        for trial in selection.trials_of(experiment, &evidence.trials) {
-            let batch = i64::try_from(trial.plan.global_batch)
-                .ok()
-                .filter(|batch| *batch > 0);
-            subjects.push(Subject {
-                id: trial.id.0,
-                candidate: trial.plan.candidate.clone(),
-                trial_id: Some(trial.id),
-                run_id: None,
-                stretches: evidence
-                    .attempts(trial)
-                    .iter()
-                    .filter_map(|one| stretch(trial, one, now))
-                    .collect(),
-                tokens_per_step: batch.map(|batch| sequence * real(batch)),
-            });
-        }
+        let own = selection.trials_of(experiment, &evidence.trials);
+        subjects.extend(own.map(|trial| of_trial(&evidence, experiment, trial, now)));
     }
     subjects.extend(selection.runs.iter().map(|run| of_run(run, now)));
     Ok(subjects)
+}
+
+fn of_trial(
+    evidence: &Evidence,
+    experiment: &Experiment,
+    trial: &Trial,
+    now: DateTime<Utc>,
+) -> Subject {
+    let sequence = f64::from(experiment.resolved.workload().model.sequence_length);
+    let batch = i64::try_from(trial.plan.global_batch)
+        .ok()
+        .filter(|batch| *batch > 0);
+    Subject {
+        id: trial.id.0,
+        candidate: trial.plan.candidate.clone(),
+        trial_id: Some(trial.id),
+        run_id: None,
+        stretches: evidence
+            .attempts(trial)
+            .iter()
+            .filter_map(|one| stretch(trial, one, now))
+            .collect(),
+        tokens_per_step: batch.map(|batch| sequence * real(batch)),
+    }
 }
 
 /// An attempt's time with instances, and its cost per hour. For spot, the cost is what was billed,

@@ -212,6 +212,14 @@ impl Figures {
         speed::progress(&one.metric, buckets)
     }
 
+    /// The series that steps were reported by, whether it is settled or not.
+    pub fn reporting_steps(&self, subject: Uuid) -> Option<&Series> {
+        let carrying = self.of(subject).filter(|one| one.last_step.is_some());
+        carrying
+            .max_by_key(|one| one.points)
+            .or_else(|| self.series(subject, metric::STEP))
+    }
+
     /// What is known of a subject's time between steps.
     pub fn pauses(&self, subject: Uuid, shape: &TrainingShape<'_>) -> Pauses {
         let known = || {

@@ -252,7 +252,10 @@ pub async fn decide_again(
 ) -> Result<Option<Recommendation>, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
     let is_readable = evidence.trials.iter().all(|trial| trial.is_readable);
-    Ok(is_readable.then(|| ranking(&evidence, experiment, now)))
+    if !is_readable {
+        return Ok(None);
+    }
+    ranking(store, &evidence, experiment, now).await.map(Some)
 }
 
 /// The ranking at current prices.
@@ -262,20 +265,26 @@ async fn decide(
     now: DateTime<Utc>,
 ) -> Result<Recommendation, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
-    Ok(ranking(&evidence, experiment, now))
+    ranking(store, &evidence, experiment, now).await
 }
 
-fn ranking(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Recommendation {
+async fn ranking(
+    store: &Store,
+    evidence: &Evidence,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Recommendation, StoreError> {
+    let tokens = tokens(store, evidence, experiment, now).await?;
     let outcomes = outcomes(evidence, experiment, now);
     let objective = &experiment.resolved.spec().objective;
     let answer = Recommendation {
-        evidence_sha256: Some(evidence_sha256(&outcomes, objective, tokens(experiment))),
-        ..recommend(&outcomes, objective, tokens(experiment))
+        evidence_sha256: Some(evidence_sha256(&outcomes, objective, tokens)),
+        ..recommend(&outcomes, objective, tokens)
     };
-    match (&experiment.full_run, outcomes.first()) {
+    Ok(match (&experiment.full_run, outcomes.first()) {
         (Some(of), Some(outcome)) => full_run::report(of, outcome, answer),
         _ => answer,
-    }
+    })
 }
 
 /// The trial behind a ranked row, as it ran, with its request: of several repeats the one with the
@@ -320,7 +329,8 @@ pub async fn verdict(
     }
     let outcomes = outcomes(&evidence, experiment, now);
     let spec = experiment.resolved.spec();
-    let (objective, tokens) = (&spec.objective, tokens(experiment));
+    let objective = &spec.objective;
+    let tokens = tokens(store, &evidence, experiment, now).await?;
     let policy = spec.stopping_policy.unwrap_or(StoppingPolicy::Full);
     let judged = |index: usize, reason: String| {
         let trial = outcomes.get(index)?.trial_id;
@@ -359,11 +369,16 @@ fn outcomes(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) ->
         .collect()
 }
 
-fn tokens(experiment: &Experiment) -> Tokens {
-    let workload = experiment.resolved.workload();
-    Tokens {
-        trial: workload.trial_tokens,
-        total: workload.total_tokens,
+/// The tokens of the trials and of the full run.
+async fn tokens(
+    store: &Store,
+    evidence: &Evidence,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Tokens, StoreError> {
+    match experiment.resolved.spec().objective.target_loss {
+        None => Ok(Tokens::of(experiment.resolved.workload())),
+        Some(loss) => convergence::towards(store, evidence, experiment, loss, now).await,
     }
 }
 
@@ -390,7 +405,10 @@ fn outcome(
         reason: trial.reason.clone(),
         price: evidence.price(trial, now),
         tokens_per_second: evidence.speed(trial, workload),
-        pauses: evidence.pauses(trial, workload),
+        pauses: match plan.intervals_divided_by {
+            None => evidence.pauses(trial, workload),
+            Some(factor) => evidence.pauses(trial, workload).at_longer_intervals(factor),
+        },
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),

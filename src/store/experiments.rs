@@ -8,6 +8,7 @@ pub mod race;
 pub mod runs;
 pub mod specs;
 pub mod trials;
+pub mod waits;
 
 use bakeoff_domain::event::{Created, Event};
 use bakeoff_domain::finding::{Finding, Severity};

@@ -141,6 +141,7 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         [
             Figure::TrialHours,
             Figure::TrialCostUsd,
+            Figure::RemainingHours,
             Figure::FullRunHours,
             Figure::FullRunCostUsd
         ],

@@ -255,15 +255,33 @@ async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
             after["candidates"][place]["forecast"]["is_rescaled"],
             json!(true)
         );
+        assert_eq!(
+            before["candidates"][place]["expected_wait_hours"],
+            Value::Null
+        );
+        let wait = after["candidates"][place]["expected_wait_hours"].as_f64();
+        assert!(
+            wait.is_some_and(|hours| hours > 0.0 && hours < 1.0),
+            "{wait:?}"
+        );
+        assert_eq!(after["candidates"][place]["expected_wait_starts"], json!(1));
     }
-    // Another version of the code is another speed.
+    // Another version of the code may have another speed, but is no stranger.
     let mut other = spec();
     other["workload"]["code_version"] = json!("2");
-    let (_, plan) = test.post("/v1/plans", &other).await;
-    assert_eq!(
-        plan["candidates"][0]["forecast"],
-        before["candidates"][0]["forecast"]
+    let (_, other) = test.post("/v1/plans", &other).await;
+    let width = |plan: &Value| {
+        let speed = &plan["candidates"][0]["forecast"]["tokens_per_second"];
+        speed["high"].as_f64().unwrap() / speed["low"].as_f64().unwrap()
+    };
+    let widths = [&after, &other, &before].map(width);
+    assert!(
+        widths.is_sorted() && widths[1] < 0.9 * widths[2],
+        "{widths:?}"
     );
+    assert!(widths[1] > 1.1 * widths[0], "{widths:?}");
+    let said = other["candidates"][0]["forecast"]["basis"].to_string();
+    assert!(said.contains("2 of other versions of the code"), "{said}");
     let stranger = test.other_project().await;
     let key = test.key(stranger, Role::Viewer).await;
     let (_, plan) = test

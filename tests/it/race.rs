@@ -2,13 +2,15 @@
 //! does not hold up.
 
 use bakeoff::api::calibration::Calibration;
-use bakeoff::api::comparison::ComparisonRow;
+use bakeoff::api::comparison::{ComparisonRow, Convergence};
 use bakeoff::api::decisions::DecisionView;
 use bakeoff_domain::measure::calibration::Figure;
 
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::recommendation::Conclusion;
+use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -241,6 +243,22 @@ async fn predictions_are_scored_by_what_was_measured_since(pool: PgPool) {
             "{now} against {row:?}"
         );
     }
+    assert_eq!(of(Figure::RemainingHours).count(), 0, "none has finished");
+    let full = test.start(&spec()).await;
+    test.run_to_end(&full, 24).await;
+    let found = record().await;
+    let left = found
+        .rows
+        .iter()
+        .filter(|row| row.figure == Figure::RemainingHours);
+    let left: Vec<_> = left.collect();
+    assert_eq!(left.len(), 2, "{:?}", found.rows);
+    for row in left {
+        assert!(
+            row.held_percent > 99.0 && row.median_error_percent < 3.0 && row.stated_percent == 95,
+            "{row:?}"
+        );
+    }
 }
 
 /// 48 sequences a step instead of 64: it would run, but not be ranked.
@@ -444,4 +462,119 @@ async fn a_model_without_layers_is_measured_and_compared(pool: PgPool) {
     let request = &plan.candidates[0].plan.request;
     let sent = &request.as_ref().unwrap().hyperparameters;
     assert!(sent.contains_key("max_steps") && !sent.contains_key("num_hidden_layers"));
+}
+
+/// The region's loss falls below 3 after 52 million tokens, give or take its noise: the full run to it
+/// is measured, and the other's is said to be of all tokens.
+#[sqlx::test(migrations = false)]
+async fn a_full_run_to_a_loss_is_as_long_as_it_took(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut asked = spec();
+    asked["objective"] = json!({"minimize": "time", "target_loss": 3.0});
+    let refused = test.plan(&asked).await;
+    assert!(
+        refused.findings.iter().any(|one| one.rule == "target-loss"),
+        "{:?}",
+        refused.findings
+    );
+    let metrics = asked["workload"]["metrics"].as_array_mut().unwrap();
+    metrics.push(
+        json!({"name": "eval", "regex": "eval_loss=([0-9.]+)", "meaning": "validation_loss"}),
+    );
+    let reachable = test.start(&asked).await;
+    test.run_to_end(&reachable, 24).await;
+    let found = answer(&test, &reachable).await;
+    let first = &found.ranked[0];
+    let tokens = first.projected_tokens.unwrap();
+    assert!((45_000_000..70_000_000).contains(&tokens), "{tokens}");
+    assert!(
+        found.headline.contains("run to validation loss 3"),
+        "{}",
+        found.headline
+    );
+    let spent = real(tokens) / first.tokens_per_second / 3600.0;
+    assert!(
+        (spent..spent + 1.0).contains(&first.projected_hours),
+        "{spent} {}",
+        first.projected_hours
+    );
+    let shown: Convergence = test
+        .read(&format!(
+            "/v1/convergence?experiment_id={reachable}&metric=validation_loss&target=3.0"
+        ))
+        .await;
+    assert!(
+        shown.reached.iter().all(|one| one.tokens.is_some()),
+        "{:?}",
+        shown.reached
+    );
+
+    asked["objective"]["target_loss"] = json!(1.5);
+    let unreachable = test.start(&asked).await;
+    test.run_to_end(&unreachable, 48).await;
+    let found = answer(&test, &unreachable).await;
+    assert_eq!(found.ranked[0].projected_tokens, Some(3_000_000_000));
+    assert!(
+        found
+            .basis
+            .iter()
+            .any(|line| line.contains("validation loss 1.5 was not reached")),
+        "{:?}",
+        found.basis
+    );
+}
+
+/// Every 600 steps are more than a probe sees: it evaluates and saves more often, its full run does not,
+/// and what it says of the pauses of a full run is what a long trial measures.
+#[sqlx::test(migrations = false)]
+async fn what_recurs_is_brought_forward_in_a_probe(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--lively"]).await;
+    let asked = |policy: &str| {
+        let mut spec = raced(policy);
+        let workload = &mut spec["workload"];
+        workload["total_tokens"] = json!(20_000_000_000_u64);
+        workload["hyperparameters"] =
+            json!({"eval_steps": "600", "eval_seconds": "240", "save_steps": "600"});
+        workload["recurring"] = json!(["eval_steps", "save_steps"]);
+        spec
+    };
+    let every = |plan: &TrialPlan| {
+        let sent = &plan.request.as_ref().unwrap().hyperparameters;
+        ["eval_steps", "save_steps"].map(|name| sent[name].parse::<u32>().unwrap())
+    };
+    for one in test.plan(&asked("full")).await.candidates {
+        assert_eq!(one.plan.intervals_divided_by, None);
+        assert_eq!(every(&one.plan), [600, 600]);
+    }
+    for one in test.plan(&asked("probe")).await.candidates {
+        let divided_by = one.plan.intervals_divided_by.unwrap();
+        let [evaluates, saves] = every(&one.plan);
+        assert!(evaluates < 400 && saves == evaluates, "{evaluates} {saves}");
+        assert!(
+            (divided_by * f64::from(evaluates) - 600.0).abs() < 1e-9,
+            "{divided_by}"
+        );
+    }
+    let share = async |policy: &str| {
+        let id = test.start(&asked(policy)).await;
+        test.run_to_end(&id, 48).await;
+        let first = answer(&test, &id).await.ranked[0].clone();
+        (id, first.candidate.clone(), first.stepping_share.unwrap())
+    };
+    let (_, of_full, measured) = share("full").await;
+    let (probe, of_probe, projected) = share("probe").await;
+    assert_eq!(of_full, of_probe);
+    assert!(
+        (projected - measured).abs() < 0.025,
+        "{projected} {measured}"
+    );
+    assert!(measured < 0.97, "{measured}");
+    let place = format!("/v1/experiments/{probe}/full-run?candidate={of_probe}");
+    let shown = test.get(&place).await;
+    let sent = &shown["plan"]["candidates"][0]["create_training_job"]["HyperParameters"];
+    assert_eq!(
+        (&sent["eval_steps"], &sent["save_steps"]),
+        (&json!("600"), &json!("600")),
+        "{shown}"
+    );
 }

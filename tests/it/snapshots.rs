@@ -123,12 +123,14 @@ fn completed(number: u128, candidate: &str, price: Price, tokens_per_second: f64
         checkpoint_at: None,
         cost_usd: Usd(100.into()),
         predicted_usd: None,
+        expected_wait: None,
     }
 }
 
 const TOKENS: Tokens = Tokens {
     trial: 100_000_000,
     total: 3_000_000_000,
+    target: None,
 };
 
 fn decided(outcomes: &[Outcome], minimize: Minimize) -> Value {
@@ -136,6 +138,7 @@ fn decided(outcomes: &[Outcome], minimize: Minimize) -> Value {
         minimize,
         full_run_budget_usd: None,
         full_run_deadline_hours: None,
+        target_loss: None,
     };
     let shown = DecisionView::from(recommend(outcomes, &objective, TOKENS));
     stable(serde_json::to_value(shown).unwrap())

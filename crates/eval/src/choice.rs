@@ -151,6 +151,7 @@ impl Market<'_> {
         Tokens {
             trial: of_hours(TRIAL_HOURS),
             total: of_hours(FULL_HOURS),
+            target: None,
         }
     }
 

@@ -136,6 +136,7 @@ pub(crate) fn stopped(runs: &[Vec<Progress>; 2], now: DateTime<Utc>) -> Option<u
     let tokens = Tokens {
         trial: 1_000_000,
         total: 1_000_000_000,
+        target: None,
     };
     let stops = race::stops(&outcomes, StoppingPolicy::Race, &cheapest(), tokens, false);
     let answer = recommend(&outcomes, &cheapest(), tokens);

@@ -43,6 +43,7 @@ pub(crate) fn waiting(name: &str, usd_per_hour: Usd) -> Outcome {
         cost_usd: Usd::ZERO,
         pauses: Pauses::Unknown,
         predicted_usd: None,
+        expected_wait: None,
     }
 }
 
@@ -52,5 +53,6 @@ pub(crate) fn cheapest() -> ObjectiveSpec {
         minimize: Minimize::Cost,
         full_run_budget_usd: None,
         full_run_deadline_hours: None,
+        target_loss: None,
     }
 }

@@ -9,6 +9,7 @@ pub mod lint;
 pub mod plan;
 pub mod predict;
 pub mod preview;
+mod recurring;
 pub mod render;
 pub mod setup;
 

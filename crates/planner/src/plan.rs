@@ -11,7 +11,8 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::money::{Usd, cost};
-use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens};
+use bakeoff_domain::number::real;
+use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -26,6 +27,7 @@ use crate::lint::rules::found;
 use crate::predict::Calibration;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast, Interval};
+use crate::recurring::{self, MoreOften};
 use crate::render::request;
 use crate::setup::Setup;
 
@@ -58,6 +60,13 @@ pub struct TrialPlan {
     pub price: Option<Price>,
     /// The most one attempt can cost; empty when its price is unknown.
     pub worst_case: Option<WorstCase>,
+    /// What the intervals of its workload's recurring work are divided by in this trial; empty where they
+    /// are as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intervals_divided_by: Option<f64>,
+    /// How long earlier starts of its type waited; empty without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_wait: Option<Wait>,
     /// Predicted speed, hours and dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
@@ -89,6 +98,8 @@ impl TrialPlan {
             held: None,
             price: None,
             worst_case: None,
+            intervals_divided_by: None,
+            expected_wait: None,
             forecast: None,
             request: None,
         }
@@ -152,6 +163,7 @@ impl TrialPlan {
             price: self.price.clone(),
             tokens_per_second: None,
             pauses: Pauses::Unknown,
+            expected_wait: self.expected_wait,
             predicted: forecast.map(|forecast| {
                 let shared = forecast.shared_log_sd.unwrap_or(SHARED_LOG_SD);
                 predicted(forecast.tokens_per_second, shared)
@@ -191,10 +203,7 @@ pub fn cannot_win(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<Stri
     };
     let nobody = TrialId(Uuid::nil());
     let outcomes: Vec<Outcome> = plans.iter().map(|plan| plan.outcome(nobody)).collect();
-    let tokens = Tokens {
-        trial: workload.trial_tokens,
-        total: workload.total_tokens,
-    };
+    let tokens = Tokens::of(workload);
     let losers = race::losers(&outcomes, &spec.objective, tokens, Leader::Predicted);
     for loser in losers {
         if let Some(slot) = reasons.get_mut(loser.index) {
@@ -250,10 +259,7 @@ fn hold_back(spec: &ExperimentSpec, plans: &mut [TrialPlan], now: DateTime<Utc>)
     let mut started: Vec<&mut TrialPlan> = started.collect();
     let nobody = TrialId(Uuid::nil());
     let outcomes: Vec<Outcome> = started.iter().map(|plan| plan.outcome(nobody)).collect();
-    let tokens = Tokens {
-        trial: workload.trial_tokens,
-        total: workload.total_tokens,
-    };
+    let tokens = Tokens::of(workload);
     for step in start::starts(&outcomes, &spec.objective, tokens, now) {
         if let Some(plan) = started.get_mut(step.index) {
             plan.held = (step.start != Start::Now).then_some(step.reason);
@@ -323,7 +329,9 @@ pub fn send_as_measured(
     let (Some(rendered), Some(workload)) = (&plan.request, &spec.workload) else {
         return;
     };
-    let sent = request::of_full_run(&measured.request, rendered, &measured.changed);
+    // The trial may have evaluated more often than the full run does.
+    let changed = measured.changed.keys().chain(&workload.recurring);
+    let sent = request::of_full_run(&measured.request, rendered, changed);
     let sent = TrainingJobRequest {
         checkpoint_trial: measured.checkpoint_trial,
         ..sent
@@ -435,27 +443,48 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
     let sequence_length = u64::from(workload.model.sequence_length);
     let tokens_per_step = bare.global_batch.saturating_mul(sequence_length);
     let steps = workload.trial_tokens.div_ceil(tokens_per_step.max(1));
-    let request = request::template(spec, candidate, bare.purchase_option, steps);
+    let is_possible = is_sound(&workload.model)
+        && candidate.profile.accelerators_per_replica() <= candidate.spec.accelerators();
+    let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
+    let price = bare.price.as_ref();
+    let forecast = instance.and_then(|_| {
+        let option = bare.purchase_option;
+        forecast::forecast(spec, candidate, option, price, &context.calibration)
+    });
+    let is_measured_for_minutes = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full;
+    let more_often = forecast
+        .as_ref()
+        .filter(|_| is_measured_for_minutes)
+        .and_then(|forecast| more_often(candidate, forecast, tokens_per_step));
+    let sent = more_often.as_ref().map_or(candidate, |often| Candidate {
+        workload: &often.workload,
+        ..candidate
+    });
+    let request = request::template(spec, sent, bare.purchase_option, steps);
     let transfer = transfer_seconds(workload);
     let worst_case = bare
         .price
         .as_ref()
         .map(|price| worst_case(&request, transfer, tariff, price, metrics_interval, now));
-    let split = candidate.profile.accelerators_per_replica();
-    let is_possible = is_sound(&workload.model) && split <= candidate.spec.accelerators();
-    let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
-    let price = bare.price.as_ref();
     TrialPlan {
         steps,
         fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
-        forecast: instance.and_then(|_| {
-            let option = bare.purchase_option;
-            forecast::forecast(spec, candidate, option, price, &context.calibration)
-        }),
+        forecast,
+        intervals_divided_by: more_often.map(|often| often.divided_by),
         worst_case,
         request: Some(request),
         ..bare
     }
+}
+
+/// The workload as a trial of a few minutes gets it, at its predicted speed.
+fn more_often(
+    candidate: Candidate<'_>,
+    forecast: &Forecast,
+    tokens_per_step: u64,
+) -> Option<MoreOften> {
+    let tokens_per_second = forecast.tokens_per_second.expected;
+    recurring::more_often(candidate, tokens_per_second / real(tokens_per_step.max(1)))
 }
 
 /// Time to transfer the weights (two bytes per parameter) and the data of known size.

@@ -169,19 +169,23 @@ impl Lively {
         let factor = (factor + self.of_type(image, hyper, instance)).exp();
         let step_seconds = training.tokens_per_step / (training.tokens_per_second * factor);
         let every = evaluation_steps(hyper) * step_seconds;
+        let evaluation = number(hyper, "eval_seconds").unwrap_or(every * evaluation_share);
         let state_bytes = 14.0 * training.trained;
+        let saving = 2.0 + state_bytes / (gigabytes_per_second * 1e9);
+        let save_every = number(hyper, "save_steps")
+            .map_or(CHECKPOINT_SECONDS - saving, |steps| steps * step_seconds);
         Character {
             factor,
             habits: Habits {
                 warm_up,
                 pauses: vec![
                     Pause {
-                        every_seconds: every * (1.0 + evaluation_share),
-                        seconds: every * evaluation_share,
+                        every_seconds: every + evaluation,
+                        seconds: evaluation,
                     },
                     Pause {
-                        every_seconds: CHECKPOINT_SECONDS,
-                        seconds: 2.0 + state_bytes / (gigabytes_per_second * 1e9),
+                        every_seconds: saving + save_every,
+                        seconds: saving,
                     },
                 ],
                 stalls: Vec::new(),
@@ -228,11 +232,12 @@ impl Character {
 
 /// The script's own `eval_steps`; 200 without one.
 fn evaluation_steps(hyper: &BTreeMap<String, String>) -> f64 {
-    hyper
-        .get("eval_steps")
-        .and_then(|text| text.trim_matches('"').parse().ok())
-        .filter(|steps: &f64| *steps >= 1.0)
-        .unwrap_or(200.0)
+    number(hyper, "eval_steps").unwrap_or(200.0)
+}
+
+fn number(hyper: &BTreeMap<String, String>, key: &str) -> Option<f64> {
+    let text = hyper.get(key)?.trim_matches('"');
+    text.parse().ok().filter(|number: &f64| *number >= 1.0)
 }
 
 /// What batch, precision and seed add to the loss: larger batches take more tokens to the same loss,

@@ -14,10 +14,26 @@ named! {
         TrialHours = "trial_hours",
         /// A finished trial's cost, by its plan.
         TrialCostUsd = "trial_cost_usd",
+        /// What was left of a finished trial at half of its steps, by the estimate then.
+        RemainingHours = "remaining_hours",
         /// A full run's hours, projected from its trial.
         FullRunHours = "full_run_hours",
         /// A full run's cost, projected from its trial.
         FullRunCostUsd = "full_run_cost_usd",
+    }
+}
+
+impl Figure {
+    /// How often its intervals are to hold, by what they state: 0 to 100.
+    pub fn stated_percent(self) -> u8 {
+        match self {
+            Self::RemainingHours => 95,
+            Self::TokensPerSecond
+            | Self::TrialHours
+            | Self::TrialCostUsd
+            | Self::FullRunHours
+            | Self::FullRunCostUsd => 90,
+        }
     }
 }
 
@@ -30,7 +46,7 @@ pub struct Class {
     pub is_adjusted: bool,
 }
 
-/// A predicted figure with its 90 % interval, and what was measured.
+/// A predicted figure with its interval, and what was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
     pub class: Class,
@@ -46,7 +62,7 @@ pub struct Record {
     pub class: Class,
     /// Repeats of one candidate share a prediction, and are counted each.
     pub count: usize,
-    /// Share of the 90 % intervals that held what was measured, 0 to 100.
+    /// Share of the intervals that held what was measured, 0 to 100.
     pub held_percent: f64,
     /// Median of the absolute error, per cent of what was measured.
     pub median_error_percent: f64,

@@ -145,6 +145,23 @@ pub struct SteppingShare {
     pub sd: f64,
 }
 
+/// The least standard deviation where everything that recurs is said to have taken place: stalls
+/// belong to nobody's intervals (assumed).
+const NAMED_SD: f64 = 0.015;
+
+impl SteppingShare {
+    /// The share where everything that recurs does so at intervals `factor` times as long.
+    #[must_use]
+    pub fn at_longer_intervals(self, factor: f64) -> Self {
+        let lost = (1.0 / self.mean - 1.0) / factor;
+        let mean = 1.0 / (1.0 + lost);
+        Self {
+            mean,
+            sd: (self.sd * (mean / self.mean).powi(2) / factor).max(NAMED_SD),
+        }
+    }
+}
+
 /// Shares beyond these are no shares: the counts of steps and the speed do not mean the same, as
 /// where a script counts micro-batches, or reports the speed of one accelerator. The commonest such
 /// factor is two.
@@ -276,6 +293,21 @@ mod tests {
             usd_per_hour: None,
             billed_share: None,
         }
+    }
+
+    /// A tenth of the time at intervals of a fifth is 2.2 % at the whole ones, whatever happened in
+    /// between.
+    #[test]
+    fn pauses_are_projected_to_longer_intervals() {
+        let seen = SteppingShare {
+            mean: 0.9,
+            sd: 0.05,
+        };
+        let whole = seen.at_longer_intervals(5.0);
+        assert!((whole.mean - 1.0 / (1.0 + 0.1 / 0.9 / 5.0)).abs() < 1e-12);
+        assert!((0.015..0.016).contains(&whole.sd), "{whole:?}");
+        let same = seen.at_longer_intervals(1.0);
+        assert!((same.mean - seen.mean).abs() < 1e-12 && (same.sd - seen.sd).abs() < 1e-12);
     }
 
     fn steady(mean: f64) -> Steady {

@@ -10,7 +10,7 @@ use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::number::real;
 use crate::ranking::outcome::Outcome;
-use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation};
+use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation, RunOdds};
 use crate::spec::expectation::Expectation;
 use crate::spec::full_run::FullRunSpec;
 use crate::spec::{
@@ -96,6 +96,33 @@ impl FullRunOf {
             () if took + head < low => "faster than projected",
             () => "as projected",
         }
+    }
+}
+
+/// A row as projected for all tokens, where it is for those up to a loss: a full run is only over
+/// there if its script ends.
+#[must_use]
+pub fn of_all_tokens(row: &Ranked, total_tokens: u64) -> Ranked {
+    let own = row.projected_tokens.unwrap_or(total_tokens);
+    let longer = real(total_tokens) / real(own.max(1));
+    let usd = |usd: Usd| Usd::from_f64(usd.as_f64() * longer).unwrap_or(usd);
+    if own >= total_tokens {
+        return row.clone();
+    }
+    let odds = row.odds.clone().map(|odds| RunOdds {
+        hours_low: odds.hours_low * longer,
+        hours_high: odds.hours_high * longer,
+        cost_usd_low: usd(odds.cost_usd_low),
+        cost_usd_high: usd(odds.cost_usd_high),
+        ..odds
+    });
+    Ranked {
+        projected_tokens: Some(total_tokens),
+        projected_hours: row.projected_hours * longer,
+        projected_cost_usd: usd(row.projected_cost_usd),
+        projected_cost_usd_max: usd(row.projected_cost_usd_max),
+        odds,
+        ..row.clone()
     }
 }
 
@@ -196,6 +223,8 @@ pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> Exp
     }
     if let Some(workload) = &mut spec.workload {
         workload.trial_tokens = workload.total_tokens;
+        // It is watched to its end, and not only to where the loss is reached.
+        spec.objective.target_loss = None;
         workload.hyperparameters.extend(run.hyperparameters.clone());
     }
     let hours = row

@@ -32,6 +32,8 @@ pub struct Contender {
     pub hours: f64,
     /// Hours that are spent once, however long the run is.
     pub hours_once: f64,
+    /// Of these, what is not billed: the wait for instances.
+    pub hours_unbilled: f64,
     pub rate: Rate,
     /// Likeliest dollars of a million tokens, without what is paid once.
     pub usd_per_million: f64,
@@ -47,7 +49,7 @@ pub struct Contender {
     pub is_measured: bool,
 }
 
-/// Dollars per hour of all instances, after what spot saves.
+/// Dollars per billed hour of all instances, after what spot saves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// The likeliest.
@@ -90,18 +92,13 @@ struct Draw {
     /// Of the run that is paid for, with the luck of its machines.
     hours: f64,
     usd: f64,
-    /// The expectation over machines.
+    /// The expectations over machines.
     expected_hours: f64,
+    expected_usd: f64,
     /// Whether that run keeps to the limits.
     is_within: bool,
     /// What choices are compared by: the expectation over machines.
     objective: f64,
-}
-
-impl Draw {
-    fn expected_usd(&self) -> f64 {
-        self.usd / self.hours * self.expected_hours
-    }
 }
 
 /// What is believed of some contenders: as many draws of each.
@@ -152,7 +149,7 @@ impl<'a> Beliefs<'a> {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         for draw in 0..self.count {
             let of = |place: &usize| self.row(*place).get(draw).copied();
-            let usd = |place: &usize| of(place).map_or(f64::INFINITY, |one| one.expected_usd());
+            let usd = |place: &usize| of(place).map_or(f64::INFINITY, |one| one.expected_usd);
             let hours = |place: &usize| of(place).map_or(f64::INFINITY, |one| one.expected_hours);
             order.sort_by(|a, b| {
                 usd(a)
@@ -238,17 +235,19 @@ fn draw(
         contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
     };
     let (expected, run) = (hours(speed), hours(speed + host));
-    let is_within = budget.is_none_or(|budget| run * rate <= budget)
+    let usd = |hours: f64| (hours - contender.hours_unbilled) * rate;
+    let is_within = budget.is_none_or(|budget| usd(run) <= budget)
         && objective
             .full_run_deadline_hours
             .is_none_or(|deadline| run <= deadline);
     Draw {
         hours: run,
-        usd: run * rate,
+        usd: usd(run),
         expected_hours: expected,
+        expected_usd: usd(expected),
         is_within,
         objective: match objective.minimize {
-            Minimize::Cost => expected * rate,
+            Minimize::Cost => usd(expected),
             Minimize::Time => expected,
             Minimize::UsdPerMillionTokens => {
                 let slower = speed.clamp(-LOG_MAX, LOG_MAX).exp();
@@ -352,6 +351,7 @@ mod tests {
         Contender {
             hours,
             hours_once: 0.0,
+            hours_unbilled: 0.0,
             rate: Rate {
                 estimate: usd_per_hour,
                 bound: usd_per_hour,
@@ -369,6 +369,7 @@ mod tests {
             minimize: Minimize::Cost,
             full_run_budget_usd: budget.map(|usd| Usd(usd.into())),
             full_run_deadline_hours: None,
+            target_loss: None,
         }
     }
 

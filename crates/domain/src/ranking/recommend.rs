@@ -24,35 +24,33 @@ pub fn recommend(
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Recommendation {
-    let repeats = repeats::Repeats::of(outcomes);
+    let repeats = repeats::Repeats::of(outcomes, tokens);
     let mut ranked: Vec<Ranked> = Vec::new();
     let mut not_ranked: Vec<NotRanked> = Vec::new();
-    let (mut of_ranked, mut of_unranked) = (Vec::new(), Vec::new());
+    let (mut measured, mut predicted) = (Vec::new(), Vec::new());
+    // Of those predicted, their places among what is not ranked.
+    let mut places: Vec<usize> = Vec::new();
     for pool in &repeats.pools {
         let (row, left_out) = judge(&repeats, pool, objective, tokens);
         // What did not run may still be the one to buy; a repeat of what ran is not another choice.
         if row.is_none()
-            && let Some(contender) = repeats.predicted(pool, tokens)
+            && let Some(contender) = repeats.predicted(pool)
         {
-            of_unranked.push((not_ranked.len(), contender));
+            places.push(not_ranked.len());
+            predicted.push(contender);
         }
         not_ranked.extend(left_out);
         if let Some((row, run)) = row {
-            of_ranked.push(repeats.measured(pool, &row, run));
+            measured.push(repeats.measured(pool, &row, run));
             ranked.push(row);
         }
     }
-    let unranked = of_unranked.iter().map(|(_, contender)| contender.clone());
-    let contenders: Vec<Contender> = of_ranked.into_iter().chain(unranked).collect();
+    let contenders: Vec<Contender> = measured.into_iter().chain(predicted).collect();
     let mut odds = Beliefs::of(&contenders, objective, DRAWS)
         .odds()
         .into_iter();
     let mut choices: Vec<(Ranked, Odds)> = ranked.into_iter().zip(odds.by_ref()).collect();
-    let rivals: Vec<(usize, Odds)> = of_unranked
-        .into_iter()
-        .map(|(place, _)| place)
-        .zip(odds)
-        .collect();
+    let rivals: Vec<(usize, Odds)> = places.into_iter().zip(odds).collect();
     for (place, odds) in &rivals {
         if let Some(row) = not_ranked.get_mut(*place) {
             row.odds = Some(run_odds(odds));
@@ -69,7 +67,7 @@ pub fn recommend(
     }
     Recommendation {
         conclusion,
-        headline: wording::headline(conclusion, &ranked, objective),
+        headline: wording::headline(conclusion, &ranked, objective, tokens),
         reasons,
         basis: wording::basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),
@@ -89,7 +87,7 @@ pub(super) fn contender(
 ) -> Option<Contender> {
     match judge(repeats, pool, objective, tokens).0 {
         Some((row, run)) => Some(repeats.measured(pool, &row, run)),
-        None => repeats.predicted(pool, tokens),
+        None => repeats.predicted(pool),
     }
 }
 
@@ -217,12 +215,14 @@ fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
     let full = tokens.total as f64 / goodput;
     let training = outcome.training_seconds as f64;
     let wall = outcome.wall_seconds as f64;
+    // The next start may wait as long as others have, and not as this one did.
+    let wait = outcome.expected_wait.map(|wait| wait.hours * 3600.0);
     let finished = outcome.state == TrialState::Completed && training > 0.0;
     match outcome.purchase_option {
         // Start-up, warm-up, download and upload are paid once, however long the run is.
         PurchaseOption::OnDemand if finished => {
             let paid_once = (training - productive).max(0.0);
-            let waited_once = (wall - productive).max(0.0);
+            let waited_once = paid_once + wait.unwrap_or((wall - training).max(0.0));
             FullRun {
                 hours: (full + waited_once) / 3600.0,
                 hours_once: waited_once / 3600.0,
@@ -242,8 +242,8 @@ fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
             }
         }
         PurchaseOption::OnDemand => FullRun {
-            hours: full / 3600.0,
-            hours_once: 0.0,
+            hours: (full + wait.unwrap_or(0.0)) / 3600.0,
+            hours_once: wait.unwrap_or(0.0) / 3600.0,
             billed_hours: full / 3600.0,
             billed_share: 1.0,
         },
@@ -292,6 +292,7 @@ fn project(
         tokens_per_second_half_width: speed.half_width,
         stepping_share: share,
         usd_per_million_tokens: per_million.ok_or_else(unknown)?,
+        projected_tokens: Some(tokens.total),
         projected_hours: hours,
         projected_cost_usd: projected,
         projected_cost_usd_max: at(price.ceiling()).ok_or_else(unknown)?,

@@ -25,8 +25,8 @@ pub enum Conclusion {
     FullRun,
 }
 
-/// One ranked candidate under one purchase option, with all its repeats. Projections are for the
-/// workload's `total_tokens`.
+/// One ranked candidate under one purchase option, with all its repeats. Projections are for
+/// `projected_tokens`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ranked {
     pub rank: u32,
@@ -47,6 +47,10 @@ pub struct Ranked {
     pub stepping_share: Option<f64>,
     /// Measured speed, pauses included, × the price named.
     pub usd_per_million_tokens: Usd,
+    /// The workload's `total_tokens`, or what its trials needed to its target loss; empty in
+    /// recommendations from before there were targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projected_tokens: Option<u64>,
     /// Projected.
     pub projected_hours: f64,
     /// Projected.

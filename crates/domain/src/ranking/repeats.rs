@@ -9,6 +9,8 @@ use std::f64::consts::SQRT_2;
 use crate::catalog;
 use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
+use crate::money::Usd;
+use crate::money::price::Price;
 use crate::number::of_items;
 use crate::ranking::outcome::{FullRun, Outcome, Predicted, Tokens};
 use crate::ranking::posterior::{Contender, Rate};
@@ -47,13 +49,14 @@ pub(super) struct Pool<'a> {
 /// The choices of an experiment, and what all its trials together say.
 pub(super) struct Repeats<'a> {
     pub(super) pools: Vec<Pool<'a>>,
+    tokens: Tokens,
     host_sd: f64,
     learnt: Learnt<'a>,
     stepping: Stepping<'a>,
 }
 
 impl<'a> Repeats<'a> {
-    pub(super) fn of(outcomes: &'a [Outcome]) -> Self {
+    pub(super) fn of(outcomes: &'a [Outcome], tokens: Tokens) -> Self {
         let mut pools: Vec<Pool<'a>> = Vec::new();
         for outcome in outcomes {
             let is_same = |pool: &&mut Pool<'_>| {
@@ -70,6 +73,7 @@ impl<'a> Repeats<'a> {
             }
         }
         Self {
+            tokens,
             host_sd: host_sd(&pools),
             learnt: Learnt::of(outcomes),
             stepping: Stepping::of(outcomes),
@@ -90,15 +94,22 @@ impl<'a> Repeats<'a> {
             PurchaseOption::OnDemand => (1.0, 1.0),
             PurchaseOption::Spot => SPOT_AGAIN,
         };
+        // On spot, waiting recurs: what is billed is a share of all hours.
+        let hours_unbilled = match row.purchase_option {
+            PurchaseOption::OnDemand => run.hours - run.billed_hours,
+            PurchaseOption::Spot => 0.0,
+        };
+        let billed = run.hours - hours_unbilled;
         let mut contender = Contender {
             hours: run.hours - run.hours_once,
             hours_once: run.hours_once,
+            hours_unbilled,
             rate: Rate {
-                estimate: row.projected_cost_usd.as_f64() / run.hours * least,
-                bound: row.projected_cost_usd_max.as_f64() / run.hours * most,
+                estimate: row.projected_cost_usd.as_f64() / billed * least,
+                bound: row.projected_cost_usd_max.as_f64() / billed * most,
             },
             log_sd: noise.hypot(self.host_sd / repeats.sqrt()),
-            shared_log_sd: 0.0,
+            shared_log_sd: self.tokens.log_sd(),
             host_sd: self.host_sd,
             usd_per_million: row.usd_per_million_tokens.as_f64(),
             is_measured: true,
@@ -111,7 +122,7 @@ impl<'a> Repeats<'a> {
     }
 
     /// A choice without a measurement; `None` if it cannot be bought, or nothing is known of it.
-    pub(super) fn predicted(&self, pool: &Pool<'_>, tokens: Tokens) -> Option<Contender> {
+    pub(super) fn predicted(&self, pool: &Pool<'_>) -> Option<Contender> {
         let first = pool.trials.first()?;
         let is_out = |outcome: &&Outcome| {
             outcome.incomparable.is_some()
@@ -125,27 +136,35 @@ impl<'a> Repeats<'a> {
         let belief = self.learnt.of_type(&first.instance_type, predicted);
         let share = Share::from(self.stepping(pool));
         let speed = predicted.tokens_per_second * belief.log.exp() * share.mean;
-        let count = f64::from(first.instance_count);
-        let (least, most) = match first.purchase_option {
-            PurchaseOption::OnDemand => (1.0, 1.0),
-            PurchaseOption::Spot => SPOT_SHARE,
-        };
-        let rate = Rate {
-            estimate: price.usd_per_hour.as_f64() * count * least,
-            bound: price.ceiling().as_f64() * count * most,
-        };
+        let rate = rate(first, price);
+        let training = hours(self.tokens.total, speed);
+        let hours_once = first.expected_wait.map_or(0.0, |wait| wait.hours);
         let mut contender = Contender {
-            hours: hours(tokens.total, speed),
-            hours_once: 0.0,
+            hours: training,
+            hours_once,
+            hours_unbilled: hours_once,
             rate,
             usd_per_million: rate.estimate * hours(1_000_000, speed),
             log_sd: belief.log_sd,
-            shared_log_sd: belief.shared_log_sd,
+            shared_log_sd: belief.shared_log_sd.hypot(self.tokens.log_sd()),
             host_sd: self.host_sd,
             is_measured: false,
         };
         share.widen(&mut contender);
         Some(contender)
+    }
+}
+
+/// What a choice that has not run costs per hour.
+fn rate(outcome: &Outcome, price: &Price) -> Rate {
+    let (least, most) = match outcome.purchase_option {
+        PurchaseOption::OnDemand => (1.0, 1.0),
+        PurchaseOption::Spot => SPOT_SHARE,
+    };
+    let hourly = |usd: Usd| usd.as_f64() * f64::from(outcome.instance_count);
+    Rate {
+        estimate: hourly(price.usd_per_hour) * least,
+        bound: hourly(price.ceiling()) * most,
     }
 }
 

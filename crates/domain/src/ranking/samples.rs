@@ -54,6 +54,7 @@ pub(super) fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outc
         checkpoint_at: None,
         cost_usd: Usd::ZERO,
         predicted_usd: None,
+        expected_wait: None,
     }
 }
 
@@ -75,5 +76,6 @@ pub(super) fn cheapest() -> ObjectiveSpec {
         minimize: Minimize::Cost,
         full_run_budget_usd: None,
         full_run_deadline_hours: None,
+        target_loss: None,
     }
 }

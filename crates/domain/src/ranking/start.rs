@@ -57,7 +57,7 @@ pub fn starts(
     if !outcomes.iter().any(is_held) {
         return Vec::new();
     }
-    let repeats = Repeats::of(outcomes);
+    let repeats = Repeats::of(outcomes, tokens);
     let decided = Field::of(&repeats, objective, tokens, now).decided();
     let held = outcomes.iter().enumerate().filter(|(_, one)| is_held(one));
     held.filter_map(|(index, outcome)| {

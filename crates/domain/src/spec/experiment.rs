@@ -98,6 +98,11 @@ pub struct ObjectiveSpec {
     /// Candidates whose projected full run takes longer are not recommended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_run_deadline_hours: Option<f64>,
+    /// The full run is over at this loss (of validation if the workload reports it, or else of
+    /// training), `total_tokens` at the latest: hours and dollars are those until the trials reached
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_loss: Option<f64>,
 }
 
 /// Where checkpoints go.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::profile::ProfileSpec;
 
-/// An earlier speed measurement of the same workload; it adjusts the predictions.
+/// An earlier speed measurement of the same model; it adjusts the predictions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Measurement {
     pub instance_type: String,
@@ -15,6 +15,9 @@ pub struct Measurement {
     pub profile: ProfileSpec,
     /// Total over all accelerators.
     pub tokens_per_second: f64,
+    /// Version of the training code, if it was not the workload's: it says less of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code_version: Option<String>,
     /// Who measured it, and when.
     #[serde(default)]
     pub source: String,

@@ -38,6 +38,12 @@ pub struct WorkloadSpec {
     /// Hyperparameters that every candidate gets (optimiser, learning-rate schedule, seed).
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
+    /// Hyperparameters that say every how many steps the script evaluates or saves: all that recurs
+    /// between its steps. A trial of a race or a probe gets them divided by one number, so that each
+    /// takes place within its first ten minutes, and what they take is projected to the intervals of the
+    /// full run, which gets them as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recurring: Vec<String>,
     pub metrics: Vec<MetricDefinition>,
     /// Sequences per optimiser step that every candidate must keep; when absent, the value that the
     /// first candidates agree on.

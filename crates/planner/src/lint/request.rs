@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, Operation};
 use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
+use bakeoff_domain::measure::metric::Meaning;
 use bakeoff_domain::money::cost::TRANSFER_ALLOWANCE_SECONDS;
 use bakeoff_domain::spec::{
     CandidateSpec, Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec,
@@ -17,6 +18,7 @@ use rust_decimal::Decimal;
 
 use super::rules::found;
 use super::training::wait_for;
+use crate::recurring;
 use crate::render::request::RESERVED_HYPERPARAMETERS;
 
 /// 28 days, the limit of StoppingCondition.MaxRuntimeInSeconds.
@@ -241,6 +243,27 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
                 .fix("raise it, or omit it"),
         );
     }
+    target_loss(spec, findings);
+}
+
+/// Checks that a loss that ends the full run is one, and that something reports it.
+fn target_loss(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
+    let Some(loss) = spec.objective.target_loss else {
+        return;
+    };
+    let mut wrong = |why: &str| {
+        findings.push(found("target-loss", "/objective/target_loss").says(why));
+    };
+    if !(loss.is_finite() && loss > 0.0) {
+        wrong("the loss is not positive");
+    }
+    let is_reported = |workload: &WorkloadSpec| {
+        let mut meanings = workload.metrics.iter().map(|metric| metric.meaning);
+        meanings.any(|one| matches!(one, Meaning::TrainLoss | Meaning::ValidationLoss))
+    };
+    if !spec.workload.as_ref().is_none_or(is_reported) {
+        wrong("no metric of the workload is a loss");
+    }
 }
 
 pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
@@ -410,6 +433,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     }
     model::model_shape(&workload.model, findings);
     techniques(workload, findings);
+    recurring::check(workload, findings);
     metric_definitions(workload, findings);
 }
 

@@ -8,6 +8,7 @@ use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::number::real;
+use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
@@ -69,32 +70,49 @@ pub struct Forecast {
     pub basis: Vec<String>,
 }
 
-/// Calibrates the law with the experiment's own measurements. Measurements that cannot be read as a
-/// setting are skipped; the linter reports them.
+/// Calibrates the law with the experiment's measurements, first with those of other versions of the
+/// code. Measurements that cannot be read as a setting are skipped; the linter reports them.
 pub fn calibrated(spec: &ExperimentSpec) -> Calibration {
     let mut calibration = Calibration::shipped();
     let described = |workload: &&WorkloadSpec| is_sound(&workload.model);
     let Some(workload) = spec.workload.as_ref().filter(described) else {
         return calibration;
     };
-    for measurement in &spec.measurements {
-        let Some(instance) = catalog::find(&measurement.instance_type) else {
-            continue;
-        };
-        let setup = Setup {
-            model: &workload.model,
-            profile: &measurement.profile,
-            precision: workload.precision,
-            cluster: Cluster {
-                instance,
-                count: measurement.instance_count,
-            },
-        };
-        if let Some(case) = Case::new(setup) {
-            calibration.learn(&case, measurement.tokens_per_second);
-        }
+    let (own, earlier): (Vec<&Measurement>, Vec<&Measurement>) =
+        (spec.measurements.iter()).partition(|one| is_of_this_code(one, workload));
+    for measurement in &earlier {
+        learn(&mut calibration, workload, measurement);
+    }
+    if !earlier.is_empty() {
+        calibration.change_code();
+    }
+    for measurement in own {
+        learn(&mut calibration, workload, measurement);
     }
     calibration
+}
+
+fn is_of_this_code(measurement: &Measurement, workload: &WorkloadSpec) -> bool {
+    let version = measurement.code_version.as_ref();
+    version.is_none_or(|version| *version == workload.code_version)
+}
+
+fn learn(calibration: &mut Calibration, workload: &WorkloadSpec, measurement: &Measurement) {
+    let Some(instance) = catalog::find(&measurement.instance_type) else {
+        return;
+    };
+    let setup = Setup {
+        model: &workload.model,
+        profile: &measurement.profile,
+        precision: workload.precision,
+        cluster: Cluster {
+            instance,
+            count: measurement.instance_count,
+        },
+    };
+    if let Some(case) = Case::new(setup) {
+        calibration.learn(&case, measurement.tokens_per_second);
+    }
 }
 
 /// The forecast for a candidate; `None` if the catalog lacks a figure that speed depends on.
@@ -195,18 +213,7 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
             predict::published_sources().len()
         ));
     }
-    if spec.measurements.is_empty() {
-        all.push(
-            "no run of this code is known, and codes differ: the interval is that of published codes"
-                .to_owned(),
-        );
-    }
-    if !spec.measurements.is_empty() {
-        all.push(format!(
-            "includes {} measured run(s) of this workload",
-            spec.measurements.len()
-        ));
-    }
+    all.push(of_measurements(spec));
     if option == PurchaseOption::Spot {
         all.push(
             "spot has no price: 10 to 100 % of the on-demand price, without interruptions"
@@ -214,4 +221,28 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
         );
     }
     all
+}
+
+/// What is known of the code.
+fn of_measurements(spec: &ExperimentSpec) -> String {
+    if spec.measurements.is_empty() {
+        return "no run of this code is known, and codes differ: the interval is that of published codes"
+            .to_owned();
+    }
+    let is_other = |one: &&Measurement| {
+        let workload = spec.workload.as_ref();
+        workload.is_some_and(|workload| !is_of_this_code(one, workload))
+    };
+    let other = spec.measurements.iter().filter(is_other).count();
+    let of_other = if other > 0 {
+        format!(
+            ", {other} of other versions of the code, which may be 10 % faster or slower (assumed)"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "includes {} measured run(s) of this workload{of_other}",
+        spec.measurements.len()
+    )
 }

@@ -275,6 +275,8 @@ pub const IMPLEMENTATION: f64 = 0.30;
 pub const UNFITTED: f64 = 0.12;
 /// The same where it does what the fitted code does, too, for a code that is not the fitted one.
 const SCATTER: f64 = 0.08;
+/// How far one version of a code may be from the one before (assumed), in logarithms.
+const VERSION: f64 = 0.10;
 /// How far coefficients may differ between types: attention, elements, logits, communication.
 const DRIFT: [(usize, f64); 4] = [(2, 0.10), (4, 0.10), (5, 0.10), (8, 0.30)];
 
@@ -415,6 +417,13 @@ impl Calibration {
                 *value -= gain * spread;
             }
         }
+    }
+
+    /// Forgets, after runs of earlier versions of the code, what those versions alone can say: the next
+    /// may be faster or slower on all types, and no setting of it has been measured.
+    pub fn change_code(&mut self) {
+        self.add_variance(COUNT, VERSION * VERSION);
+        self.measured.clear();
     }
 
     /// Widens the law before a type is first measured: by the type's own factor and, the first time,

@@ -279,13 +279,13 @@ pub const PUSH_TOKEN_VARIABLE: &str = "BAKEOFF_PUSH_TOKEN";
 /// The request of a full run: that of its trial, with the length and the limits that were rendered
 /// for the full run. `changed`: hyperparameters that were changed on purpose.
 #[must_use]
-pub fn of_full_run(
+pub fn of_full_run<'a>(
     trial: &TrainingJobRequest,
     rendered: &TrainingJobRequest,
-    changed: &BTreeMap<String, String>,
+    changed: impl Iterator<Item = &'a String>,
 ) -> TrainingJobRequest {
     let mut hyperparameters = trial.hyperparameters.clone();
-    for key in changed.keys().map(String::as_str).chain([LENGTH]) {
+    for key in changed.map(String::as_str).chain([LENGTH]) {
         if let Some(value) = rendered.hyperparameters.get(key) {
             hyperparameters.insert(key.to_owned(), value.clone());
         }

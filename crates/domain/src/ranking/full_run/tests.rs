@@ -12,6 +12,7 @@ use crate::spec::full_run::Choice;
 const TOKENS: Tokens = Tokens {
     trial: 3_600_000,
     total: 360_000_000,
+    target: None,
 };
 
 /// A trial that trained for an hour.
@@ -320,4 +321,18 @@ fn on_spot_hours_are_those_of_the_clock() {
         ..run
     };
     assert!((hours(&spot) - 2.0).abs() < 1e-9);
+}
+
+/// Its script may go on beyond the loss: what it needs is what all tokens need.
+#[test]
+fn a_run_to_a_loss_is_paid_for_to_its_end() {
+    let answer = clear();
+    let mut row = answer.ranked[0].clone();
+    row.projected_tokens = Some(TOKENS.total / 4);
+    let all = of_all_tokens(&row, TOKENS.total);
+    assert_eq!(all.projected_tokens, Some(TOKENS.total));
+    assert!((all.projected_hours / row.projected_hours - 4.0).abs() < 1e-9);
+    let high = |row: &Ranked| row.odds.as_ref().unwrap().cost_usd_high.as_f64();
+    assert!((high(&all) / high(&row) - 4.0).abs() < 1e-3);
+    assert_eq!(of_all_tokens(&all, TOKENS.total), all);
 }

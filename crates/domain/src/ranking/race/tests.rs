@@ -9,6 +9,7 @@ use crate::ranking::samples::{cheapest, steady, waiting};
 const TOKENS: Tokens = Tokens {
     trial: 36_000_000,
     total: 3_600_000_000,
+    target: None,
 };
 
 /// A trial that runs, at a speed known to 2 %.

@@ -9,6 +9,8 @@ use crate::measure::speed::SteppingShare;
 use crate::money::price::PriceStatus;
 use crate::ranking::outcome::{Pauses, Predicted, evidence_sha256};
 
+mod until;
+
 fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
     Price {
         id: PriceId(uuid::Uuid::nil()),
@@ -64,12 +66,14 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         checkpoint_at: None,
         cost_usd: Usd::ZERO,
         predicted_usd: None,
+        expected_wait: None,
     }
 }
 
 const TOKENS: Tokens = Tokens {
     trial: 36_000_000,
     total: 3_600_000_000,
+    target: None,
 };
 
 fn cheapest() -> ObjectiveSpec {
@@ -77,6 +81,7 @@ fn cheapest() -> ObjectiveSpec {
         minimize: Minimize::Cost,
         full_run_budget_usd: None,
         full_run_deadline_hours: None,
+        target_loss: None,
     }
 }
 

@@ -7,6 +7,7 @@ use crate::ranking::samples::{cheapest, steady, waiting as held};
 const TOKENS: Tokens = Tokens {
     trial: 36_000_000,
     total: 10_800_000_000,
+    target: None,
 };
 
 /// A trial that was allowed to start twenty minutes ago.

@@ -18,34 +18,7 @@ pub(super) fn check(
     findings: &mut Vec<Finding>,
 ) {
     let gpus = candidate.accelerators();
-    let is_smp = matches!(
-        profile.library,
-        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
-    );
-    let smp = if is_smp {
-        profile.smp()
-    } else {
-        serde_json::Map::new()
-    };
-    let degree = |keys: &[&str], own: u32| {
-        let asked = keys.iter().find_map(|key| smp.get(*key)?.as_u64());
-        asked
-            .map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX))
-            .max(1)
-    };
-    let split = [
-        degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree),
-        degree(
-            &["pipeline_parallel_degree", "partitions"],
-            profile.pipeline_parallel_degree,
-        ),
-        degree(
-            &["context_parallel_degree"],
-            profile.context_parallel_degree,
-        ),
-    ]
-    .into_iter()
-    .fold(1, u32::saturating_mul);
+    let split = split(profile);
     if split > gpus {
         let accelerator = instance.accelerator.as_deref().unwrap_or("accelerators");
         findings.push(
@@ -61,7 +34,7 @@ pub(super) fn check(
             "tensor × pipeline × context parallelism of {split} does not divide {gpus} accelerators evenly"
         )));
     }
-    if is_smp {
+    if is_smp(profile) {
         degrees(profile, at, findings);
     }
     copies(profile, gpus / split.max(1), at, findings);
@@ -71,6 +44,42 @@ pub(super) fn check(
             format!("{at}/sequence_parallel"),
         ));
     }
+}
+
+/// Accelerators that a micro-batch is split over, by what SageMaker's library is given, or else by the
+/// profile.
+fn split(profile: &ProfileSpec) -> u32 {
+    let given = if is_smp(profile) {
+        profile.smp()
+    } else {
+        serde_json::Map::new()
+    };
+    let degree = |keys: &[&str], own: u32| {
+        let asked = keys.iter().find_map(|key| given.get(*key)?.as_u64());
+        asked
+            .map_or(own, |degree| u32::try_from(degree).unwrap_or(u32::MAX))
+            .max(1)
+    };
+    [
+        degree(&["tensor_parallel_degree"], profile.tensor_parallel_degree),
+        degree(
+            &["pipeline_parallel_degree", "partitions"],
+            profile.pipeline_parallel_degree,
+        ),
+        degree(
+            &["context_parallel_degree"],
+            profile.context_parallel_degree,
+        ),
+    ]
+    .into_iter()
+    .fold(1, u32::saturating_mul)
+}
+
+fn is_smp(profile: &ProfileSpec) -> bool {
+    matches!(
+        profile.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    )
 }
 
 /// Checks groups of accelerators that hold copies of the sharded states.
