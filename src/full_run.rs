@@ -2,6 +2,7 @@
 //! that it becomes to [`crate::intake`]. Nothing is written here.
 
 use bakeoff_domain::ranking::full_run::{self, FullRunOf};
+use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::spec::full_run::FullRunSpec;
 use bakeoff_planner::plan::Measured;
 use chrono::{DateTime, Utc};
@@ -63,7 +64,14 @@ pub async fn load(
         "/candidate",
         "name a ranked candidate, and its purchase_option",
     ))?;
-    let row = &full_run::of_all_tokens(row, experiment.resolved.workload().total_tokens);
+    let all = of_all_tokens(app, experiment, row, now).await?;
+    if run.candidate.is_none() && all.as_ref().is_some_and(|row| !row.feasible) {
+        return Err(unknown("/candidate", "name it, if its script stops at the loss")(
+            "up to its loss it keeps to the full run's budget and deadline, and with all tokens it does not"
+                .to_owned(),
+        ));
+    }
+    let row = &full_run::while_training(all.as_ref().unwrap_or(row));
     let trial = read::trial_behind(&app.store, experiment, row, now).await?;
     let Some((outcome, request)) = trial else {
         return Err(NoFullRun::NotNow(
@@ -110,6 +118,25 @@ pub async fn load(
         of,
         checkpoint_at: outcome.checkpoint_at.filter(|_| goes_on),
     })
+}
+
+/// A row as projected for all tokens, where the answer is for those up to a loss: the run is only over
+/// there if its script ends.
+async fn of_all_tokens(
+    app: &App,
+    experiment: &Experiment,
+    row: &Ranked,
+    now: DateTime<Utc>,
+) -> Result<Option<Ranked>, StoreError> {
+    let total = experiment.resolved.workload().total_tokens;
+    if row.projected_tokens.is_none_or(|tokens| tokens >= total) {
+        return Ok(None);
+    }
+    let answer = read::recommendation_for_all_tokens(&app.store, experiment, now).await?;
+    let option = Some(row.purchase_option);
+    Ok(full_run::choose(&answer, Some(&row.candidate), option)
+        .ok()
+        .cloned())
 }
 
 fn is_ready(experiment: &Experiment) -> Result<(), NoFullRun> {

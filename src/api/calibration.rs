@@ -26,7 +26,8 @@ pub struct CalibrationRow {
     pub is_adjusted: bool,
     /// Trials, or full runs, with a predicted and a measured figure.
     pub trials: usize,
-    /// Share of the intervals that held the measured figure, 0 to 100: `stated_percent` is right.
+    /// Share of the intervals that contained the measured figure, 0 to 100: well calibrated where it is
+    /// close to `stated_percent`.
     pub held_percent: f64,
     /// What the intervals state, 0 to 100.
     pub stated_percent: u8,

@@ -121,6 +121,10 @@ pub struct RankedView {
     pub projected_tokens: Option<u64>,
     /// Projected hours of the full run.
     pub projected_hours: f64,
+    /// Of `projected_hours`, the wait for the first instance, which is not billed; null for spot, whose
+    /// waits recur, and in recommendations from before it was kept apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_hours: Option<f64>,
     /// Projected cost of the full run.
     pub projected_cost_usd: Usd,
     /// Projected cost at the upper bound of an estimated price; equals `projected_cost_usd` when
@@ -151,6 +155,7 @@ impl From<Ranked> for RankedView {
             usd_per_million_tokens,
             projected_tokens,
             projected_hours,
+            waiting_hours,
             projected_cost_usd,
             projected_cost_usd_max,
             price,
@@ -172,6 +177,7 @@ impl From<Ranked> for RankedView {
             usd_per_million_tokens,
             projected_tokens,
             projected_hours,
+            waiting_hours,
             projected_cost_usd,
             projected_cost_usd_max,
             price,

@@ -2,6 +2,7 @@
 
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::worst_case::WorstCase;
+use bakeoff_domain::ranking::outcome::Wait;
 use bakeoff_domain::spec::{ProfileSpec, PurchaseOption};
 use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::predict::Seconds;
@@ -131,13 +132,9 @@ pub struct PlanView {
     /// that each takes place within its first minutes; null where they are sent as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intervals_divided_by: Option<f64>,
-    /// Hours from submission to the first instance: the median of this project's earlier starts on the
-    /// type, which counts in the hours of its full run. Measured; null without any.
+    /// How long it is expected to wait for its first instance; null without earlier starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_wait_hours: Option<f64>,
-    /// Starts that it was measured on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_wait_starts: Option<u32>,
+    pub expected_wait: Option<WaitView>,
     pub price: Option<PriceView>,
     /// The most that one attempt can cost. Empty when its price is unknown.
     pub worst_case: Option<WorstCaseView>,
@@ -186,13 +183,30 @@ impl From<TrialPlan> for PlanView {
             skipped,
             held,
             intervals_divided_by,
-            expected_wait_hours: expected_wait.map(|wait| wait.hours),
-            expected_wait_starts: expected_wait.map(|wait| wait.starts),
+            expected_wait: expected_wait.map(Into::into),
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),
             request: request.map(Into::into),
         }
+    }
+}
+
+/// How long this project's earlier starts on the type, under the purchase option, have waited from a
+/// job's creation to its first instance. It counts in the hours of the full run, and not in its dollars.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Wait)]
+pub struct WaitView {
+    /// Hours, the median. Measured.
+    pub hours: f64,
+    /// Starts that it was measured on.
+    pub starts: u32,
+}
+
+impl From<Wait> for WaitView {
+    fn from(wait: Wait) -> Self {
+        let Wait { hours, starts } = wait;
+        Self { hours, starts }
     }
 }
 

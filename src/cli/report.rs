@@ -172,18 +172,21 @@ fn starts(preview: &Preview) {
             purchase(plan.purchase_option)
         );
     }
-    for candidate in &preview.candidates {
-        let plan = &candidate.plan;
-        let Some(wait) = plan.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT) else {
-            continue;
-        };
-        println!(
-            "  · {} {}: expected to start after {:.1} h (median of {} starts), which counts in the hours of its full run",
-            plan.candidate,
-            purchase(plan.purchase_option),
-            wait.hours,
-            wait.starts
-        );
+    let started = preview.candidates.iter();
+    let started = started.filter(|one| one.plan.skipped.is_none() && one.cannot_win.is_none());
+    for plan in started.map(|candidate| &candidate.plan) {
+        let name = format!("{} {}", plan.candidate, purchase(plan.purchase_option));
+        if let Some(wait) = plan.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT) {
+            println!(
+                "  · {name}: waits about {:.1} h for instances (median of {} earlier starts); counted in the full run's hours, not its dollars",
+                wait.hours, wait.starts
+            );
+        }
+        if let Some(factor) = plan.intervals_divided_by {
+            println!(
+                "  · {name}: evaluates and saves {factor:.0} × as often as the full run (\"recurring\")"
+            );
+        }
     }
 }
 

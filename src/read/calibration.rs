@@ -79,7 +79,7 @@ fn of_speed(evidence: &Evidence, experiment: &Experiment, trial: &Trial) -> Opti
 /// Finished trials looked at, the newest first, whose steps are read.
 const STEPPING: usize = 50;
 
-/// What was said of finished trials when half of their steps were done.
+/// What was estimated to remain of finished trials when half of their steps were done.
 async fn remaining_hours(store: &Store, evidence: &Evidence) -> Result<Vec<Score>, StoreError> {
     let done = evidence.trials.iter();
     let mut done: Vec<&Trial> = done
@@ -101,16 +101,16 @@ async fn remaining_hours(store: &Store, evidence: &Evidence) -> Result<Vec<Score
         let series = evidence.figures.reporting_steps(trial.id.0)?;
         let reports = speed::progress(&series.metric, buckets.get(&series.id)?);
         let planned = i64::try_from(trial.plan.steps).ok()?;
-        let looked = eta::at_half(&reports, planned)?;
+        let looked = eta::estimate_at_half(&reports, planned)?;
         Some(Score {
             class: Class {
                 figure: Figure::RemainingHours,
                 instance_type: trial.plan.instance_type.clone(),
                 is_adjusted: true,
             },
-            low: looked.said.remaining_hours_low,
-            expected: looked.said.remaining_hours,
-            high: looked.said.remaining_hours_high,
+            low: looked.estimate.remaining_hours_low,
+            expected: looked.estimate.remaining_hours,
+            high: looked.estimate.remaining_hours_high,
             measured: looked.remaining_hours,
         })
     };

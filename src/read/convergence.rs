@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::measure::convergence::{self, Stretch};
 use bakeoff_domain::measure::eta::Progress;
-use bakeoff_domain::measure::metric::{STEP, TRAIN_LOSS, VALIDATION_LOSS};
+use bakeoff_domain::measure::metric::{Meaning, STEP, TRAIN_LOSS, VALIDATION_LOSS};
 use bakeoff_domain::measure::steady::Bucket;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::whole;
@@ -114,7 +114,7 @@ impl Reports {
 }
 
 /// The tokens of an experiment's full run, as far as its comparable trials have come towards the loss
-/// that ends it.
+/// that it is projected to.
 pub(super) async fn towards(
     store: &Store,
     evidence: &Evidence,
@@ -128,18 +128,25 @@ pub(super) async fn towards(
         .map(|trial| of_trial(evidence, experiment, trial, now))
         .collect();
     let ids: Vec<Uuid> = subjects.iter().map(|subject| subject.id).collect();
+    // What the workload says, also before the first evaluation; a script may push it unasked.
+    let workload = experiment.resolved.workload();
+    let mut meanings = workload.metrics.iter().map(|metric| metric.meaning);
     let validation = reports(store, &ids, VALIDATION_LOSS).await?;
-    let is_validation = !validation.buckets.is_empty();
+    let is_validation = meanings.any(|meaning| meaning == Meaning::ValidationLoss)
+        || !validation.buckets.is_empty();
     let reports = if is_validation {
         validation
     } else {
         reports(store, &ids, TRAIN_LOSS).await?
     };
-    let (mut reached, mut least) = (Vec::new(), None::<f64>);
+    let (mut reached, mut least, mut reporting) = (Vec::new(), None::<f64>, 0);
     for subject in &subjects {
         let curve = reports.curve(subject);
+        reporting += usize::from(!curve.is_empty());
         let first = convergence::reached(&curve, loss);
-        reached.extend(first.and_then(|first| subject.tokens(first)));
+        let tokens = first.and_then(|first| subject.tokens(first));
+        // A loss that is there before the first step needs no run.
+        reached.extend(tokens.filter(|tokens| *tokens > 0.0));
         least = curve
             .iter()
             .map(|point| point.value)
@@ -149,10 +156,11 @@ pub(super) async fn towards(
     let target = Target {
         loss,
         is_validation,
+        trials: reporting,
         reached_by: reached.len(),
         least,
     };
-    Ok(Tokens::of(experiment.resolved.workload()).towards(target, &reached))
+    Ok(Tokens::of(workload).towards(target, &reached))
 }
 
 async fn reports(store: &Store, subjects: &[Uuid], metric: &str) -> Result<Reports, StoreError> {

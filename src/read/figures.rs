@@ -221,7 +221,13 @@ impl Figures {
     }
 
     /// What is known of a subject's time between steps.
-    pub fn pauses(&self, subject: Uuid, shape: &TrainingShape<'_>) -> Pauses {
+    pub fn pauses(
+        &self,
+        subject: Uuid,
+        shape: &TrainingShape<'_>,
+        intervals_divided_by: Option<f64>,
+    ) -> Pauses {
+        let share_min = intervals_divided_by.map_or(speed::SHARE_MIN, |_| speed::SHARE_MIN_OFTEN);
         let known = || {
             let speed = self.speed(subject, shape)?;
             if speed.basis == SpeedBasis::Steps {
@@ -229,7 +235,7 @@ impl Figures {
             }
             let pace = self.pace(subject)?;
             let tokens_per_step = shape.tokens_per_step()?;
-            let stepping = speed::stepping_share(&pace, &speed.steady, tokens_per_step);
+            let stepping = speed::stepping_share(&pace, &speed.steady, tokens_per_step, share_min);
             Some(stepping.map_or(Pauses::Contradictory, Pauses::Apart))
         };
         known().unwrap_or_default()

@@ -122,7 +122,8 @@ impl Evidence {
             && trial.plan.purchase_option == PurchaseOption::OnDemand;
         let shape = rows::shape_of_plan(&trial.plan, workload);
         if is_whole {
-            self.figures.pauses(trial.id.0, &shape)
+            let divided_by = trial.plan.intervals_divided_by;
+            self.figures.pauses(trial.id.0, &shape, divided_by)
         } else {
             Pauses::Unknown
         }
@@ -241,6 +242,19 @@ pub async fn recommendation(
         return Ok(stored);
     }
     decide(store, experiment, now).await
+}
+
+/// The ranking at current prices, projected to all tokens whatever loss the experiment has for a target.
+pub async fn recommendation_for_all_tokens(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<Recommendation, StoreError> {
+    let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
+    let outcomes = outcomes(&evidence, experiment, now);
+    let tokens = Tokens::of(experiment.resolved.workload());
+    let objective = &experiment.resolved.spec().objective;
+    Ok(recommend(&outcomes, objective, tokens))
 }
 
 /// The ranking at current prices, unless a plan is unreadable: a ranking without that trial must
@@ -405,10 +419,7 @@ fn outcome(
         reason: trial.reason.clone(),
         price: evidence.price(trial, now),
         tokens_per_second: evidence.speed(trial, workload),
-        pauses: match plan.intervals_divided_by {
-            None => evidence.pauses(trial, workload),
-            Some(factor) => evidence.pauses(trial, workload).at_longer_intervals(factor),
-        },
+        pauses: evidence.pauses(trial, workload),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),

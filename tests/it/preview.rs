@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use bakeoff::auth::keys::Role;
-use bakeoff_planner::preview::Preview;
+use bakeoff_planner::preview::{CandidatePreview, Preview};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::support::{TestApp, spec};
+use super::support::{TestApp, on_p5, spec};
 
 fn document(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -255,16 +255,6 @@ async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
             after["candidates"][place]["forecast"]["is_rescaled"],
             json!(true)
         );
-        assert_eq!(
-            before["candidates"][place]["expected_wait_hours"],
-            Value::Null
-        );
-        let wait = after["candidates"][place]["expected_wait_hours"].as_f64();
-        assert!(
-            wait.is_some_and(|hours| hours > 0.0 && hours < 1.0),
-            "{wait:?}"
-        );
-        assert_eq!(after["candidates"][place]["expected_wait_starts"], json!(1));
     }
     // Another version of the code may have another speed, but is no stranger.
     let mut other = spec();
@@ -291,6 +281,27 @@ async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
         plan["candidates"][0]["forecast"],
         before["candidates"][0]["forecast"]
     );
+}
+
+/// Three starts say how long the next waits; two do not, and nothing is said of another type.
+#[sqlx::test(migrations = false)]
+async fn starts_that_have_waited_are_expected_to_wait_again(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let waits = async || {
+        let plan = test.plan(&spec()).await;
+        let of = |one: &CandidatePreview| one.plan.expected_wait;
+        plan.candidates.iter().map(of).collect::<Vec<_>>()
+    };
+    for starts in [2, 1] {
+        assert_eq!(waits().await, [None, None]);
+        let id = test.start(&on_p5(starts)).await;
+        test.run_to_end(&id, 24).await;
+    }
+    let found = waits().await;
+    let wait = found[1].unwrap();
+    assert!(found[0].is_none() && wait.starts == 3, "{found:?}");
+    // The region takes minutes to start a job.
+    assert!(wait.hours > 0.01 && wait.hours < 0.5, "{wait:?}");
 }
 
 #[sqlx::test(migrations = false)]

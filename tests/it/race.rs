@@ -555,6 +555,12 @@ async fn what_recurs_is_brought_forward_in_a_probe(pool: PgPool) {
             "{divided_by}"
         );
     }
+    // All hours of a spot trial are projected as they were.
+    let mut on_spot = asked("probe");
+    on_spot["candidates"][0]["purchase_options"] = json!(["spot"]);
+    on_spot["max_wait_seconds"] = json!(72_000);
+    let spot = &test.plan(&on_spot).await.candidates[0].plan;
+    assert_eq!((spot.intervals_divided_by, every(spot)), (None, [600, 600]));
     let share = async |policy: &str| {
         let id = test.start(&asked(policy)).await;
         test.run_to_end(&id, 48).await;

@@ -103,7 +103,6 @@ pub(crate) fn shape(row: &Published) -> ModelShape {
         hidden: row.hidden,
         heads: row.heads,
         kv_heads: row.kv_heads.filter(|heads| *heads != row.heads),
-        intermediate: None,
         vocabulary: row.vocab,
         tied_embeddings: true,
         sequence_length: row.seq_len,

@@ -44,6 +44,7 @@ pub(crate) fn waiting(name: &str, usd_per_hour: Usd) -> Outcome {
         pauses: Pauses::Unknown,
         predicted_usd: None,
         expected_wait: None,
+        intervals_divided_by: None,
     }
 }
 

@@ -163,6 +163,7 @@ impl TrialPlan {
             price: self.price.clone(),
             tokens_per_second: None,
             pauses: Pauses::Unknown,
+            intervals_divided_by: self.intervals_divided_by,
             expected_wait: self.expected_wait,
             predicted: forecast.map(|forecast| {
                 let shared = forecast.shared_log_sd.unwrap_or(SHARED_LOG_SD);
@@ -451,7 +452,9 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         let option = bare.purchase_option;
         forecast::forecast(spec, candidate, option, price, &context.calibration)
     });
-    let is_measured_for_minutes = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full;
+    // Of spot, all hours are projected as they were: what the trial did more often, too.
+    let is_measured_for_minutes = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full
+        && bare.purchase_option == PurchaseOption::OnDemand;
     let more_often = forecast
         .as_ref()
         .filter(|_| is_measured_for_minutes)

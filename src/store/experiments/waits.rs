@@ -11,6 +11,8 @@ use crate::store::{Store, StoreError};
 
 /// Experiments looked at, the newest first: capacity of last year says little.
 const EXPERIMENTS: i64 = 50;
+/// The fewest starts of which one that was odd is not the median.
+const STARTS_MIN: usize = 3;
 
 /// Waits by instance type and purchase option.
 #[derive(Debug, Default)]
@@ -23,8 +25,9 @@ impl Waits {
 }
 
 impl Store {
-    /// The median wait of the newest starts on some types in a region, from the first submission of a
-    /// trial to its first instance. Those that still wait are not among them.
+    /// The median wait of the newest starts on some types in a region: the time of a trial's jobs from
+    /// creation to the first instance, those included that got none. What a trial waited for budget, or
+    /// for a person, is not. Nothing is said from fewer than [`STARTS_MIN`] starts.
     pub async fn waits(
         &self,
         project: ProjectId,
@@ -33,12 +36,12 @@ impl Store {
     ) -> Result<Waits, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT t.instance_type, t.purchase_option,
-                      extract(epoch FROM min(j.started_at) - min(j.planned_at))::float8 AS "seconds!"
+                      extract(epoch FROM sum(coalesce(j.started_at, j.ended_at, j.planned_at) - j.planned_at))::float8 AS "seconds!"
                FROM (SELECT id FROM experiments WHERE project_id = $1 AND region = $2 ORDER BY id DESC LIMIT $4) e
                JOIN trials t ON t.experiment_id = e.id AND t.instance_type = ANY($3)
                JOIN jobs j ON j.experiment_id = e.id AND j.trial_id = t.id
-               GROUP BY t.id
-               HAVING min(j.started_at) IS NOT NULL"#,
+                AND j.planned_at <= (SELECT min(s.started_at) FROM jobs s WHERE s.experiment_id = e.id AND s.trial_id = t.id)
+               GROUP BY t.id"#,
             project.0,
             region,
             instance_types,
@@ -59,6 +62,7 @@ impl Store {
             starts: u32::try_from(hours.len()).unwrap_or(u32::MAX),
             hours: median(hours),
         };
+        all.retain(|_, hours| hours.len() >= STARTS_MIN);
         let all = all.into_iter().map(|(key, hours)| (key, wait(hours)));
         Ok(Waits(all.collect()))
     }

@@ -5,7 +5,7 @@
 use rust_decimal::Decimal;
 use rust_decimal::prelude::FromPrimitive;
 
-use crate::catalog::model::ModelShape;
+use crate::catalog::model::{ModelShape, is_sound};
 use crate::catalog::{self, InstanceType};
 use crate::money::{Usd, cost};
 use crate::number::real;
@@ -94,7 +94,7 @@ impl<'a> TrainingShape<'a> {
         let peak = self
             .peak_tflops
             .map(|peak| peak * 1e12 * f64::from(self.accelerators));
-        let described = self.model.filter(|model| model.is_described());
+        let described = self.model.filter(|model| is_sound(model));
         let flops = described.map(ModelShape::flops_per_token);
         let per_million = tokens_per_second
             .zip(self.usd_per_hour)

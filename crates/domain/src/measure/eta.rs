@@ -126,16 +126,16 @@ pub fn estimate(
     })
 }
 
-/// What was said at half of a finished run's steps, and what was left then.
+/// What was estimated at half of a finished run's steps, and what was left then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AtHalf {
-    pub said: Eta,
+    pub estimate: Eta,
     pub remaining_hours: f64,
 }
 
 /// Looks back on a run of which at least 95 % of the steps were reported, oldest first: what is missing
 /// at its end is taken to have gone at the same pace.
-pub fn at_half(reports: &[Progress], steps_planned: i64) -> Option<AtHalf> {
+pub fn estimate_at_half(reports: &[Progress], steps_planned: i64) -> Option<AtHalf> {
     let last = reports.last()?;
     if last.step.checked_mul(20)? < steps_planned.checked_mul(19)? {
         return None;
@@ -143,11 +143,11 @@ pub fn at_half(reports: &[Progress], steps_planned: i64) -> Option<AtHalf> {
     let is_half = |report: &Progress| report.step.saturating_mul(2) >= steps_planned;
     let place = reports.iter().position(is_half)?;
     let half = reports.get(place)?;
-    let said = estimate(reports.get(..=place)?, steps_planned, None, half.at).ok()?;
+    let estimate = estimate(reports.get(..=place)?, steps_planned, None, half.at).ok()?;
     let (seen, left) = (last.step - half.step, steps_planned - half.step);
     let hours = real((last.at - half.at).num_milliseconds()) / 3.6e6;
     (seen > 0).then(|| AtHalf {
-        said,
+        estimate,
         remaining_hours: hours * real(left) / real(seen),
     })
 }
@@ -241,10 +241,10 @@ mod tests {
 
     /// At an even pace it was right; one that slowed down to a half afterwards had twice as much left.
     #[test]
-    fn what_was_said_is_held_against_what_was_left() {
+    fn an_estimate_is_held_against_what_was_left() {
         let even = steady(600, 300, 101);
-        let looked = at_half(&even, 5_000).unwrap();
-        assert!((looked.said.remaining_hours / looked.remaining_hours - 1.0).abs() < 1e-6);
+        let looked = estimate_at_half(&even, 5_000).unwrap();
+        assert!((looked.estimate.remaining_hours / looked.remaining_hours - 1.0).abs() < 1e-6);
         assert!(
             (looked.remaining_hours - 2500.0 / 600.0).abs() < 1e-6,
             "{looked:?}"
@@ -259,10 +259,14 @@ mod tests {
                 }
             })
             .collect();
-        let looked = at_half(&slowed, 5_000).unwrap();
-        let ratio = looked.remaining_hours / looked.said.remaining_hours;
+        let looked = estimate_at_half(&slowed, 5_000).unwrap();
+        let ratio = looked.remaining_hours / looked.estimate.remaining_hours;
         assert!((ratio - 2.0).abs() < 1e-6, "{ratio}");
-        assert_eq!(at_half(&even[..90], 5_000), None, "it did not finish");
+        assert_eq!(
+            estimate_at_half(&even[..90], 5_000),
+            None,
+            "it did not finish"
+        );
     }
 
     /// Document 003: 51.6 B tokens at 512 × 2048 per step are 49,209 steps; 350 per hour, $7.92 per

@@ -165,7 +165,9 @@ impl SteppingShare {
 /// Shares beyond these are no shares: the counts of steps and the speed do not mean the same, as
 /// where a script counts micro-batches, or reports the speed of one accelerator. The commonest such
 /// factor is two.
-const SHARE_MIN: f64 = 0.6;
+pub const SHARE_MIN: f64 = 0.6;
+/// The same of a trial that does more often what recurs: it may lose most of its time to it.
+pub const SHARE_MIN_OFTEN: f64 = 0.25;
 const SHARE_MAX: f64 = 1.05;
 /// The least standard deviation: the next hours may hold what these did not.
 const SHARE_SD_LEAST: f64 = 0.01;
@@ -180,11 +182,12 @@ pub fn stepping_share(
     steps: &Pace,
     speed: &Steady,
     tokens_per_step: f64,
+    share_min: f64,
 ) -> Result<SteppingShare, Contradiction> {
     let mean = steps.per_second * tokens_per_step / speed.mean;
     let sd = steps.half_width / steps.per_second / 1.96;
     let unseen = steps.seconds.map_or(0.0, unseen_sd);
-    if (SHARE_MIN..=SHARE_MAX).contains(&mean) {
+    if (share_min..=SHARE_MAX).contains(&mean) {
         Ok(SteppingShare {
             mean: mean.min(1.0),
             sd: (mean * sd).hypot(unseen).max(SHARE_SD_LEAST),
@@ -416,7 +419,7 @@ mod tests {
             "{pace:?}"
         );
         // While it does steps: 30 in 5 minutes, of 1,000 tokens.
-        let share = stepping_share(&pace, &steady(100.0), 1000.0).unwrap();
+        let share = stepping_share(&pace, &steady(100.0), 1000.0, SHARE_MIN).unwrap();
         assert!((share.mean - 0.75).abs() < 0.03, "{share:?}");
         assert!(share.sd > 0.02);
     }
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn a_speed_that_means_something_else_has_no_share() {
         let pace = goodput(&reports(&[0, 30, 60, 90, 120, 150])).unwrap();
-        let share = |speed: f64| stepping_share(&pace, &steady(speed), 1000.0);
+        let share = |speed: f64| stepping_share(&pace, &steady(speed), 1000.0, SHARE_MIN);
         assert!((share(100.0).unwrap().mean - 1.0).abs() < 1e-9);
         // Of one of eight accelerators; of micro-batches; of both halves of a pair; and of nothing.
         for speed in [12.5, 400.0, 200.0, 0.0] {

@@ -99,28 +99,18 @@ impl FullRunOf {
     }
 }
 
-/// A row as projected for all tokens, where it is for those up to a loss: a full run is only over
-/// there if its script ends.
+/// A row without its wait for instances: a full run's limits and hours begin with the first.
 #[must_use]
-pub fn of_all_tokens(row: &Ranked, total_tokens: u64) -> Ranked {
-    let own = row.projected_tokens.unwrap_or(total_tokens);
-    let longer = real(total_tokens) / real(own.max(1));
-    let usd = |usd: Usd| Usd::from_f64(usd.as_f64() * longer).unwrap_or(usd);
-    if own >= total_tokens {
-        return row.clone();
-    }
+pub fn while_training(row: &Ranked) -> Ranked {
+    let waiting = row.waiting_hours.unwrap_or(0.0);
     let odds = row.odds.clone().map(|odds| RunOdds {
-        hours_low: odds.hours_low * longer,
-        hours_high: odds.hours_high * longer,
-        cost_usd_low: usd(odds.cost_usd_low),
-        cost_usd_high: usd(odds.cost_usd_high),
+        hours_low: odds.hours_low - waiting,
+        hours_high: odds.hours_high - waiting,
         ..odds
     });
     Ranked {
-        projected_tokens: Some(total_tokens),
-        projected_hours: row.projected_hours * longer,
-        projected_cost_usd: usd(row.projected_cost_usd),
-        projected_cost_usd_max: usd(row.projected_cost_usd_max),
+        projected_hours: row.projected_hours - waiting,
+        waiting_hours: Some(0.0),
         odds,
         ..row.clone()
     }

@@ -34,6 +34,10 @@ pub struct Outcome {
     /// The speed of its steps, or of all wall time: [`Pauses`] says which.
     pub tokens_per_second: Option<Steady>,
     pub pauses: Pauses,
+    /// What the intervals of its recurring work were divided by; empty where they are those of the full
+    /// run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intervals_divided_by: Option<f64>,
     pub predicted: Option<Predicted>,
     /// How long earlier starts of its type waited; empty without any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,8 +55,8 @@ pub struct Outcome {
     pub predicted_usd: Option<Usd>,
 }
 
-/// How long starts on an instance type have waited, from submission to the first instance: for
-/// quotas, capacity and machines.
+/// How long starts on an instance type under a purchase option have waited, from the creation of the
+/// first job to the first instance: for quotas, capacity and machines.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
     /// Hours, the median.
@@ -75,17 +79,6 @@ pub enum Pauses {
     Contradictory,
 }
 
-impl Pauses {
-    /// Those of a run in which everything recurs at intervals `factor` times as long.
-    #[must_use]
-    pub fn at_longer_intervals(self, factor: f64) -> Self {
-        match self {
-            Self::Apart(share) => Self::Apart(share.at_longer_intervals(factor)),
-            Self::Unknown | Self::InSpeed | Self::Contradictory => self,
-        }
-    }
-}
-
 /// The speed that was predicted before the trial ran.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Predicted {
@@ -106,13 +99,14 @@ pub struct Tokens {
     pub target: Option<Target>,
 }
 
-/// A loss that ends the full run, and how far trials have come towards it. Comparable trials need
-/// about the same tokens for it, however fast they are.
+/// A loss that the full run is projected to, and how far trials have come towards it. Comparable trials
+/// need about the same tokens for it, however fast they are.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Target {
     pub loss: f64,
     pub is_validation: bool,
-    /// Trials that have reached it.
+    /// Trials that have reported losses, and those of them that have reached it for good.
+    pub trials: usize,
     pub reached_by: usize,
     /// The least loss of all trials, in five-minute means; empty before the first.
     pub least: Option<f64>,
@@ -144,8 +138,8 @@ impl Tokens {
         }
     }
 
-    /// Of a full run to a loss, which trials have reached after these tokens: the geometric mean of
-    /// them is what the next needs.
+    /// Of a full run to a loss, which trials have reached after these tokens, more than none: the
+    /// geometric mean of them is what the next needs.
     #[must_use]
     pub fn towards(self, target: Target, reached: &[f64]) -> Self {
         let logs: f64 = reached.iter().map(|tokens| tokens.ln()).sum();
@@ -179,10 +173,13 @@ impl Outcome {
             && findings.any(|finding| finding.rule != BUDGET_BELOW_TRIAL)
     }
 
-    /// The share of the time that its steps take, if it is known apart.
+    /// The share of a full run's time that its steps take, if it is known apart.
     pub(super) fn stepping(&self) -> Option<SteppingShare> {
         match self.pauses {
-            Pauses::Apart(share) => Some(share),
+            Pauses::Apart(share) => Some(
+                self.intervals_divided_by
+                    .map_or(share, |factor| share.at_longer_intervals(factor)),
+            ),
             Pauses::Unknown | Pauses::InSpeed | Pauses::Contradictory => None,
         }
     }

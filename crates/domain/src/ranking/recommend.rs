@@ -7,7 +7,7 @@ use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
-use crate::ranking::outcome::{FullRun, Outcome, Tokens};
+use crate::ranking::outcome::{FullRun, Outcome, Pauses, Tokens};
 use crate::ranking::posterior::{
     Beliefs, Contender, DRAWS, Odds, PROBE_HOURS, WRONG_BUY, WRONG_MAX,
 };
@@ -211,7 +211,12 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
 )]
 fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
     let outcome = evidence.outcome;
-    let productive = tokens.trial as f64 / goodput;
+    // What a trial did more often than the full run does is not paid once by that.
+    let own = match (outcome.pauses, outcome.intervals_divided_by) {
+        (Pauses::Apart(share), Some(_)) => evidence.speed.mean * share.mean,
+        _ => goodput,
+    };
+    let productive = tokens.trial as f64 / own;
     let full = tokens.total as f64 / goodput;
     let training = outcome.training_seconds as f64;
     let wall = outcome.wall_seconds as f64;
@@ -294,6 +299,10 @@ fn project(
         usd_per_million_tokens: per_million.ok_or_else(unknown)?,
         projected_tokens: Some(tokens.total),
         projected_hours: hours,
+        waiting_hours: match outcome.purchase_option {
+            PurchaseOption::OnDemand => Some(hours - billed_hours),
+            PurchaseOption::Spot => None,
+        },
         projected_cost_usd: projected,
         projected_cost_usd_max: at(price.ceiling()).ok_or_else(unknown)?,
         price: format!(

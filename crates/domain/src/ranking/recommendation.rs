@@ -53,6 +53,10 @@ pub struct Ranked {
     pub projected_tokens: Option<u64>,
     /// Projected.
     pub projected_hours: f64,
+    /// Of `projected_hours`, the wait for the first instance, which is not billed; empty for spot, whose
+    /// waits recur, and in recommendations from before it was kept apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_hours: Option<f64>,
     /// Projected.
     pub projected_cost_usd: Usd,
     /// Projected at the highest price that the estimate allows; equal to `projected_cost_usd` for a

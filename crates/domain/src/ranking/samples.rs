@@ -55,6 +55,7 @@ pub(super) fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outc
         cost_usd: Usd::ZERO,
         predicted_usd: None,
         expected_wait: None,
+        intervals_divided_by: None,
     }
 }
 

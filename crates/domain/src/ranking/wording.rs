@@ -3,7 +3,7 @@
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::number::real;
-use crate::ranking::outcome::{Outcome, Target, Tokens, Wait};
+use crate::ranking::outcome::{Outcome, Target, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
 use crate::ranking::spend::{self, Worth};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
@@ -32,6 +32,15 @@ pub(super) fn headline(
         Minimize::Time => "fastest",
         Minimize::UsdPerMillionTokens => "cheapest per token",
     };
+    let unreached = match tokens.target {
+        Some(target) if target.reached_by == 0 => {
+            format!(
+                " {} was not reached: this is for all tokens.",
+                capital(&target.name())
+            )
+        }
+        _ => String::new(),
+    };
     match (conclusion, ranked.first()) {
         (Conclusion::Clear | Conclusion::Leading, Some(first)) => {
             let verb = if conclusion == Conclusion::Clear {
@@ -40,7 +49,7 @@ pub(super) fn headline(
                 "Lean towards"
             };
             format!(
-                "{verb} {}: the {what} comparable {run}, {} in {:.1} h (projected).",
+                "{verb} {}: the {what} comparable {run}, {} in {:.1} h (projected).{unreached}",
                 name(first),
                 first.projected_cost_usd,
                 first.projected_hours
@@ -54,6 +63,12 @@ pub(super) fn headline(
         ),
         _ => "Not enough evidence to recommend an instance.".to_owned(),
     }
+}
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    let first = rest.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(rest.clone()).collect()
 }
 
 /// What the conclusion rests on, and what is missing for a purchase.
@@ -292,38 +307,57 @@ fn pauses(ranked: &[Ranked]) -> String {
     }
 }
 
-/// What the hours count of the wait for a start.
+/// What the hours count of the wait for a start; a measured spot run's hours hold its own waits.
 fn waits(outcomes: &[Outcome]) -> Option<String> {
-    let mut of_types: Vec<(&str, Wait)> = outcomes
-        .iter()
-        .filter_map(|one| Some((one.instance_type.as_str(), one.expected_wait?)))
-        .collect();
-    of_types.sort_by_key(|(name, _)| *name);
-    of_types.dedup_by_key(|(name, _)| *name);
-    let of = |(name, wait): &(&str, Wait)| {
-        format!("{name} {:.1} h ({} starts)", wait.hours, wait.starts)
+    let is_counted = |one: &&Outcome| {
+        one.purchase_option == PurchaseOption::OnDemand || one.tokens_per_second.is_none()
     };
-    let all: Vec<String> = of_types.iter().map(of).collect();
+    let counted = outcomes.iter().filter(is_counted);
+    let mut all: Vec<String> = counted
+        .filter_map(|one| {
+            let wait = one.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT)?;
+            let option = match one.purchase_option {
+                PurchaseOption::OnDemand => "",
+                PurchaseOption::Spot => " spot",
+            };
+            Some(format!(
+                "{}{option} {:.1} h ({} starts)",
+                one.instance_type, wait.hours, wait.starts
+            ))
+        })
+        .collect();
+    all.sort_unstable();
+    all.dedup();
     (!all.is_empty()).then(|| {
         format!(
-            "measured: the wait from submission to the first instance, the median of earlier starts, counts in the hours: {}",
+            "measured: hours include the wait from a job's creation to its first instance, the median of this project's earlier starts (those that never started are not counted): {}",
             all.join(", ")
         )
     })
 }
 
-/// How far the trials have come towards the loss that the full run is for.
+/// Hours of waiting that are worth a word.
+const SHOWN_WAIT: f64 = 0.25;
+
+/// How far the trials have come towards the loss that is projected to.
 fn towards(target: Target, tokens: Tokens) -> String {
     let name = target.name();
+    let of_all = format!(
+        "hours and cost are those of all {} tokens, and limits are checked against those; comparable candidates need the same tokens for the loss, and in a shorter run what is spent once weighs more",
+        tokens.total
+    );
     match (target.reached_by, target.least) {
-        (0, None) => format!("no loss was reported: how many tokens {name} takes is not known"),
-        (0, Some(least)) => format!(
-            "{name} was not reached, the least is {least:.4}: hours and cost are those of all {} tokens; comparable candidates need the same tokens for it, so that their order by time and cost is the same",
-            tokens.total
+        (0, None) => format!("no loss was reported: {of_all}"),
+        (0, Some(least)) if least <= target.loss => format!(
+            "{name} was touched ({least:.4}), but it did not last or was there before the first step, so that it does not count as reached: {of_all}"
         ),
+        (0, Some(least)) => {
+            format!("{name} was not reached, the least is {least:.4}: {of_all}")
+        }
         (count, _) => format!(
-            "measured: {name} was reached after {:.0} million tokens ({count} trial(s), five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). A script whose learning rate follows its length has another curve in a longer run",
-            real(tokens.total) / 1e6
+            "measured: {name} was reached after {:.0} million tokens ({count} of {} trials, five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). The script must stop there by itself: a full run is planned for all tokens. One whose learning rate follows its length has another curve in a longer run",
+            real(tokens.total) / 1e6,
+            target.trials
         ),
     }
 }

@@ -98,9 +98,10 @@ pub struct ObjectiveSpec {
     /// Candidates whose projected full run takes longer are not recommended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_run_deadline_hours: Option<f64>,
-    /// The full run is over at this loss (of validation if the workload reports it, or else of
-    /// training), `total_tokens` at the latest: hours and dollars are those until the trials reached
-    /// it.
+    /// A loss to project to (of validation if the workload reports it, or else of training): hours and
+    /// dollars of the full run are those until its trials reached it, or of all `total_tokens` while
+    /// none has. No job is stopped there: the script must, or the full run trains, and is budgeted for,
+    /// all tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_loss: Option<f64>,
 }

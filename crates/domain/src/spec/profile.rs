@@ -31,7 +31,8 @@ pub struct ProfileSpec {
     pub cpu_offload: CpuOffload,
     #[serde(default)]
     pub activation_checkpointing: bool,
-    /// What activation checkpointing recomputes, as the script does it.
+    /// What activation checkpointing recomputes; without it, nothing is. It is not sent to the script: it
+    /// says what the script does.
     #[serde(default, skip_serializing_if = "is_layers")]
     pub recompute: Recompute,
     /// Keep checkpointed activations in host memory.
@@ -52,14 +53,18 @@ pub struct ProfileSpec {
     #[serde(default = "super::default::one")]
     pub pipeline_parallel_degree: u32,
     /// Tensor-parallel accelerators also split what lies between the layers' matrices along the
-    /// sequence (Megatron's sequence parallelism), as the script does it.
+    /// sequence (Megatron's sequence parallelism). It is not sent to the script: it says what the script
+    /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sequence_parallel: bool,
-    /// Accelerators that share each sequence, and pass keys and values around a ring.
+    /// Accelerators that share each sequence, and pass keys and values around a ring. Above 1, it is sent
+    /// as a hyperparameter of this name, and to SMP v2 as its parameter.
     #[serde(default = "super::default::one", skip_serializing_if = "is_one")]
     pub context_parallel_degree: u32,
-    /// Accelerators among which states are sharded; groups of them hold copies (FSDP's HYBRID_SHARD,
-    /// whose group is an instance). All replicas when absent.
+    /// Accelerators of one sharding group; each group holds a full copy of the states (FSDP's
+    /// HYBRID_SHARD: usually the accelerators of an instance). It needs `torchrun` with `zero_stage` 2 or
+    /// 3, or `smp_v2`, and is sent as a hyperparameter of this name, and to SMP v2 as its parameter.
+    /// States are sharded over all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hybrid_shard_degree: Option<u32>,
     #[serde(default)]

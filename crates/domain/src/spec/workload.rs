@@ -38,10 +38,13 @@ pub struct WorkloadSpec {
     /// Hyperparameters that every candidate gets (optimiser, learning-rate schedule, seed).
     #[serde(default)]
     pub hyperparameters: BTreeMap<String, String>,
-    /// Hyperparameters that say every how many steps the script evaluates or saves: all that recurs
-    /// between its steps. A trial of a race or a probe gets them divided by one number, so that each
-    /// takes place within its first ten minutes, and what they take is projected to the intervals of the
-    /// full run, which gets them as they are.
+    /// Hyperparameters that say every how many steps the script evaluates, saves, or does anything else
+    /// between its steps. Name all of them: every pause of the trial is taken to recur at these
+    /// intervals, and one left out is underestimated. In a race or a probe they are divided by one
+    /// number, so that each takes place in about the first ten minutes (never more often than every 10
+    /// steps), and what they take is projected back; the full run gets them as they are. It needs a
+    /// prediction (a model with layers), a metric of speed, and no profile that sets them; otherwise they
+    /// are sent unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recurring: Vec<String>,
     pub metrics: Vec<MetricDefinition>,

@@ -19,7 +19,7 @@ use rust_decimal::Decimal;
 use super::rules::found;
 use super::training::wait_for;
 use crate::recurring;
-use crate::render::request::RESERVED_HYPERPARAMETERS;
+use crate::render::request::{RESERVED_HYPERPARAMETERS, SHAPE_HYPERPARAMETERS};
 
 /// 28 days, the limit of StoppingCondition.MaxRuntimeInSeconds.
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
@@ -246,7 +246,7 @@ pub(super) fn limits(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     target_loss(spec, findings);
 }
 
-/// Checks that a loss that ends the full run is one, and that something reports it.
+/// Checks that a loss to project to is one, and that something reports it.
 fn target_loss(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
     let Some(loss) = spec.objective.target_loss else {
         return;
@@ -398,11 +398,12 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if !is_name(&workload.name) {
         findings.push(name_length("/workload/name"));
     }
-    reserved(
-        &workload.hyperparameters,
-        "/workload/hyperparameters",
-        findings,
-    );
+    let mut own = workload.hyperparameters.clone();
+    if !workload.model.is_described() {
+        // Nothing is derived from such a model: its script may take its own.
+        own.retain(|key, _| !SHAPE_HYPERPARAMETERS.contains(&key.as_str()));
+    }
+    reserved(&own, "/workload/hyperparameters", findings);
     if !ROLE.is_match(&workload.role_arn) {
         findings.push(
             found("role-arn", "/workload/role_arn")

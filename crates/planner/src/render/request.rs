@@ -188,6 +188,20 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 26] = [
     "activation_offload",
 ];
 
+/// Those of them that describe a decoder.
+pub const SHAPE_HYPERPARAMETERS: [&str; 10] = [
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "num_key_value_heads",
+    "intermediate_size",
+    "head_dim",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "lora_rank",
+];
+
 /// What the training script needs to build this model with this strategy, under Hugging Face's
 /// argument names.
 fn shape_hyperparameters(
@@ -197,6 +211,8 @@ fn shape_hyperparameters(
 ) -> BTreeMap<String, String> {
     let shape = &workload.model;
     let described = |count: u32| Some(count).filter(|_| shape.is_described());
+    let is_given = |length: &u32| shape.is_described() || *length > 1;
+    let sequence_length = Some(shape.sequence_length).filter(is_given);
     let degree = profile.context_parallel_degree;
     let offload = match profile.cpu_offload {
         CpuOffload::None => "none",
@@ -234,7 +250,7 @@ fn shape_hyperparameters(
         ("hidden_size", described(shape.hidden)),
         ("num_attention_heads", described(shape.heads)),
         ("vocab_size", described(shape.vocabulary)),
-        ("max_seq_length", described(shape.sequence_length)),
+        ("max_seq_length", sequence_length),
         (
             "context_parallel_degree",
             Some(degree).filter(|degree| *degree > 1),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::ranking::outcome::Tokens;
+use crate::ranking::outcome::{Tokens, Wait};
 use crate::ranking::recommend::recommend;
 use crate::ranking::samples::{cheapest, steady, waiting};
 use crate::spec::full_run::Choice;
@@ -323,16 +323,20 @@ fn on_spot_hours_are_those_of_the_clock() {
     assert!((hours(&spot) - 2.0).abs() < 1e-9);
 }
 
-/// Its script may go on beyond the loss: what it needs is what all tokens need.
+/// Neither SageMaker's limit nor what is compared with the run's own hours counts what it waits.
 #[test]
-fn a_run_to_a_loss_is_paid_for_to_its_end() {
-    let answer = clear();
-    let mut row = answer.ranked[0].clone();
-    row.projected_tokens = Some(TOKENS.total / 4);
-    let all = of_all_tokens(&row, TOKENS.total);
-    assert_eq!(all.projected_tokens, Some(TOKENS.total));
-    assert!((all.projected_hours / row.projected_hours - 4.0).abs() < 1e-9);
-    let high = |row: &Ranked| row.odds.as_ref().unwrap().cost_usd_high.as_f64();
-    assert!((high(&all) / high(&row) - 4.0).abs() < 1e-3);
-    assert_eq!(of_all_tokens(&all, TOKENS.total), all);
+fn a_run_is_planned_without_its_wait() {
+    let mut trial = finished("a", 40_000.0);
+    trial.expected_wait = Some(Wait {
+        hours: 20.0,
+        starts: 5,
+    });
+    let row = answer(&[trial]).ranked[0].clone();
+    assert!((row.waiting_hours.unwrap() - 20.0).abs() < 1e-6, "{row:?}");
+    let ready = while_training(&answer(&[finished("a", 40_000.0)]).ranked[0]);
+    let training = while_training(&row);
+    assert!((training.projected_hours - ready.projected_hours).abs() < 0.01);
+    let high = |row: &Ranked| row.odds.as_ref().unwrap().hours_high;
+    assert!((high(&training) - high(&ready)).abs() < 0.01);
+    assert!((high(&row) - high(&training) - 20.0).abs() < 1e-6);
 }

@@ -67,6 +67,7 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         cost_usd: Usd::ZERO,
         predicted_usd: None,
         expected_wait: None,
+        intervals_divided_by: None,
     }
 }
 

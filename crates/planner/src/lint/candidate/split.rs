@@ -37,7 +37,7 @@ pub(super) fn check(
     if is_smp(profile) {
         degrees(profile, at, findings);
     }
-    copies(profile, gpus / split.max(1), at, findings);
+    copies(profile, gpus, at, findings);
     if profile.sequence_parallel && profile.tensor_parallel_degree <= 1 {
         findings.push(found(
             "sequence-parallel",
@@ -49,11 +49,10 @@ pub(super) fn check(
 /// Accelerators that a micro-batch is split over, by what SageMaker's library is given, or else by the
 /// profile.
 fn split(profile: &ProfileSpec) -> u32 {
-    let given = if is_smp(profile) {
-        profile.smp()
-    } else {
-        serde_json::Map::new()
-    };
+    if !is_smp(profile) {
+        return profile.accelerators_per_replica();
+    }
+    let given = profile.smp();
     let degree = |keys: &[&str], own: u32| {
         let asked = keys.iter().find_map(|key| given.get(*key)?.as_u64());
         asked
@@ -82,16 +81,22 @@ fn is_smp(profile: &ProfileSpec) -> bool {
     )
 }
 
-/// Checks groups of accelerators that hold copies of the sharded states.
-fn copies(profile: &ProfileSpec, replicas: u32, at: &str, findings: &mut Vec<Finding>) {
+/// Checks groups of accelerators that hold copies of the sharded states. Those that share a sequence
+/// share states, too.
+fn copies(profile: &ProfileSpec, gpus: u32, at: &str, findings: &mut Vec<Finding>) {
     let Some(degree) = profile.hybrid_shard_degree else {
         return;
     };
+    let split = profile
+        .tensor_parallel_degree
+        .max(1)
+        .saturating_mul(profile.pipeline_parallel_degree.max(1));
+    let sharers = gpus / split;
     let pointer = format!("{at}/hybrid_shard_degree");
     let mut wrong = |why: String| findings.push(found("hybrid-shard", &pointer).says(why));
-    if degree == 0 || !replicas.is_multiple_of(degree) {
+    if degree == 0 || !sharers.is_multiple_of(degree) {
         wrong(format!(
-            "hybrid_shard_degree is {degree}, which does not divide the {replicas} replicas evenly"
+            "hybrid_shard_degree is {degree}, which does not divide the {sharers} accelerators that can share states (all / (tensor × pipeline))"
         ));
     }
     match profile.library {

@@ -95,7 +95,7 @@ fn measured_only(shape: &ModelShape, findings: &mut Vec<Finding>) {
     if *shape != of_decoders {
         findings.push(
             found("model-shape", pointer)
-                .says("a figure of a decoder is given without its layers")
+                .says("a figure of a decoder (such as lora_rank or kv_heads) is given without its layers")
                 .fix("give layers, hidden, heads and vocabulary too, or only total_parameters and sequence_length"),
         );
     }

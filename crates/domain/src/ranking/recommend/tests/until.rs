@@ -12,6 +12,7 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
         let target = Target {
             loss: 2.5,
             is_validation: true,
+            trials: 2,
             reached_by: 0,
             least: Some(2.75),
         };
@@ -30,6 +31,13 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
         "{:?}",
         unreached.basis
     );
+    assert!(
+        unreached
+            .headline
+            .ends_with("Validation loss 2.5 was not reached: this is for all tokens."),
+        "{}",
+        unreached.headline
+    );
     let reached = towards(&[1.6e9, 2.025e9]);
     let (whole, part) = (&all.ranked[0], &reached.ranked[0]);
     assert_eq!(part.projected_tokens, Some(1_800_000_000));
@@ -37,7 +45,7 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
     assert!(
         said(
             &reached,
-            "validation loss 2.5 was reached after 1800 million tokens (2 trial(s)"
+            "validation loss 2.5 was reached after 1800 million tokens (2 of 2 trials"
         ),
         "{:?}",
         reached.basis
@@ -121,4 +129,25 @@ fn the_wait_for_a_start_counts_in_the_hours() {
     let ((late, dear), (soon, cheap)) = (usd(wait), usd(None));
     assert!((late - soon - 20.0).abs() < 1.0, "{late} {soon}");
     assert!((dear / cheap - 1.0).abs() < 0.1, "{dear} {cheap}");
+}
+
+/// Half of a trial went to evaluations that come ten times as often as in the full run: the other half of
+/// them is not paid again, and none of them once.
+#[test]
+fn what_a_trial_did_more_often_is_not_paid_once() {
+    let mut trial = outcome("a", 36, 10_000.0);
+    trial.training_seconds = 7_200;
+    trial.wall_seconds = 7_200;
+    trial.pauses = Pauses::Apart(SteppingShare {
+        mean: 0.5,
+        sd: 0.02,
+    });
+    trial.intervals_divided_by = Some(10.0);
+    let answer = recommend(&[trial], &cheapest(), TOKENS);
+    let row = &answer.ranked[0];
+    let share = row.stepping_share.unwrap();
+    // 1 / 1.1, pulled a little towards what is assumed.
+    assert!((0.905..0.925).contains(&share), "{share}");
+    let training = row.projected_hours * 3600.0 * row.tokens_per_second * share;
+    assert!((training / 3.6e9 - 1.0).abs() < 1e-3, "{training}");
 }
