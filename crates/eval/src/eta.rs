@@ -6,8 +6,8 @@ use std::path::Path;
 use bakeoff_domain::measure::eta::estimate;
 use serde_json::{Value, json};
 
-use crate::steady::{is_stationary, progress, traces};
-use crate::table::median;
+use crate::steady::{Trace, is_stationary, progress, traces};
+use crate::table::{median, share};
 
 /// Steps between two looks, and until when a run is looked at.
 const EVERY: usize = 100;
@@ -45,6 +45,32 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
         "traces_with_claim_pct": 100.0 * widths.len() as f64 / stationary.len().max(1) as f64,
         "median_half_width_pct": 100.0 * median(&widths),
     })))
+}
+
+/// Traces of which nothing absolute was said until the last look, percent.
+pub(crate) struct Unclaimed {
+    /// Of those whose speed changes later: it was right to say nothing.
+    pub(crate) nonstationary: f64,
+    /// Of the others: something could have been said.
+    pub(crate) stationary: f64,
+}
+
+pub(crate) fn unclaimed(traces: &[Trace]) -> Unclaimed {
+    let cases: Vec<Case> = traces
+        .iter()
+        .filter_map(|trace| case(&trace.seconds))
+        .collect();
+    let of = |is_stationary: bool| {
+        let of_kind = cases
+            .iter()
+            .filter(|one| one.is_stationary == is_stationary);
+        let of_kind: Vec<&Case> = of_kind.collect();
+        100.0 * share(&of_kind, |one| one.held.is_empty())
+    };
+    Unclaimed {
+        nonstationary: of(false),
+        stationary: of(true),
+    }
 }
 
 /// How many claims there are, and the share that held, percent.
