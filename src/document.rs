@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn all_missing_fields_are_named_at_once() {
-        let half = json!({"name": "x", "workload": {"name": "y", "model": {"layers": 2}}, "candidates": [{}]});
+        let half = json!({"name": "x", "workload": {"name": "y", "model": {}, "channels": [{"name": "train"}]}, "candidates": [{}]});
         let (parsed, others) = read::<bakeoff_domain::spec::ExperimentSpec>(&half);
         let mut all: Vec<String> = others
             .iter()
@@ -352,7 +352,7 @@ mod tests {
         );
         assert!(
             all.iter()
-                .any(|one| one == "/workload/model missing field `hidden`"),
+                .any(|one| one == "/workload/channels/0 missing field `s3_uri`"),
             "{all:#?}"
         );
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();

@@ -274,7 +274,8 @@ fn advice(preview: &Preview) {
             candidate.plan.instance_type.as_str(),
             candidate.plan.instance_count,
         );
-        if seen.contains(&kind) {
+        let has_none = candidate.advice.is_none() && candidate.no_advice.is_none();
+        if seen.contains(&kind) || has_none {
             continue;
         }
         seen.push(kind);

@@ -1,6 +1,6 @@
 //! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
-mod model;
+pub(super) mod model;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -9,6 +9,7 @@ use bakeoff_domain::spec::Precision;
 use bakeoff_domain::spec::run::RunSpec;
 use rust_decimal::Decimal;
 
+use super::request::model::described;
 use super::rules::found;
 use super::{Known, candidate, claims};
 use crate::setup::Setup;
@@ -75,6 +76,9 @@ pub fn check(run: &RunSpec) -> Vec<Finding> {
                 "set at_least, at_most or both",
             );
         }
+    }
+    if let Some(model) = run.model.as_ref().filter(|model| model.is_described()) {
+        described(model, "/model", &mut findings);
     }
     findings
 }

@@ -401,3 +401,24 @@ fn every_finding_is_of_a_registered_rule() {
         }
     }
 }
+
+/// What a decoder lacks is named, also the length of its sequences, which other models need not have.
+#[test]
+fn a_decoder_without_all_its_figures_is_refused() {
+    let half = serde_json::json!({"model": {"layers": 28, "hidden": null, "heads": null, "kv_heads": null,
+        "intermediate": null, "vocabulary": null, "sequence_length": null}});
+    for (document, at) in [(Kind::Workload, "/workload/model"), (Kind::Run, "/model")] {
+        let found = found_in(document, &changed(document, &half));
+        let of_rule = found.iter().filter(|one| one.rule == "model-shape");
+        let mut fields: Vec<&str> = of_rule
+            .filter_map(|one| one.pointer.rsplit_once('/'))
+            .map(|(_, field)| field)
+            .collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            ["heads", "hidden", "sequence_length", "vocabulary"],
+            "{at} {found:?}"
+        );
+    }
+}

@@ -10,30 +10,43 @@ use crate::lint::rules::found;
 const HEAD_DIM_MAX: u32 = 4096;
 const EXPERTS_MAX: u32 = 4096;
 
+/// The shortest sequence of a decoder: a single token is what a model without any has.
+const SEQUENCE_MIN: u32 = 2;
+
 /// Checks the model's own figures.
 pub(super) fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
-    if !shape.is_described() {
+    if shape.is_described() {
+        described(shape, "/workload/model", findings);
+    } else {
         measured_only(shape, findings);
-        return;
     }
+}
+
+/// Checks a model that is described by its layers.
+pub(in crate::lint) fn described(shape: &ModelShape, at: &str, findings: &mut Vec<Finding>) {
     if shape.total_parameters.is_some() {
         findings.push(
-            found("model-shape", "/workload/model/total_parameters")
+            found("model-shape", format!("{at}/total_parameters"))
                 .says("total_parameters is given beside layers, from which parameters are counted")
                 .fix("omit total_parameters, or everything else but sequence_length"),
         );
     }
-    for (field, value) in [
-        ("layers", shape.layers),
-        ("hidden", shape.hidden),
-        ("heads", shape.heads),
-        ("vocabulary", shape.vocabulary),
-        ("sequence_length", shape.sequence_length),
+    for (field, value, least) in [
+        ("layers", shape.layers, 1),
+        ("hidden", shape.hidden, 1),
+        ("heads", shape.heads, 1),
+        ("vocabulary", shape.vocabulary, 1),
+        ("sequence_length", shape.sequence_length, SEQUENCE_MIN),
     ] {
-        if !(1..=DIMENSION_MAX).contains(&value) {
+        if !(least..=DIMENSION_MAX).contains(&value) {
+            let what = if value < least {
+                format!("{field} is missing, or below {least}")
+            } else {
+                format!("{field} is {value}")
+            };
             findings.push(
-                found("model-shape", format!("/workload/model/{field}"))
-                    .says(format!("{field} is {value}"))
+                found("model-shape", format!("{at}/{field}"))
+                    .says(what)
                     .fix("use the model's own figure"),
             );
         }
@@ -53,7 +66,7 @@ pub(super) fn model_shape(shape: &ModelShape, findings: &mut Vec<Finding>) {
     for (field, value, most) in own {
         if value.is_some_and(|value| !(1..=most).contains(&value)) {
             findings.push(
-                found("model-shape", format!("/workload/model/{field}"))
+                found("model-shape", format!("{at}/{field}"))
                     .says(format!("{field} is not between 1 and {most}"))
                     .fix("use the model's own figure, or omit it"),
             );
