@@ -127,16 +127,16 @@ async fn of_all_tokens(
     experiment: &Experiment,
     row: &Ranked,
     now: DateTime<Utc>,
-) -> Result<Option<Ranked>, StoreError> {
+) -> Result<Option<Ranked>, NoFullRun> {
     let total = experiment.resolved.workload().total_tokens;
     if row.projected_tokens.is_none_or(|tokens| tokens >= total) {
         return Ok(None);
     }
     let answer = read::recommendation_for_all_tokens(&app.store, experiment, now).await?;
     let option = Some(row.purchase_option);
-    Ok(full_run::choose(&answer, Some(&row.candidate), option)
-        .ok()
-        .cloned())
+    let chosen = full_run::choose(&answer, Some(&row.candidate), option);
+    let chosen = chosen.map_err(unknown("/candidate", "name a ranked candidate"))?;
+    Ok(Some(chosen.clone()))
 }
 
 fn is_ready(experiment: &Experiment) -> Result<(), NoFullRun> {

@@ -176,7 +176,7 @@ fn starts(preview: &Preview) {
     let started = started.filter(|one| one.plan.skipped.is_none() && one.cannot_win.is_none());
     for plan in started.map(|candidate| &candidate.plan) {
         let name = format!("{} {}", plan.candidate, purchase(plan.purchase_option));
-        if let Some(wait) = plan.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT) {
+        if let Some(wait) = plan.expected_wait.filter(|wait| wait.is_long()) {
             println!(
                 "  · {name}: waits about {:.1} h for instances (median of {} earlier starts); counted in the full run's hours, not its dollars",
                 wait.hours, wait.starts
@@ -189,9 +189,6 @@ fn starts(preview: &Preview) {
         }
     }
 }
-
-/// Hours from which a wait is worth a line.
-const SHOWN_WAIT: f64 = 0.25;
 
 fn candidate_row(candidate: &CandidatePreview) -> Vec<Cell> {
     let plan = &candidate.plan;

@@ -214,10 +214,7 @@ impl Figures {
 
     /// The series that steps were reported by, whether it is settled or not.
     pub fn reporting_steps(&self, subject: Uuid) -> Option<&Series> {
-        let carrying = self.of(subject).filter(|one| one.last_step.is_some());
-        carrying
-            .max_by_key(|one| one.points)
-            .or_else(|| self.series(subject, metric::STEP))
+        self.stepping_among(subject, |_| true)
     }
 
     /// What is known of a subject's time between steps.
@@ -255,9 +252,18 @@ impl Figures {
     /// The series that steps over time are read from: one that carries steps, or else the step
     /// metric.
     fn stepping(&self, subject: Uuid) -> Option<&Series> {
+        self.stepping_among(subject, |one| self.buckets.contains_key(&one.id))
+    }
+
+    /// Of the usable series whose points carry steps, the one with the most; otherwise the step metric.
+    fn stepping_among(
+        &self,
+        subject: Uuid,
+        is_usable: impl Fn(&Series) -> bool,
+    ) -> Option<&Series> {
         let carrying = self
             .of(subject)
-            .filter(|one| one.last_step.is_some() && self.buckets.contains_key(&one.id));
+            .filter(|one| one.last_step.is_some() && is_usable(one));
         carrying
             .max_by_key(|one| one.points)
             .or_else(|| self.series(subject, metric::STEP))

@@ -46,8 +46,9 @@ pub struct ModelShape {
     /// Whether input and output embeddings share their weights.
     #[serde(default)]
     pub tied_embeddings: bool,
-    /// Tokens per sequence; a decoder needs it, and it is 1 when empty. For a model that does not read tokens, leave it empty: a
-    /// token is then a sample (an image, a row), also in `total_tokens` and in dollars per million.
+    /// Tokens per sequence; a decoder needs it. For a model that does not read tokens, leave it empty:
+    /// it is 1 then, and a token is a sample (an image, a row), also in `total_tokens` and in dollars per
+    /// million.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub sequence_length: u32,
     /// Parameters of a model that is not described by its layers. Its weights are transferred, and

@@ -65,6 +65,13 @@ pub struct Wait {
     pub starts: u32,
 }
 
+impl Wait {
+    /// Whether it is long enough to be worth a word: a quarter of an hour.
+    pub fn is_long(self) -> bool {
+        self.hours >= 0.25
+    }
+}
+
 /// What is known of the time that a trial spends between its steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub enum Pauses {

@@ -35,8 +35,8 @@ pub(super) fn headline(
     let unreached = match tokens.target {
         Some(target) if target.reached_by == 0 => {
             format!(
-                " {} was not reached: this is for all tokens.",
-                capital(&target.name())
+                " The {} was not reached: this is for all tokens.",
+                target.name()
             )
         }
         _ => String::new(),
@@ -63,12 +63,6 @@ pub(super) fn headline(
         ),
         _ => "Not enough evidence to recommend an instance.".to_owned(),
     }
-}
-
-fn capital(text: &str) -> String {
-    let mut rest = text.chars();
-    let first = rest.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(rest.clone()).collect()
 }
 
 /// What the conclusion rests on, and what is missing for a purchase.
@@ -315,7 +309,7 @@ fn waits(outcomes: &[Outcome]) -> Option<String> {
     let counted = outcomes.iter().filter(is_counted);
     let mut all: Vec<String> = counted
         .filter_map(|one| {
-            let wait = one.expected_wait.filter(|wait| wait.hours >= SHOWN_WAIT)?;
+            let wait = one.expected_wait.filter(|wait| wait.is_long())?;
             let option = match one.purchase_option {
                 PurchaseOption::OnDemand => "",
                 PurchaseOption::Spot => " spot",
@@ -335,9 +329,6 @@ fn waits(outcomes: &[Outcome]) -> Option<String> {
         )
     })
 }
-
-/// Hours of waiting that are worth a word.
-const SHOWN_WAIT: f64 = 0.25;
 
 /// How far the trials have come towards the loss that is projected to.
 fn towards(target: Target, tokens: Tokens) -> String {

@@ -196,11 +196,16 @@ impl ProfileSpec {
         all
     }
 
-    /// Accelerators that work on one micro-batch together: tensor × pipeline × context.
-    pub fn accelerators_per_replica(&self) -> u32 {
+    /// Accelerators that a model is split over: tensor × pipeline.
+    pub fn model_parallel_degree(&self) -> u32 {
         self.tensor_parallel_degree
             .max(1)
             .saturating_mul(self.pipeline_parallel_degree.max(1))
+    }
+
+    /// Accelerators that work on one micro-batch together: tensor × pipeline × context.
+    pub fn accelerators_per_replica(&self) -> u32 {
+        self.model_parallel_degree()
             .saturating_mul(self.context_parallel_degree.max(1))
     }
 

@@ -84,11 +84,13 @@ pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
 }
 
 /// Reports names that the plan itself sets from model and profile.
-fn reserved(entries: &BTreeMap<String, String>, pointer: &str, findings: &mut Vec<Finding>) {
-    for key in entries
-        .keys()
-        .filter(|key| RESERVED_HYPERPARAMETERS.contains(&key.as_str()))
-    {
+fn reserved(
+    entries: &BTreeMap<String, String>,
+    derived: &[&str],
+    pointer: &str,
+    findings: &mut Vec<Finding>,
+) {
+    for key in entries.keys().filter(|key| derived.contains(&key.as_str())) {
         findings.push(
             found("reserved-hyperparameter", format!("{pointer}/{key}"))
                 .says(format!(
@@ -176,11 +178,9 @@ pub(super) fn profile_bounds(profile: &ProfileSpec, at: &str, findings: &mut Vec
             );
         }
     }
-    reserved(
-        &profile.hyperparameters,
-        &format!("{at}/hyperparameters"),
-        findings,
-    );
+    let (own, place) = (&profile.hyperparameters, format!("{at}/hyperparameters"));
+    reserved(own, &RESERVED_HYPERPARAMETERS, &place, findings);
+    reserved(own, &SHAPE_HYPERPARAMETERS, &place, findings);
     if profile.zero_stage > 3 {
         findings.push(
             found("zero-stage", format!("{at}/zero_stage"))
@@ -398,12 +398,11 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if !is_name(&workload.name) {
         findings.push(name_length("/workload/name"));
     }
-    let mut own = workload.hyperparameters.clone();
-    if !workload.model.is_described() {
-        // Nothing is derived from such a model: its script may take its own.
-        own.retain(|key, _| !SHAPE_HYPERPARAMETERS.contains(&key.as_str()));
+    let (own, at) = (&workload.hyperparameters, "/workload/hyperparameters");
+    reserved(own, &RESERVED_HYPERPARAMETERS, at, findings);
+    if workload.model.is_described() {
+        reserved(own, &SHAPE_HYPERPARAMETERS, at, findings);
     }
-    reserved(&own, "/workload/hyperparameters", findings);
     if !ROLE.is_match(&workload.role_arn) {
         findings.push(
             found("role-arn", "/workload/role_arn")

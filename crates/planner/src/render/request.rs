@@ -159,11 +159,7 @@ pub fn deepspeed_json(candidate: Candidate<'_>) -> String {
 
 /// Hyperparameters derived from model and profile: a user's own values would make a job train
 /// something other than its plan says.
-pub const RESERVED_HYPERPARAMETERS: [&str; 26] = [
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
+pub const RESERVED_HYPERPARAMETERS: [&str; 16] = [
     "max_seq_length",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
@@ -176,19 +172,13 @@ pub const RESERVED_HYPERPARAMETERS: [&str; 26] = [
     "pipeline_parallel_degree",
     "context_parallel_degree",
     "hybrid_shard_degree",
-    "num_key_value_heads",
-    "intermediate_size",
-    "head_dim",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "lora_rank",
     "bf16",
     "fp16",
     "fp8",
     "activation_offload",
 ];
 
-/// Those of them that describe a decoder.
+/// The same of a decoder's layers. Nothing is derived of another model, whose script may take its own.
 pub const SHAPE_HYPERPARAMETERS: [&str; 10] = [
     "num_hidden_layers",
     "hidden_size",

@@ -87,11 +87,7 @@ fn copies(profile: &ProfileSpec, gpus: u32, at: &str, findings: &mut Vec<Finding
     let Some(degree) = profile.hybrid_shard_degree else {
         return;
     };
-    let split = profile
-        .tensor_parallel_degree
-        .max(1)
-        .saturating_mul(profile.pipeline_parallel_degree.max(1));
-    let sharers = gpus / split;
+    let sharers = gpus / profile.model_parallel_degree();
     let pointer = format!("{at}/hybrid_shard_degree");
     let mut wrong = |why: String| findings.push(found("hybrid-shard", &pointer).says(why));
     if degree == 0 || !sharers.is_multiple_of(degree) {

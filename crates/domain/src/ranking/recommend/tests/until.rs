@@ -34,7 +34,7 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
     assert!(
         unreached
             .headline
-            .ends_with("Validation loss 2.5 was not reached: this is for all tokens."),
+            .ends_with("The validation loss 2.5 was not reached: this is for all tokens."),
         "{}",
         unreached.headline
     );
