@@ -73,6 +73,13 @@ pub struct ComparisonRow {
     pub remaining_usd: Option<Usd>,
     pub remaining_usd_low: Option<Usd>,
     pub remaining_usd_high: Option<Usd>,
+    /// Measured: pace of the later half of what was seen against the earlier half, percent, without
+    /// the first tenth; negative when slower. Empty in the first hour: `remaining_*` rests on the
+    /// newest reports alone until then.
+    pub pace_change_percent: Option<f64>,
+    /// Whether that change is more than noise and over 1.25 %. If so, the interval of `remaining_*`
+    /// is wider by it; rely on it to compare rows rather than as a date.
+    pub pace_has_changed: Option<bool>,
     /// Start of the current stall: since then, no step has been reported although one was due.
     pub stalled_since: Option<DateTime<Utc>>,
     /// Cost per million tokens, from the measured speed, the price and the billed share.

@@ -56,6 +56,8 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("remaining_usd", Kind::Real),
     ("remaining_usd_low", Kind::Real),
     ("remaining_usd_high", Kind::Real),
+    ("pace_change_percent", Kind::Real),
+    ("pace_has_changed", Kind::Flag),
     ("stalled_since", Kind::Time),
     ("usd_per_million_tokens", Kind::Real),
     ("usd_per_step", Kind::Real),

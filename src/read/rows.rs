@@ -157,6 +157,8 @@ fn remaining(
             remaining_usd: eta.remaining_usd,
             remaining_usd_low: eta.remaining_usd_low,
             remaining_usd_high: eta.remaining_usd_high,
+            pace_change_percent: eta.pace_change.map(|change| change.percent),
+            pace_has_changed: eta.pace_change.map(|change| change.has_changed),
             ..row
         },
         Err(NoEta::Stalled { since }) => ComparisonRow {

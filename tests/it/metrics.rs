@@ -96,6 +96,10 @@ async fn the_documents_run_is_beside_a_trial_with_what_is_left_of_it(pool: PgPoo
     );
     assert!((row.remaining_usd.unwrap().as_f64() - hours_left * 7.92).abs() < 0.01);
     assert!(row.remaining_hours_low.unwrap() <= hours_left);
+    assert!(
+        row.pace_has_changed == Some(false) && row.pace_change_percent.unwrap().abs() < 1.25,
+        "{row:?}"
+    );
     let cost = f64::from(minutes - 1) / 60.0 * 7.92;
     assert!(
         (row.cost_usd.unwrap().as_f64() - cost).abs() < 0.01,

@@ -12,11 +12,16 @@ use crate::table::{median, share};
 /// Steps between two looks, and until when a run is looked at.
 const EVERY: usize = 100;
 const LAST: usize = 1000;
+/// Hours that the steps up to the last look are stretched to, as of a large model: the product says of a
+/// pace whether it has changed once it has seen it for an hour and a ninth, which only the last look has.
+const HOURS_TO_LAST: f64 = 1.2;
 
 /// What was claimed of one run.
 struct Case {
     is_stationary: bool,
     held: Vec<bool>,
+    /// Whether the pace was once said not to have changed: what remains could be taken as a date.
+    is_absolute: bool,
     /// Half width of the first claim, as a share of it.
     first: Option<f64>,
 }
@@ -47,15 +52,14 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
     })))
 }
 
-/// Traces of which nothing absolute was said until the last look, percent.
-pub(crate) struct Unclaimed {
-    /// Of those whose speed changes later: it was right to say nothing.
+/// Traces whose pace was never said to have come to rest, up to the last look, percent.
+pub(crate) struct Flagged {
+    /// Of those whose speed is not the first one's: rightly.
     pub(crate) nonstationary: f64,
-    /// Of the others: something could have been said.
     pub(crate) stationary: f64,
 }
 
-pub(crate) fn unclaimed(traces: &[Trace]) -> Unclaimed {
+pub(crate) fn flagged(traces: &[Trace]) -> Flagged {
     let cases: Vec<Case> = traces
         .iter()
         .filter_map(|trace| case(&trace.seconds))
@@ -65,9 +69,9 @@ pub(crate) fn unclaimed(traces: &[Trace]) -> Unclaimed {
             .iter()
             .filter(|one| one.is_stationary == is_stationary);
         let of_kind: Vec<&Case> = of_kind.collect();
-        100.0 * share(&of_kind, |one| one.held.is_empty())
+        100.0 * share(&of_kind, |one| !one.is_absolute)
     };
-    Unclaimed {
+    Flagged {
         nonstationary: of(false),
         stationary: of(true),
     }
@@ -81,15 +85,22 @@ fn held(cases: &[&Case]) -> (usize, f64) {
     (claims.len(), share)
 }
 
+fn stretched(seconds: &[f64]) -> Vec<f64> {
+    let until = LAST.min(seconds.len());
+    let factor = 3600.0 * HOURS_TO_LAST / seconds[..until].iter().sum::<f64>();
+    seconds.iter().map(|one| one * factor).collect()
+}
+
 /// `None` for a trace that is too short to be called stationary or not.
 fn case(seconds: &[f64]) -> Option<Case> {
     let is_stationary = is_stationary(seconds)?;
-    let reports = progress(seconds);
+    let reports = progress(&stretched(seconds));
     let end = reports.last()?.at;
     let planned = i64::try_from(seconds.len()).ok()?;
     let mut found = Case {
         is_stationary,
         held: Vec::new(),
+        is_absolute: false,
         first: None,
     };
     for steps in (EVERY..=LAST.min(seconds.len() - 1)).step_by(EVERY) {
@@ -101,6 +112,7 @@ fn case(seconds: &[f64]) -> Option<Case> {
         found
             .held
             .push((eta.remaining_hours_low..=eta.remaining_hours_high).contains(&truth));
+        found.is_absolute |= eta.pace_change.is_some_and(|change| !change.has_changed);
         let half = (eta.remaining_hours_high - eta.remaining_hours_low) / 2.0;
         found.first.get_or_insert(half / eta.remaining_hours);
     }
@@ -124,5 +136,8 @@ mod tests {
             .collect();
         let slower = case(&slower).unwrap();
         assert!(!slower.is_stationary && slower.held.iter().all(|held| !held));
+        assert!(slower.is_absolute, "the change comes after the last look");
+        let early: Vec<f64> = (0..3000).map(|i| if i < 500 { 1.0 } else { 1.1 }).collect();
+        assert!(!case(&early).unwrap().is_absolute);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
         .iter()
         .map(|one| one.steps.map_or(f64::INFINITY, |steps| steps as f64))
         .collect();
-    let unclaimed = eta::unclaimed(&traces);
+    let flagged = eta::flagged(&traces);
     let wrong = replays.iter().filter(|one| one.is_wrong).count();
     let percent = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
     Ok(Some(json!({
@@ -85,8 +85,8 @@ pub(crate) fn judge(data: &Path) -> Result<Option<Value>, String> {
         "wrong_upper95_pct": 100.0 * upper_95(wrong_pairs, pairs),
         "decided_of_clear_pct": percent(decided, clear.len()),
         "median_steps": median(&steps),
-        "nonstationary_flagged_pct": unclaimed.nonstationary,
-        "false_flag_pct": unclaimed.stationary,
+        "nonstationary_flagged_pct": flagged.nonstationary,
+        "false_flag_pct": flagged.stationary,
     })))
 }
 

@@ -44,6 +44,15 @@ pub struct Pace {
 /// 6), corrected for the residuals' first autocorrelation, since stalls cluster; the quantile is
 /// Student's, since batches are few.
 pub fn pace(batches: &[Batch]) -> Option<Pace> {
+    let seen = without_drift(batches)?;
+    Some(Pace {
+        half_width: seen.half_width.max(DRIFT * seen.per_second.abs()),
+        ..seen
+    })
+}
+
+/// The pace of what was seen; its interval counts the noise only, and says nothing of the hours to come.
+pub(crate) fn without_drift(batches: &[Batch]) -> Option<Pace> {
     let n = f64::from(u32::try_from(batches.len()).ok()?);
     let seconds: f64 = batches.iter().map(|batch| batch.seconds).sum();
     if n < 2.0 || seconds <= 0.0 {
@@ -69,7 +78,7 @@ pub fn pace(batches: &[Batch]) -> Option<Pace> {
     let quantile = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(0.975);
     Some(Pace {
         per_second,
-        half_width: (quantile * standard_error).max(DRIFT * per_second.abs()),
+        half_width: quantile * standard_error,
         seconds: Some(seconds),
     })
 }
