@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+pub mod artifacts;
 pub mod auth;
 pub mod aws;
 pub mod cli;
@@ -15,6 +16,7 @@ pub mod full_run;
 pub mod http;
 pub mod ids;
 pub mod intake;
+pub mod job_log;
 pub mod leader;
 pub mod pulse;
 pub mod read;

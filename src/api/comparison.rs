@@ -139,6 +139,8 @@ pub struct ComparisonRow {
     /// SageMaker's secondary status for the latest attempt.
     pub secondary_status: Option<String>,
     pub reason: Option<String>,
+    /// Why its last failed job failed, and what to do; `GET /v1/trials/{id}/diagnosis` has the evidence.
+    pub diagnosis: Option<String>,
     pub kind: RowKind,
     pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,

@@ -1,8 +1,8 @@
 //! API views of events.
 
 use bakeoff_domain::event::{
-    AttemptBill, Charge, Created, Ended, Event, EventSeverity, IgnoredSetting, OverReservation,
-    SettledPool, StalledCheckpoint,
+    AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, Event,
+    EventSeverity, IgnoredSetting, OverReservation, PlannedAttempt, SettledPool, StalledCheckpoint,
 };
 use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
@@ -64,19 +64,10 @@ pub enum EventData {
         is_decided_anew: bool,
     },
     #[serde(rename = "experiment.concluded")]
-    ExperimentConcluded {
-        state: ExperimentState,
-        headline: String,
-        /// The recommended candidate, if the conclusion is clear.
-        winner: Option<String>,
-    },
+    ExperimentConcluded(ConclusionView),
     /// An attempt is committed, with its reservation.
     #[serde(rename = "trial.planned")]
-    TrialPlanned {
-        attempt: u32,
-        job_name: String,
-        reserved_usd: Usd,
-    },
+    TrialPlanned(PlannedAttemptView),
     /// The job exists.
     #[serde(rename = "trial.submitted")]
     TrialSubmitted { attempt: u32, job_name: String },
@@ -131,13 +122,7 @@ pub enum EventData {
     #[serde(rename = "trial.over_reservation")]
     TrialOverReservation(OverReservationView),
     #[serde(rename = "trial.billing_corrected")]
-    TrialBillingCorrected {
-        job_name: String,
-        billed_seconds: u64,
-        /// The correction.
-        usd: Usd,
-        reason: String,
-    },
+    TrialBillingCorrected(BillingCorrectionView),
     /// A job ran after its attempt had ended.
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
@@ -150,6 +135,9 @@ pub enum EventData {
     TrialPoolSettled(SettledPoolView),
     #[serde(rename = "trial.checkpoint_stalled")]
     TrialCheckpointStalled(StalledCheckpointView),
+    /// Why an attempt's job failed.
+    #[serde(rename = "trial.diagnosed")]
+    TrialDiagnosed(DiagnosedView),
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
 }
@@ -298,6 +286,112 @@ impl From<Ended> for EndedView {
     }
 }
 
+/// How an experiment ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Conclusion)]
+pub struct ConclusionView {
+    pub state: ExperimentState,
+    pub headline: String,
+    /// The recommended candidate, if the conclusion is clear.
+    pub winner: Option<String>,
+}
+
+impl From<Conclusion> for ConclusionView {
+    fn from(end: Conclusion) -> Self {
+        let Conclusion {
+            state,
+            headline,
+            winner,
+        } = end;
+        Self {
+            state,
+            headline,
+            winner,
+        }
+    }
+}
+
+/// An attempt that is committed, with its reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = PlannedAttempt)]
+pub struct PlannedAttemptView {
+    pub attempt: u32,
+    pub job_name: String,
+    pub reserved_usd: Usd,
+}
+
+impl From<PlannedAttempt> for PlannedAttemptView {
+    fn from(planned: PlannedAttempt) -> Self {
+        let PlannedAttempt {
+            attempt,
+            job_name,
+            reserved_usd,
+        } = planned;
+        Self {
+            attempt,
+            job_name,
+            reserved_usd,
+        }
+    }
+}
+
+/// A bill that a person corrected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BillingCorrection)]
+pub struct BillingCorrectionView {
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// The correction.
+    pub usd: Usd,
+    pub reason: String,
+}
+
+impl From<BillingCorrection> for BillingCorrectionView {
+    fn from(correction: BillingCorrection) -> Self {
+        let BillingCorrection {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
+        } = correction;
+        Self {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
+        }
+    }
+}
+
+/// Why an attempt's job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Diagnosed)]
+pub struct DiagnosedView {
+    pub attempt: u32,
+    pub job_name: String,
+    /// The likeliest cause and what to do.
+    pub summary: String,
+    /// Of the likeliest cause, such as `accelerator-memory-exhausted`.
+    pub signature: Option<String>,
+}
+
+impl From<Diagnosed> for DiagnosedView {
+    fn from(found: Diagnosed) -> Self {
+        let Diagnosed {
+            attempt,
+            job_name,
+            summary,
+            signature,
+        } = found;
+        Self {
+            attempt,
+            job_name,
+            summary,
+            signature,
+        }
+    }
+}
+
 impl From<AttemptBill> for AttemptBillView {
     fn from(bill: AttemptBill) -> Self {
         let AttemptBill {
@@ -350,41 +444,17 @@ impl From<Event> for EventData {
         match event {
             Event::ExperimentCreated(created) => Self::ExperimentCreated(created.into()),
             Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
-            Event::ExperimentConcluded {
-                state,
-                headline,
-                winner,
-            } => Self::ExperimentConcluded {
-                state,
-                headline,
-                winner,
-            },
-            Event::TrialPlanned {
-                attempt,
-                job_name,
-                reserved_usd,
-            } => Self::TrialPlanned {
-                attempt,
-                job_name,
-                reserved_usd,
-            },
+            Event::ExperimentConcluded(end) => Self::ExperimentConcluded(end.into()),
+            Event::TrialPlanned(planned) => Self::TrialPlanned(planned.into()),
             Event::TrialSubmitted { attempt, job_name } => {
                 Self::TrialSubmitted { attempt, job_name }
             }
             Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
             Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
             Event::TrialSettingIgnored(setting) => Self::TrialSettingIgnored(setting.into()),
-            Event::TrialBillingCorrected {
-                job_name,
-                billed_seconds,
-                usd,
-                reason,
-            } => Self::TrialBillingCorrected {
-                job_name,
-                billed_seconds,
-                usd,
-                reason,
-            },
+            Event::TrialBillingCorrected(correction) => {
+                Self::TrialBillingCorrected(correction.into())
+            }
             Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
             Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
             Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
@@ -392,6 +462,7 @@ impl From<Event> for EventData {
             Event::TrialCheckpointStalled(stalled) => Self::TrialCheckpointStalled(stalled.into()),
             Event::ExperimentCancelling => Self::ExperimentCancelling,
             Event::ExperimentPaused => Self::ExperimentPaused,
+            Event::TrialDiagnosed(found) => Self::TrialDiagnosed(found.into()),
             Event::TrialUnreadable => Self::TrialUnreadable,
             Event::TrialStopping { reason } => Self::TrialStopping { reason },
             Event::TrialReleased { reason } => Self::TrialReleased { reason },

@@ -1,14 +1,18 @@
 //! Types of the API's responses, with units in field names. Clients see no other types. They are
 //! built from domain types and database rows, and know nothing of SQL or HTTP.
 
+pub mod artifacts;
 pub mod calibration;
 pub mod catalog;
+pub mod checkpoints;
 pub mod comparison;
 pub mod decisions;
+pub mod diagnosis;
 pub mod events;
 pub mod experiments;
 pub mod findings;
 pub mod full_runs;
+pub mod logs;
 pub mod money;
 pub mod operations;
 pub mod page;

@@ -12,12 +12,14 @@ pub use operation::Operation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::ports::{
-    Identity, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, MetricQuery,
-    Objects, Page, PageRequest, PriceList, Products, Quotas, Series, TrainingJobs, Window,
+    Identity, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, LogPage,
+    LogRequest, Logs, MetricQuery, Objects, Page, PageRequest, PriceList, Products, Quotas, Series,
+    TrainingJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -48,6 +50,7 @@ pub struct Ports {
     pub objects: Arc<dyn Objects>,
     pub prices: Arc<dyn PriceList>,
     pub iterations: Arc<dyn IterationMetrics>,
+    pub logs: Arc<dyn Logs>,
     pub identity: Arc<dyn Identity>,
 }
 
@@ -443,13 +446,47 @@ impl Aws {
     ) -> Result<Option<DateTime<Utc>>, AwsError> {
         let ask = |token| {
             pulse.beat();
-            self.ports.objects.written(s3_uri, token)
+            self.ports.objects.list(s3_uri, token)
         };
         Ok(self
             .pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
             .await?
             .into_iter()
+            .map(|object| object.written_at)
             .max())
+    }
+
+    /// The objects below a prefix, with keys relative to it.
+    pub async fn list_objects(&self, s3_uri: &str) -> Result<Vec<StoredObject>, AwsError> {
+        let ask = |token| self.ports.objects.list(s3_uri, token);
+        self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
+            .await
+    }
+
+    /// Deletes objects below a prefix, at most 1,000.
+    pub async fn delete_objects(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError> {
+        self.wait_for(Operation::DeleteObjects).await?;
+        let reply = self.ports.objects.delete(s3_uri, keys).await;
+        self.count(Operation::DeleteObjects, reply, 0)
+    }
+
+    /// The log streams of a job, by name; a restart begins new ones.
+    pub async fn log_streams(&self, job_name: &str) -> Result<Vec<String>, AwsError> {
+        // Without the slash, job-1 would have the streams of job-10.
+        let prefix = format!("{job_name}/");
+        let ask = |token| self.ports.logs.streams(&prefix, token);
+        self.pages(Operation::DescribeLogStreams, LIST_PAGES_MAX, ask)
+            .await
+    }
+
+    /// A page of a log stream.
+    pub async fn log_page(&self, request: &LogRequest) -> Result<LogPage, AwsError> {
+        self.wait_for(Operation::GetLogEvents).await?;
+        self.count(
+            Operation::GetLogEvents,
+            self.ports.logs.lines(request).await,
+            0,
+        )
     }
 
     /// Reads a small object of our own.

@@ -19,10 +19,13 @@ pub enum Operation {
     GetProducts,
     BatchGetMetrics,
     GetCallerIdentity,
+    DescribeLogStreams,
+    GetLogEvents,
+    DeleteObjects,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -37,6 +40,9 @@ impl Operation {
         Self::GetProducts,
         Self::BatchGetMetrics,
         Self::GetCallerIdentity,
+        Self::DescribeLogStreams,
+        Self::GetLogEvents,
+        Self::DeleteObjects,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -55,16 +61,21 @@ impl Operation {
             Self::GetProducts => "GetProducts",
             Self::BatchGetMetrics => "BatchGetMetrics",
             Self::GetCallerIdentity => "GetCallerIdentity",
+            Self::DescribeLogStreams => "DescribeLogStreams",
+            Self::GetLogEvents => "GetLogEvents",
+            Self::DeleteObjects => "DeleteObjects",
         }
     }
 
-    /// Only two request quotas are known: ListTrainingJobs 2/s (we use half of it, leaving the rest
-    /// to others in the account) and GetMetricData 50/s. The others are learnt from a modest start:
+    /// Few request quotas are known: ListTrainingJobs 2/s (we use half of it, leaving the rest to
+    /// others in the account), GetMetricData 50/s, DescribeLogStreams 25/s and GetLogEvents 10/s. The others are learnt from a modest start:
     /// CreateTrainingJob is throttled with five concurrent callers.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
             Self::ListTrainingJobs => Limiter::at_most(start),
             Self::GetMetricData => Limiter::at_most(40.0 * start),
+            Self::DescribeLogStreams => Limiter::at_most(10.0 * start),
+            Self::GetLogEvents => Limiter::at_most(8.0 * start),
             Self::CreateTrainingJob => Limiter::learning(start),
             Self::DescribeTrainingJob
             | Self::StopTrainingJob
@@ -74,6 +85,7 @@ impl Operation {
             | Self::ListObjectsV2
             | Self::GetObject
             | Self::PutObject
+            | Self::DeleteObjects
             | Self::GetProducts
             | Self::BatchGetMetrics
             | Self::GetCallerIdentity => Limiter::learning(10.0 * start),

@@ -6,6 +6,7 @@ mod client;
 mod database;
 mod keys;
 mod lint;
+mod logs;
 mod plan;
 mod report;
 mod run;
@@ -47,6 +48,8 @@ enum Command {
     Run(run::RunOptions),
     /// Show the full run of an experiment's answer, and start it.
     Buy(buy::BuyOptions),
+    /// Show the log of a trial, and follow it.
+    Logs(logs::LogsOptions),
     /// Show how good the predictions of earlier experiments were.
     Calibration(calibration::CalibrationOptions),
     /// Exit with 0 if the service is ready.
@@ -68,6 +71,7 @@ impl Cli {
             Command::Plan(options) => return plan::run(&options),
             Command::Run(options) => return run::run(options).await,
             Command::Buy(options) => return buy::run(options).await,
+            Command::Logs(options) => logs::run(options).await?,
             Command::Calibration(options) => calibration::run(options).await?,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
         }

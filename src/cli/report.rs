@@ -427,6 +427,10 @@ pub(super) fn ended(ended: &Ended) {
             let option = row.purchase_option.map_or("", purchase);
             println!("  stopped: {} {option}: {reason}", row.candidate);
         }
+        if let (TrialState::Failed, Some(why)) = (row.state, &row.diagnosis) {
+            let option = row.purchase_option.map_or("", purchase);
+            println!("  failed: {} {option}: {why}", row.candidate);
+        }
     }
     println!(
         "settled {} of the {} budget (metrics included); cost is SageMaker's billable seconds × the price shown\n",

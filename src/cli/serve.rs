@@ -59,7 +59,7 @@ pub(super) struct ServeOptions {
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// Regions that experiments may run in, separated by commas. The first one is used where none is
-    /// named, for the fence, and for the price list.
+    /// named, for the fence and the price list.
     #[arg(
         long = "region",
         env = "AWS_REGION",
@@ -92,8 +92,7 @@ pub(super) struct ServeOptions {
         requires = "sns_topic"
     )]
     sns_issuers: Option<PathBuf>,
-    /// Seconds between reads of a running job's metrics, on the domain clock; 0 reads them once,
-    /// after the job ends.
+    /// Seconds between reads of a running job's metrics (domain clock); 0 reads them at its end.
     #[arg(long, default_value_t = 300)]
     metrics_interval_seconds: u32,
     /// Also read SageMaker's own time series of the script's metrics (BatchGetMetrics), once, when
@@ -370,6 +369,7 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         objects: Arc::new(region.objects),
         prices: Arc::new(region.prices),
         iterations: Arc::new(region.iterations),
+        logs: Arc::new(region.logs),
         identity: Arc::new(region.identity),
     }
 }

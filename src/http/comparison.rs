@@ -91,6 +91,7 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("interruptions", Kind::Whole),
     ("secondary_status", Kind::Text),
     ("reason", Kind::Text),
+    ("diagnosis", Kind::Text),
     ("kind", Kind::Text),
     ("experiment_id", Kind::Text),
     ("trial_id", Kind::Text),

@@ -3,9 +3,11 @@
 //! are named in `problem`.
 
 mod access;
+mod artifacts;
 mod auth;
 mod aws_events;
 mod catalog;
+mod checkpoints;
 mod ci;
 mod comparison;
 mod corrections;
@@ -15,6 +17,7 @@ mod experiments;
 mod extract;
 mod full_runs;
 mod heavy;
+mod logs;
 mod ops;
 mod page;
 mod plans;
@@ -109,6 +112,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))
         .routes(routes!(trials::attempts))
+        .routes(routes!(trials::diagnosis))
         .routes(routes!(corrections::correct))
         .routes(routes!(samples::push_trial, samples::of_trial))
         .routes(routes!(runs::create, runs::list))
@@ -116,6 +120,10 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(runs::end))
         .routes(routes!(samples::push_run, samples::of_run))
         .routes(routes!(events::of_trial))
+        .routes(routes!(logs::of_trial))
+        .routes(routes!(artifacts::list))
+        .routes(routes!(checkpoints::list))
+        .routes(routes!(checkpoints::prune))
 }
 
 /// Specs, catalog, linting, projects, CI, AWS and operations.

@@ -8,15 +8,25 @@ use bakeoff_domain::ids::TrialId;
 use super::auth::Caller;
 use super::extract::Id;
 use super::problem::{Problem, Problems};
+use crate::api::diagnosis::TrialDiagnosisView;
 use crate::api::page::Page;
 use crate::api::trials::{AttemptView, TrialView};
-use crate::app::App;
+use crate::app::{App, Place};
 use crate::read;
 use crate::store::experiments::trials::Trial;
 
 pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial, Problem> {
     let found = app.store.trial(caller.project, id).await?;
     found.ok_or_else(|| absent(id))
+}
+
+/// The region that a trial runs in.
+pub(super) fn place(app: &App, trial: &Trial) -> Result<Place, Problem> {
+    let served = app.places.get(&trial.region).cloned();
+    served.ok_or_else(|| {
+        let detail = format!("this service does not serve {}", trial.region);
+        Problem::unavailable(&detail)
+    })
 }
 
 fn absent(id: TrialId) -> Problem {
@@ -54,4 +64,25 @@ pub(super) async fn attempts(
         items: view(&app, caller, id).await?.attempts,
         next_page_token: None,
     }))
+}
+
+/// Diagnosis of a trial
+///
+/// Why its jobs failed, from what SageMaker reports and the end of their logs, with advice and, where a
+/// machine can make it, a change; the last lines are kept with it. While a job runs: what its utilisation
+/// says.
+#[utoipa::path(get, path = "/v1/trials/{trial_id}/diagnosis", operation_id = "getTrialDiagnosis", tag = "trials",
+    params(("trial_id" = TrialId, Path)),
+    responses((status = 200, description = "Each attempt, and advice", body = TrialDiagnosisView), Problems))]
+pub(super) async fn diagnosis(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TrialId>,
+) -> Result<Json<TrialDiagnosisView>, Problem> {
+    let trial = find(&app, caller, id).await?;
+    let shown = app.store.shown_trial(caller.project, id).await?;
+    let shown = shown.ok_or_else(|| absent(id))?;
+    Ok(Json(
+        read::diagnosis::of_trial(&app.store, shown, &trial.region).await?,
+    ))
 }

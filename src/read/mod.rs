@@ -3,6 +3,7 @@
 
 pub mod calibration;
 mod convergence;
+pub mod diagnosis;
 pub mod figures;
 mod rows;
 
@@ -48,6 +49,8 @@ struct Evidence {
     figures: Figures,
     /// Prices of the trials' instance types in all regions, with their history.
     prices: Vec<Price>,
+    /// Why a trial's last failed job failed, and what to do.
+    failures: BTreeMap<TrialId, String>,
 }
 
 async fn load(
@@ -66,10 +69,11 @@ async fn load(
     types.dedup();
     // Load costs after attempts, so that whatever is settled in between is counted once; see
     // `rows::so_far`.
-    let (costs, figures, prices) = tokio::try_join!(
+    let (costs, figures, prices, failures) = tokio::try_join!(
         store.trial_costs(experiments),
         Figures::load(store, &subjects),
         store.prices_of(project, None, Some(&types)),
+        store.failures_of(experiments),
     )?;
     Ok(Evidence {
         trials,
@@ -77,6 +81,7 @@ async fn load(
         costs: costs.into_iter().collect(),
         figures,
         prices,
+        failures,
     })
 }
 

@@ -200,6 +200,7 @@ pub(super) fn of_trial(
         purchase_option: Some(plan.purchase_option),
         state: trial.state,
         reason: trial.reason.clone(),
+        diagnosis: evidence.failures.get(&trial.id).cloned(),
         secondary_status: attempts.last().and_then(|one| one.secondary_status.clone()),
         attempts: trial.attempts_made,
         interruptions: interruptions(attempts),

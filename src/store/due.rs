@@ -12,6 +12,7 @@ pub struct OldestDue {
     pools: Option<DateTime<Utc>>,
     checkpoints: Option<DateTime<Utc>>,
     ingester: Option<DateTime<Utc>>,
+    post_mortem: Option<DateTime<Utc>>,
 }
 
 impl OldestDue {
@@ -22,6 +23,7 @@ impl OldestDue {
             "warm_pools" => Some(self.pools),
             "checkpoints" => Some(self.checkpoints),
             "ingester" => Some(self.ingester),
+            "post_mortem" => Some(self.post_mortem),
             _ => None,
         }
     }
@@ -42,7 +44,8 @@ impl Store {
                       (SELECT min(checkpoint_due_at) FROM jobs
                        WHERE checkpoint_due_at IS NOT NULL AND trial_id IS NOT NULL AND region = $1) AS checkpoints,
                       (SELECT min(metrics_due_at) FROM jobs
-                       WHERE metrics_due_at IS NOT NULL AND trial_id IS NOT NULL AND region = $1) AS ingester"#,
+                       WHERE metrics_due_at IS NOT NULL AND trial_id IS NOT NULL AND region = $1) AS ingester,
+                      (SELECT min(due_at) FROM post_mortems WHERE due_at IS NOT NULL AND region = $1) AS post_mortem"#,
             region,
         )
         .fetch_one(&self.pool)

@@ -10,7 +10,7 @@ pub mod specs;
 pub mod trials;
 pub mod waits;
 
-use bakeoff_domain::event::{Created, Event};
+use bakeoff_domain::event::{Conclusion, Created, Event};
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::pool;
@@ -393,6 +393,7 @@ impl Store {
                                       OR t.state = 'parked' AND (t.stop_requested_at IS NOT NULL OR e.state = 'cancelling')))
                  AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.state <> 'parked')
                  AND NOT EXISTS (SELECT FROM jobs j WHERE j.experiment_id = e.id AND j.metrics_due_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT FROM post_mortems p WHERE p.experiment_id = e.id AND p.due_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM warm_pools p WHERE p.experiment_id = e.id AND p.state <> 'settled')
                  AND NOT awaits_prices(e, $3)
                  AND ($2::uuid IS NULL OR e.id > $2)
@@ -447,11 +448,11 @@ impl Store {
             experiment: id,
             trial: None,
         };
-        let concluded = Event::ExperimentConcluded {
+        let concluded = Event::ExperimentConcluded(Conclusion {
             state,
             headline: recommendation.headline.clone(),
             winner: recommendation.winner().map(ToOwned::to_owned),
-        };
+        });
         events::commit(tx, &[subject.told(concluded)], now).await?;
         Ok(true)
     }

@@ -5,6 +5,7 @@
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
+use bakeoff_domain::diagnosis::Diagnosis;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
@@ -12,7 +13,8 @@ use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
-use bakeoff_domain::sagemaker::observed::{FinalMetric, Transition};
+use bakeoff_domain::sagemaker::log::LogLine;
+use bakeoff_domain::sagemaker::observed::{FinalMetric, RuleEvaluation, Transition};
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
 use bakeoff_planner::plan::TrialPlan;
@@ -62,6 +64,12 @@ impl Document for Pace {
     /// Paces came when documents had versions.
     const VERSION: u32 = 1;
 }
+impl Document for Diagnosis {
+    /// Post-mortems came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for Vec<LogLine> {}
+impl Document for Vec<RuleEvaluation> {}
 impl Document for Event {
     /// Events had no data before versions.
     const VERSION: u32 = 1;
@@ -220,6 +228,9 @@ mod tests {
         holds::<Vec<FinalMetric>>("final_metrics");
         holds::<Steady>("steady");
         holds::<Pace>("pace");
+        holds::<Diagnosis>("diagnosis");
+        holds::<Vec<LogLine>>("log_lines");
+        holds::<Vec<RuleEvaluation>>("rules");
     }
 
     /// Events are a document of many forms: one row of each.

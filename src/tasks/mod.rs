@@ -8,6 +8,7 @@ pub mod fence;
 pub mod finalizer;
 pub mod ingester;
 mod listener;
+pub mod post_mortem;
 pub mod price_refresher;
 pub mod racer;
 pub mod repricer;
@@ -87,6 +88,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("checkpoints", TimeDelta::minutes(2), |app| {
         async move { checkpoints::tick(&app).await }.boxed()
+    });
+    start("post_mortem", TimeDelta::seconds(20), |app| {
+        async move { post_mortem::tick(&app).await }.boxed()
     });
     start("ingester", metrics, |app| {
         async move { ingester::tick(&app).await }.boxed()

@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use crate::support::{Region, TestApp, spec};
 
 /// Runs a program with the Python packages of `cargo xtask test`; `None` when there are none.
-fn python(program: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn python(program: &str, arguments: &[&str]) -> Option<String> {
     let Ok(modules) = std::env::var("BAKEOFF_TEST_PYTHONPATH") else {
         println!(
             "skipped: BAKEOFF_TEST_PYTHONPATH names no packages (`cargo xtask test` installs them)"

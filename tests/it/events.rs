@@ -323,7 +323,7 @@ async fn a_stream_needs_no_names_and_ends_with_its_experiment(pool: PgPool) {
     assert_eq!(sent.len(), all.len());
     let last = all.last().unwrap();
     assert!(
-        matches!(last.data, Some(EventData::ExperimentConcluded { .. })),
+        matches!(last.data, Some(EventData::ExperimentConcluded(_))),
         "{last:?}"
     );
     let again = stream(&test, &path, last.id).await;

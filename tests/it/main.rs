@@ -13,6 +13,7 @@
 )]
 
 mod api;
+mod artifacts;
 mod between;
 mod bill;
 mod caught;
@@ -35,6 +36,7 @@ mod holds_locks;
 mod holds_money;
 mod holds_reserved;
 mod ledger;
+mod logs;
 mod metrics;
 mod metrics_sources;
 mod operations;

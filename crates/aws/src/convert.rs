@@ -12,11 +12,10 @@ use aws_sdk_sagemaker::types::{
     WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
-use bakeoff_domain::sagemaker::observed::Actual;
 use bakeoff_domain::sagemaker::observed::{
-    FinalMetric, JobStatus, JobSummary, ObservedJob, Transition,
+    Actual, FinalMetric, JobStatus, JobSummary, ObservedJob, RuleEvaluation, Transition, WarmPool,
+    WarmPoolStatus,
 };
-use bakeoff_domain::sagemaker::observed::{WarmPool, WarmPoolStatus};
 use bakeoff_domain::sagemaker::request::{self, MARKER, TrainingJobRequest};
 use chrono::{DateTime, SubsecRound, Utc};
 
@@ -213,7 +212,38 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             .filter_map(final_metric)
             .collect(),
         actual: actual(output),
+        model_s3_uri: output
+            .model_artifacts()
+            .and_then(|artifacts| artifacts.s3_model_artifacts())
+            .map(str::to_owned),
+        rules: rules(output),
     }
+}
+
+fn rules(output: &DescribeTrainingJobOutput) -> Vec<RuleEvaluation> {
+    let debugger = output
+        .debug_rule_evaluation_statuses()
+        .iter()
+        .map(|rule| RuleEvaluation {
+            name: rule.rule_configuration_name().unwrap_or("").to_owned(),
+            status: rule
+                .rule_evaluation_status()
+                .map_or_else(String::new, |status| status.as_str().to_owned()),
+            details: rule.status_details().unwrap_or("").to_owned(),
+            modified_at: rule.last_modified_time().and_then(moment),
+        });
+    let profiler = output
+        .profiler_rule_evaluation_statuses()
+        .iter()
+        .map(|rule| RuleEvaluation {
+            name: rule.rule_configuration_name().unwrap_or("").to_owned(),
+            status: rule
+                .rule_evaluation_status()
+                .map_or_else(String::new, |status| status.as_str().to_owned()),
+            details: rule.status_details().unwrap_or("").to_owned(),
+            modified_at: rule.last_modified_time().and_then(moment),
+        });
+    debugger.chain(profiler).collect()
 }
 
 fn transition(entry: &SecondaryStatusTransition) -> Option<Transition> {

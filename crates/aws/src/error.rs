@@ -79,7 +79,7 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         "ExpiredTokenException" | "ExpiredToken" => AwsError::Expired(message),
         "ResourceInUse" => AwsError::AlreadyExists(message),
         "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
-        "ResourceNotFound" => AwsError::NotFound(message),
+        "ResourceNotFound" | "ResourceNotFoundException" => AwsError::NotFound(message),
         "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
         definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
         _ => AwsError::Unknown(format!("{code}: {message}")),

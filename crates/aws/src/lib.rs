@@ -8,6 +8,7 @@ mod cloudwatch;
 mod convert;
 mod error;
 mod iterations;
+mod logs;
 mod pricing;
 mod quotas;
 mod s3;
@@ -25,6 +26,7 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 
 pub use cloudwatch::CloudWatch;
 pub use iterations::SageMakerMetrics;
+pub use logs::CloudWatchLogs;
 pub use pricing::Pricing;
 pub use quotas::ServiceQuotas;
 pub use s3::S3;
@@ -44,6 +46,7 @@ pub struct Region {
     pub objects: S3,
     pub prices: Pricing,
     pub iterations: SageMakerMetrics,
+    pub logs: CloudWatchLogs,
     pub identity: Sts,
 }
 
@@ -90,6 +93,7 @@ fn ports(config: &SdkConfig) -> Region {
         objects: S3::new(config),
         prices: Pricing::new(config),
         iterations: SageMakerMetrics::new(config),
+        logs: CloudWatchLogs::new(config),
         identity: Sts::new(config),
     }
 }

@@ -5,9 +5,10 @@ use aws_config::SdkConfig;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::Builder;
 use aws_sdk_s3::operation::get_object::GetObjectError;
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::{Objects, Page};
-use chrono::{DateTime, Utc};
 
 use crate::convert::moment;
 use crate::error::classify;
@@ -39,30 +40,63 @@ fn split(s3_uri: &str) -> (&str, &str) {
 
 #[async_trait]
 impl Objects for S3 {
-    async fn written(
+    async fn list(
         &self,
         s3_uri: &str,
         token: Option<String>,
-    ) -> Result<Page<DateTime<Utc>>, AwsError> {
+    ) -> Result<Page<StoredObject>, AwsError> {
         let (bucket, prefix) = split(s3_uri);
-        let call = self
-            .client
-            .list_objects_v2()
-            .bucket(bucket)
-            .prefix(format!("{}/", prefix.trim_end_matches('/')));
+        let prefix = format!("{}/", prefix.trim_end_matches('/'));
+        let call = self.client.list_objects_v2().bucket(bucket).prefix(&prefix);
         let page = call
             .set_continuation_token(token)
             .send()
             .await
             .map_err(classify)?;
-        let times = page
-            .contents()
-            .iter()
-            .filter_map(|object| object.last_modified().and_then(moment));
+        let objects = page.contents().iter().filter_map(|object| {
+            Some(StoredObject {
+                key: object.key()?.strip_prefix(&prefix)?.to_owned(),
+                bytes: object
+                    .size()
+                    .and_then(|size| u64::try_from(size).ok())
+                    .unwrap_or(0),
+                written_at: object.last_modified().and_then(moment)?,
+            })
+        });
         Ok(Page {
-            items: times.collect(),
+            items: objects.collect(),
             next: page.next_continuation_token().map(str::to_owned),
         })
+    }
+
+    async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError> {
+        let (bucket, prefix) = split(s3_uri);
+        let prefix = prefix.trim_end_matches('/');
+        let ids = keys.iter().filter_map(|key| {
+            let id = ObjectIdentifier::builder().key(format!("{prefix}/{key}"));
+            id.build().ok()
+        });
+        let all = Delete::builder()
+            .set_objects(Some(ids.collect()))
+            .quiet(true)
+            .build()
+            .map_err(|error| AwsError::Unknown(error.to_string()))?;
+        let call = self.client.delete_objects().bucket(bucket).delete(all);
+        let answer = call.send().await.map_err(classify)?;
+        match answer.errors().first() {
+            None => Ok(()),
+            Some(error) => {
+                let said = format!(
+                    "{}: {}",
+                    error.key().unwrap_or(""),
+                    error.message().unwrap_or("")
+                );
+                Err(match error.code() {
+                    Some("AccessDenied") => AwsError::Denied(said),
+                    _ => AwsError::Unknown(said),
+                })
+            }
+        }
     }
 
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {

@@ -119,6 +119,46 @@ impl fmt::Display for Created {
     }
 }
 
+/// How an experiment ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conclusion {
+    pub state: ExperimentState,
+    /// The recommendation in one sentence.
+    pub headline: String,
+    /// The recommended candidate, if the conclusion is clear.
+    pub winner: Option<String>,
+}
+
+/// An attempt that is committed, with its reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedAttempt {
+    pub attempt: u32,
+    pub job_name: String,
+    pub reserved_usd: Usd,
+}
+
+/// A bill that a person corrected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BillingCorrection {
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// The correction.
+    pub usd: Usd,
+    pub reason: String,
+}
+
+/// Why an attempt's job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diagnosed {
+    pub attempt: u32,
+    pub job_name: String,
+    /// The likeliest cause and what to do.
+    pub summary: String,
+    /// Of the likeliest cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+}
+
 /// A setting of a job that SageMaker did not use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredSetting {
@@ -176,20 +216,10 @@ pub enum Event {
         reason: String,
     },
     #[serde(rename = "experiment.concluded")]
-    ExperimentConcluded {
-        state: ExperimentState,
-        /// The recommendation in one sentence.
-        headline: String,
-        /// The recommended candidate, if the conclusion is clear.
-        winner: Option<String>,
-    },
+    ExperimentConcluded(Conclusion),
     /// An attempt is committed, with its reservation; its job is created next.
     #[serde(rename = "trial.planned")]
-    TrialPlanned {
-        attempt: u32,
-        job_name: String,
-        reserved_usd: Usd,
-    },
+    TrialPlanned(PlannedAttempt),
     /// The job exists.
     #[serde(rename = "trial.submitted")]
     TrialSubmitted { attempt: u32, job_name: String },
@@ -244,13 +274,7 @@ pub enum Event {
     #[serde(rename = "trial.over_reservation")]
     TrialOverReservation(OverReservation),
     #[serde(rename = "trial.billing_corrected")]
-    TrialBillingCorrected {
-        job_name: String,
-        billed_seconds: u64,
-        /// The correction.
-        usd: Usd,
-        reason: String,
-    },
+    TrialBillingCorrected(BillingCorrection),
     /// A job ran after its attempt had ended.
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
@@ -263,6 +287,9 @@ pub enum Event {
     TrialPoolSettled(SettledPool),
     #[serde(rename = "trial.checkpoint_stalled")]
     TrialCheckpointStalled(StalledCheckpoint),
+    /// Why an attempt's job failed.
+    #[serde(rename = "trial.diagnosed")]
+    TrialDiagnosed(Diagnosed),
     /// What is stored of the trial cannot be read in full.
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
@@ -309,8 +336,8 @@ impl Event {
             Self::ExperimentPaused => "experiment.paused",
             Self::ExperimentResumed { .. } => "experiment.resumed",
             Self::ExperimentRepriced { .. } => "experiment.repriced",
-            Self::ExperimentConcluded { .. } => "experiment.concluded",
-            Self::TrialPlanned { .. } => "trial.planned",
+            Self::ExperimentConcluded(_) => "experiment.concluded",
+            Self::TrialPlanned(_) => "trial.planned",
             Self::TrialSubmitted { .. } => "trial.submitted",
             Self::TrialStatus { .. } => "trial.status",
             Self::TrialStopping { .. } => "trial.stopping",
@@ -325,12 +352,13 @@ impl Event {
             Self::TrialRetrying { .. } => "trial.retrying",
             Self::TrialParked(_) => "trial.parked",
             Self::TrialOverReservation(_) => "trial.over_reservation",
-            Self::TrialBillingCorrected { .. } => "trial.billing_corrected",
+            Self::TrialBillingCorrected(_) => "trial.billing_corrected",
             Self::TrialOrphanedJob { .. } => "trial.orphaned_job",
             Self::TrialUnknownJob { .. } => "trial.unknown_job",
             Self::TrialOrphanedPool { .. } => "trial.orphaned_pool",
             Self::TrialPoolSettled(_) => "trial.pool_settled",
             Self::TrialCheckpointStalled(_) => "trial.checkpoint_stalled",
+            Self::TrialDiagnosed(_) => "trial.diagnosed",
             Self::TrialUnreadable => "trial.unreadable",
         }
     }
@@ -348,7 +376,8 @@ impl Event {
             Self::TrialFailed(_)
             | Self::TrialRetrying { .. }
             | Self::TrialSettingIgnored(_)
-            | Self::TrialBillingCorrected { .. } => EventSeverity::Warning,
+            | Self::TrialDiagnosed(_)
+            | Self::TrialBillingCorrected(_) => EventSeverity::Warning,
             Self::TrialStatus {
                 secondary_status, ..
             } if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
@@ -358,8 +387,8 @@ impl Event {
             | Self::ExperimentCancelling
             | Self::ExperimentPaused
             | Self::ExperimentResumed { .. }
-            | Self::ExperimentConcluded { .. }
-            | Self::TrialPlanned { .. }
+            | Self::ExperimentConcluded(_)
+            | Self::TrialPlanned(_)
             | Self::TrialSubmitted { .. }
             | Self::TrialStatus { .. }
             | Self::TrialStopping { .. }
@@ -448,12 +477,12 @@ impl fmt::Display for Event {
             Self::ExperimentResumed { requeued } => {
                 write!(f, "resumed; {requeued} parked trials requeued")
             }
-            Self::ExperimentConcluded { headline, .. } => f.write_str(headline),
-            Self::TrialPlanned {
+            Self::ExperimentConcluded(conclusion) => f.write_str(&conclusion.headline),
+            Self::TrialPlanned(PlannedAttempt {
                 attempt,
                 job_name,
                 reserved_usd,
-            } => write!(
+            }) => write!(
                 f,
                 "attempt {attempt} planned as {job_name}, {reserved_usd} reserved"
             ),
@@ -487,12 +516,12 @@ impl fmt::Display for Event {
             | Self::TrialParked(ended)
             | Self::TrialRetrying { ended, .. } => f.write_str(&ended.reason),
             Self::TrialOverReservation(over) => over.fmt(f),
-            Self::TrialBillingCorrected {
+            Self::TrialBillingCorrected(BillingCorrection {
                 job_name,
                 billed_seconds,
                 usd,
                 reason,
-            } => write!(
+            }) => write!(
                 f,
                 "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
             ),
@@ -531,6 +560,7 @@ impl fmt::Display for Event {
                 since_seconds / 60,
                 interval_seconds / 60
             ),
+            Self::TrialDiagnosed(found) => write!(f, "why it failed: {}", found.summary),
             Self::TrialUnreadable => f.write_str(
                 "its stored plan or job data cannot be read. A running job is watched, stopped \
                  and billed; nothing new is started",

@@ -8,7 +8,9 @@
 mod named;
 
 pub mod catalog;
+pub mod checkpoint;
 pub mod clock;
+pub mod diagnosis;
 pub mod embedded;
 pub mod event;
 pub mod finding;
@@ -27,4 +29,5 @@ pub mod spec;
 pub fn read_embedded() {
     catalog::all();
     money::price::catalog();
+    diagnosis::signatures::all();
 }

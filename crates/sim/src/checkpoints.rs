@@ -2,6 +2,7 @@
 //! virtual time as its modification time, unless the sync has stalled.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -10,6 +11,14 @@ use crate::region::Region;
 use crate::timeline::CHECKPOINT_SECONDS;
 use crate::world::Job;
 
+/// What Hugging Face's Trainer writes, the last one last.
+const FILES: [&str; 5] = [
+    "model.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "trainer_state.json",
+];
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Writes checkpoints until the program ends; runs on its own thread.
@@ -20,17 +29,38 @@ pub(crate) fn write(region: &Region) {
     }
 }
 
-/// Writes the checkpoints that are due now.
+/// Writes the models of jobs that have completed.
+fn write_models(region: &Region, now: DateTime<Utc>) {
+    let due: Vec<(String, DateTime<Utc>)> = region.with(|world| {
+        let done = world.jobs.iter_mut().filter(|job| !job.written.has_model);
+        let due = done.filter_map(|job| {
+            let due = job.model_uri(now).zip(job.timeline.end());
+            job.written.has_model = due.is_some();
+            due
+        });
+        due.collect()
+    });
+    for (uri, at) in due {
+        if let Some(path) = region.object_path(&uri)
+            && let Err(error) = write_file(&path, at)
+        {
+            tracing::warn!(%error, "a model could not be written");
+        }
+    }
+}
+
+/// Writes the checkpoints and models that are due now.
 pub(crate) fn write_due(region: &Region) {
     let now = region.now();
+    write_models(region, now);
     let due = region.with(|world| {
         let due: Vec<(String, usize, DateTime<Utc>)> = world
             .jobs
             .iter_mut()
             .flat_map(|job| {
                 let times = due(job, now);
-                let first = job.checkpoints;
-                job.checkpoints += times.len();
+                let first = job.written.checkpoints;
+                job.written.checkpoints += times.len();
                 let uri = job.request["CheckpointConfig"]["S3Uri"]
                     .as_str()
                     .unwrap_or_default()
@@ -44,33 +74,35 @@ pub(crate) fn write_due(region: &Region) {
         due
     });
     for (uri, number, at) in due {
-        let Some(path) = region.object_path(&format!(
-            "{}/checkpoint-{number}/state.bin",
-            uri.trim_end_matches('/')
-        )) else {
-            continue;
-        };
-        let written = path
-            .parent()
-            .map(fs::create_dir_all)
-            .transpose()
-            .and_then(|_| {
-                fs::write(&path, "checkpoint")?;
-                fs::File::options()
-                    .write(true)
-                    .open(&path)?
-                    .set_modified(SystemTime::from(at))
-            });
-        if let Err(error) = written {
-            tracing::warn!(%error, "a checkpoint could not be written");
+        let folder = format!(
+            "{}/checkpoint-{}",
+            uri.trim_end_matches('/'),
+            100 * (number + 1)
+        );
+        for file in FILES {
+            let Some(path) = region.object_path(&format!("{folder}/{file}")) else {
+                continue;
+            };
+            if let Err(error) = write_file(&path, at) {
+                tracing::warn!(%error, "a checkpoint could not be written");
+            }
         }
     }
+}
+
+fn write_file(path: &Path, at: DateTime<Utc>) -> std::io::Result<()> {
+    path.parent().map(fs::create_dir_all).transpose()?;
+    fs::write(path, "{}")?;
+    fs::File::options()
+        .write(true)
+        .open(path)?
+        .set_modified(SystemTime::from(at))
 }
 
 /// Times of the checkpoints that a job should have written but has not.
 fn due(job: &Job, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     if !job.request["CheckpointConfig"]["S3Uri"].is_string()
-        || job.syncs_once && job.checkpoints > 0
+        || job.syncs_once && job.written.checkpoints > 0
     {
         return Vec::new();
     }
@@ -92,7 +124,7 @@ fn due(job: &Job, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     times
         .into_iter()
         .take(most)
-        .skip(job.checkpoints)
+        .skip(job.written.checkpoints)
         .filter(|at| *at > now - TimeDelta::days(400))
         .collect()
 }

@@ -119,6 +119,9 @@ pub(crate) struct Faults {
     /// Share of jobs whose checkpoints stop being synced to S3 after the first.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) checkpoint_stall: f64,
+    /// Share of pages of log events that are empty and have a successor.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) empty_log_page: f64,
 }
 
 /// A fault in one call.

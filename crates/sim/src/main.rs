@@ -15,8 +15,10 @@ mod checkpoints;
 mod constraints;
 mod curve;
 mod events;
+mod failures;
 mod faults;
 mod lively;
+mod logs;
 mod metrics;
 mod objects;
 mod physics;
@@ -43,6 +45,7 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use crate::events::{Destination, Way};
+use crate::failures::ScriptFailure;
 use crate::faults::Faults;
 use crate::quotas::InstanceQuotas;
 use crate::region::Region;
@@ -97,6 +100,10 @@ struct Options {
     /// or slow as the law, evaluates, saves and stalls, and no two allocations are equally fast.
     #[arg(long)]
     lively: bool,
+    /// A type on which every script fails, and how: `ml.p4d.24xlarge=cuda-out-of-memory` (see
+    /// `data/script_failures.json`). May be repeated.
+    #[arg(long, value_parser = failure_of)]
+    fails: Vec<(String, &'static ScriptFailure)>,
     /// URL to push state changes to, as EventBridge does.
     #[arg(long)]
     events_to: Option<String>,
@@ -113,6 +120,13 @@ fn quota_of(text: &str) -> Result<(String, u32), String> {
         .split_once('=')
         .and_then(|(kind, most)| Some((kind.to_owned(), most.parse().ok()?)));
     pair.ok_or_else(|| format!("`{text}` is not <instance type>=<number>"))
+}
+
+fn failure_of(text: &str) -> Result<(String, &'static ScriptFailure), String> {
+    let pair = text
+        .split_once('=')
+        .and_then(|(kind, name)| Some((kind.to_owned(), failures::named(name)?)));
+    pair.ok_or_else(|| format!("`{text}` is not <instance type>=<way to fail>"))
 }
 
 #[tokio::main]
@@ -176,6 +190,7 @@ fn region(options: &Options) -> Region {
         world
             .launching_within(options.launch_seconds)
             .living(options.lively)
+            .failing_on(options.fails.iter().cloned().collect())
             .named(&options.region),
         options.clock.unwrap_or(Timescale::REAL),
         options.manual_clock,

@@ -144,7 +144,7 @@ fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
 }
 
 /// The line that the training script prints in a minute in which it does steps.
-fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
+pub(crate) fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     let training = job.script.training.as_ref()?;
     let minute = in_training(job, at)?;
     let speed = training.tokens_per_second * minute.share? * (1.0 + 0.008 * noise(job, at, 1));

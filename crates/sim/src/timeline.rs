@@ -8,11 +8,15 @@ use rand::{Rng, SeedableRng};
 
 use crate::billing::Span;
 use crate::curve::Curve;
+use crate::failures::ScriptFailure;
 
 /// Checkpoint interval; an interruption loses the work since the last checkpoint.
 pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
 /// Time from SIGTERM to SIGKILL; these scripts use all of it (API reference, StopTrainingJob).
 const STOP_GRACE_SECONDS: f64 = 120.0;
+
+/// A container that fails at once still had to start.
+const FAILS_AFTER_SECONDS: f64 = 20.0;
 
 /// A job without instances stops at once.
 const UNLAUNCHED_STOP_SECONDS: f64 = 5.0;
@@ -41,14 +45,32 @@ pub(crate) struct Life {
 }
 
 /// How a job fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Failure {
     /// Before it starts.
     Capacity,
     /// In the middle of training, through AWS's fault.
     Internal,
-    /// In the middle of training, through the script's fault.
-    Algorithm,
+    /// Through the script's fault.
+    Script(&'static ScriptFailure),
+}
+
+impl Failure {
+    /// How the script fails, if it is the script.
+    pub(crate) fn of_script(self) -> Option<&'static ScriptFailure> {
+        match self {
+            Self::Script(script) => Some(script),
+            Self::Capacity | Self::Internal => None,
+        }
+    }
+
+    /// Share of the work that is done before.
+    fn at_share(self) -> f64 {
+        match self {
+            Self::Script(script) => script.at_share,
+            Self::Capacity | Self::Internal => 0.5,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -145,8 +167,9 @@ pub(crate) fn draw(life: &Life) -> Timeline {
     if let Some(failure) = life.failure {
         let ran = life
             .curve
-            .wall_for(life.work_seconds / 2.0)
-            .min(life.max_runtime_seconds);
+            .wall_for(life.work_seconds * failure.at_share())
+            .min(life.max_runtime_seconds)
+            .max(FAILS_AFTER_SECONDS);
         drawing.phase(
             "Training",
             "Training image download completed. Training in progress.",
@@ -224,7 +247,7 @@ fn short_of_capacity(mut drawing: Drawing) -> Timeline {
 
 fn failed(drawing: Drawing, failure: Failure) -> Timeline {
     let reason = match failure {
-        Failure::Algorithm => "AlgorithmError: ExecuteUserScriptError: ExitCode 1",
+        Failure::Script(script) => &script.reason,
         Failure::Capacity | Failure::Internal => {
             "InternalServerError: We encountered an internal error. Please try again."
         }

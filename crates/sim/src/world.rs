@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::billing::{self, RateCard, Span};
+use crate::failures::{self, ScriptFailure};
 use crate::faults::{CallFault, Faults};
 use crate::lively::{Allocation, Lively};
 use crate::physics::{self, Script, Training};
@@ -51,8 +52,7 @@ pub(crate) struct Job {
     pub(crate) pool_end: Option<PoolEnd>,
     /// Listings that have shown its warm pool as idle.
     pub(crate) pool_listed: u32,
-    /// Checkpoints written so far.
-    pub(crate) checkpoints: usize,
+    pub(crate) written: Written,
     /// Whether its sync to S3 stops after the first checkpoint.
     pub(crate) syncs_once: bool,
     /// How far Describe lags behind; `list_lag` is the same for List.
@@ -62,8 +62,17 @@ pub(crate) struct Job {
     pub(crate) early_bill: EarlyBill,
     /// When the first StopTrainingJob reached it.
     pub(crate) stop_asked_at: Option<DateTime<Utc>>,
+    /// How it fails, if it does.
+    pub(crate) failure: Option<Failure>,
     /// Whether Describe has shown it.
     pub(crate) is_shown: bool,
+}
+
+/// What its script has written to S3.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) checkpoints: usize,
+    pub(crate) has_model: bool,
 }
 
 /// How Describe misreports the billed time for a while after the end.
@@ -91,6 +100,14 @@ impl Job {
             }
             Some(_) => "InProgress",
         }
+    }
+
+    /// Where its model is, once it has completed.
+    pub(crate) fn model_uri(&self, now: DateTime<Utc>) -> Option<String> {
+        let output = self.request["OutputDataConfig"]["S3OutputPath"].as_str()?;
+        let is_there = self.timeline.is_over(now) && self.timeline.end_status == "Completed";
+        let (output, name) = (output.trim_end_matches('/'), &self.name);
+        is_there.then(|| format!("{output}/{name}/output/model.tar.gz"))
     }
 
     pub(crate) fn secondary_status(&self, now: DateTime<Utc>) -> &'static str {
@@ -152,6 +169,8 @@ pub(crate) struct World {
     /// CreateTrainingJob calls per second; `None` for no limit.
     create_per_second: Option<f64>,
     launch_seconds: Option<f64>,
+    /// Types whose scripts fail, and how.
+    failing: BTreeMap<String, &'static ScriptFailure>,
     pub(crate) lively: Option<Lively>,
     dice: StdRng,
     /// Faults injected so far, by kind.
@@ -185,6 +204,7 @@ impl World {
             quotas,
             create_per_second,
             launch_seconds: None,
+            failing: BTreeMap::new(),
             lively: None,
             done: BTreeMap::new(),
             account: ACCOUNT.to_owned(),
@@ -214,6 +234,11 @@ impl World {
             launch_seconds: seconds,
             ..self
         }
+    }
+
+    /// Lets every script fail on some types.
+    pub(crate) fn failing_on(self, failing: BTreeMap<String, &'static ScriptFailure>) -> Self {
+        Self { failing, ..self }
     }
 
     /// Whether codes, types, machines and moments differ.
@@ -336,16 +361,16 @@ impl World {
         let seed = self.seed_for(instance, is_spot, &hyper);
         let (saving_percent, mean_hours) = spot_facts(instance.family());
         let is_warm = self.take_over_pool(&request, &name, now);
-        let max_runtime_seconds = real(request::max_runtime(&request));
         let law = physics::training(&hyper, instance, count);
         let script = self.script(&request, &hyper, instance, law, seed);
+        let failure = self.failure(instance, is_spot, seed);
         let life = Life {
             created_at: now,
             work_seconds: script.work_seconds().unwrap_or(SLEEP_SECONDS),
             curve: script.curve.clone(),
-            max_runtime_seconds,
+            max_runtime_seconds: real(request::max_runtime(&request)),
             spot: is_spot.then(|| self.spot(&request, mean_hours)),
-            failure: self.failure(is_spot, &mut StdRng::seed_from_u64(seed ^ 0x5eed)),
+            failure,
             is_warm,
             is_queued: !is_warm && self.happens(self.faults.pending, "pending"),
             launch_seconds: self.launch_seconds,
@@ -374,12 +399,13 @@ impl World {
             keeps_pool: self.quotas.pool > 0,
             pool_end: None,
             pool_listed: 0,
-            checkpoints: 0,
+            written: Written::default(),
             syncs_once,
             describe_lag,
             list_lag,
             early_bill,
             stop_asked_at: None,
+            failure,
             is_shown: false,
             request,
         };
@@ -476,14 +502,20 @@ impl World {
         clock::seconds((self.dice.random_range(0.2..=1.0) * seconds).round())
     }
 
-    fn failure(&mut self, is_spot: bool, dice: &mut StdRng) -> Option<Failure> {
+    fn failure(&mut self, instance: &InstanceType, is_spot: bool, seed: u64) -> Option<Failure> {
+        let mut dice = StdRng::seed_from_u64(seed ^ 0x5eed);
+        if let Some(script) = self.failing.get(&instance.instance_type) {
+            return Some(Failure::Script(script));
+        }
         let mut rolls = |share: f64| dice.random_bool(share.clamp(0.0, 1.0));
         let (failure, kind) = if rolls(self.faults.no_capacity) && !is_spot {
             (Failure::Capacity, "no_capacity")
         } else if rolls(self.faults.internal_error) {
             (Failure::Internal, "internal_error")
         } else if rolls(self.faults.algorithm_error) {
-            (Failure::Algorithm, "algorithm_error")
+            let ways = failures::all();
+            let way = ways.get(dice.random_range(0..ways.len()))?;
+            (Failure::Script(way), "algorithm_error")
         } else {
             return None;
         };

@@ -5,7 +5,7 @@
 
 mod looks;
 
-use bakeoff_domain::event::{Ended, Event};
+use bakeoff_domain::event::{Ended, Event, PlannedAttempt};
 use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::Usd;
@@ -321,11 +321,11 @@ impl Store {
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
-        let planned = Event::TrialPlanned {
+        let planned = Event::TrialPlanned(PlannedAttempt {
             attempt: u32::try_from(number).unwrap_or(u32::MAX),
             job_name: job_name.to_owned(),
             reserved_usd: total,
-        };
+        });
         crash::point("in_plan");
         events::commit(tx, &[EventSubject::from(trial).told(planned)], now).await?;
         Ok(Applied::Done)
@@ -492,6 +492,7 @@ pub(in crate::store) async fn record_job(
                modified_at = greatest(j.modified_at, $8),
                started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn),
+               model_s3_uri = coalesce($11, model_s3_uri), rules = coalesce($12, rules),
                account = coalesce(account, (SELECT account FROM installation))
            FROM (SELECT secondary_status AS known,
                         -- Events have milliseconds, and who knows what is rounded.
@@ -509,6 +510,8 @@ pub(in crate::store) async fn record_job(
         job.modified_at,
         job.arn,
         job.status.is_over(),
+        job.model_s3_uri,
+        (!job.rules.is_empty()).then(|| stored::write(&job.rules)).transpose()?,
     )
     .fetch_one(&mut *tx)
     .await?;

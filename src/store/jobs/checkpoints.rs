@@ -29,7 +29,46 @@ pub struct CheckpointDue {
     pub is_alarmed: bool,
 }
 
+/// Where a trial's checkpoints lie.
+#[derive(Debug, Clone)]
+pub struct CheckpointPlace {
+    /// With the trial's folder, without a slash at its end.
+    pub s3_uri: String,
+    /// Whether a job saves there, or one may be restored from there.
+    pub is_in_use: bool,
+    /// Training processes, as far as they are known.
+    pub ranks: Option<u32>,
+}
+
 impl Store {
+    /// Where a trial's checkpoints lie; `None` if it saves none.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn checkpoint_place(
+        &self,
+        project: ProjectId,
+        trial: TrialId,
+    ) -> Result<Option<CheckpointPlace>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT t.checkpoint_s3_uri, coalesce(t.checkpoint_trial_id, t.id) AS "folder!",
+                      EXISTS (SELECT FROM trials o
+                              WHERE coalesce(o.checkpoint_trial_id, o.id) = coalesce(t.checkpoint_trial_id, t.id)
+                                AND o.state IN ('queued', 'submitting', 'running', 'stopping', 'parked')) AS "is_in_use!"
+               FROM trials t WHERE t.id = $1 AND t.project_id = $2"#,
+            trial.0,
+            project.0,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.and_then(|row| {
+            let base = row.checkpoint_s3_uri?;
+            Some(CheckpointPlace {
+                s3_uri: format!("{}/{}", base.trim_end_matches('/'), TrialId(row.folder)),
+                is_in_use: row.is_in_use,
+                ranks: None,
+            })
+        }))
+    }
+
     /// Claims attempts whose checkpoints are due. If we crash, they are due again after `hold`.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_due_checkpoints(

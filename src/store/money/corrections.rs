@@ -1,7 +1,7 @@
 //! Manual corrections: a person supplies an attempt's actual bill where SageMaker reported nothing
 //! and an estimate was booked.
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{BillingCorrection, Event};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
@@ -97,12 +97,12 @@ impl Store {
         for correction in &corrections {
             adjust(&mut tx, correction, now).await?;
         }
-        let corrected = Event::TrialBillingCorrected {
+        let corrected = Event::TrialBillingCorrected(BillingCorrection {
             job_name: row.job_name,
             billed_seconds: said.billable_seconds,
             usd: total,
             reason: said.reason.to_owned(),
-        };
+        });
         events::commit(tx, &[EventSubject::from(&account).told(corrected)], now).await?;
         Ok(Corrected::By(total))
     }

@@ -4,7 +4,7 @@
 
 use bakeoff_domain::event::{AttemptBill, Charge, Ended, Event, OverReservation};
 use bakeoff_domain::lifecycle::decide::{Ending, Shortage};
-use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
 use bakeoff_domain::money::ledger::EntryResource;
@@ -17,7 +17,7 @@ use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::{Attempt, Claimed};
 use crate::store::jobs::attempts::{Applied, Due, Lease, account, advance, record_job};
-use crate::store::jobs::warm_pools;
+use crate::store::jobs::{post_mortems, warm_pools};
 use crate::store::money::bill::{self, Billed, Waits, waits};
 use crate::store::money::budget;
 use crate::store::series::metrics;
@@ -63,7 +63,6 @@ impl Store {
             ..
         } = settlement;
         let mut tx = self.pool.begin().await?;
-        let due_at = again_at.unwrap_or(now);
         let differences = match seen {
             Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
             None => Vec::new(),
@@ -84,9 +83,10 @@ impl Store {
                 .map(|_| ran.ended_at);
             warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
+            order_post_mortem(&mut tx, trial, attempt, settlement, now).await?;
         }
         // The usual lock order: the experiment's row before the trial's.
-        let due = Due::because(due_at, &ending.reason);
+        let due = Due::because(again_at.unwrap_or(now), &ending.reason);
         if !advance(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
@@ -115,6 +115,21 @@ impl Store {
         events::commit(tx, &events, now).await?;
         Ok(Applied::Done)
     }
+}
+
+/// Of a job that failed, why is found out some seconds later, from its log.
+async fn order_post_mortem(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    settlement: Settlement<'_>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let has_failed = settlement.ending.attempt == AttemptState::Failed;
+    if has_failed && settlement.seen.is_some() {
+        post_mortems::order(tx, trial, attempt, now).await?;
+    }
+    Ok(())
 }
 
 /// What is told of the end: the trial's, or only the attempt's.

@@ -2,6 +2,8 @@
 
 pub mod error;
 pub mod limiter;
+pub mod links;
+pub mod log;
 pub mod observed;
 pub mod phase;
 pub mod ports;

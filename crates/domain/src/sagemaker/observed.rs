@@ -103,6 +103,29 @@ pub struct ObservedJob {
     pub final_metrics: Vec<FinalMetric>,
     /// The settings it runs with.
     pub actual: Actual,
+    /// S3ModelArtifacts: where the model is, once it was uploaded.
+    pub model_s3_uri: Option<String>,
+    /// Results of the rules of the debugger and the profiler, if it has any.
+    pub rules: Vec<RuleEvaluation>,
+}
+
+/// The result of a rule of the debugger or profiler (DebugRuleEvaluationStatuses and
+/// ProfilerRuleEvaluationStatuses).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleEvaluation {
+    /// RuleConfigurationName.
+    pub name: String,
+    /// InProgress, NoIssuesFound, IssuesFound, Error, Stopping or Stopped, as SageMaker reports it.
+    pub status: String,
+    /// StatusDetails: at which step a condition was met.
+    pub details: String,
+    pub modified_at: Option<DateTime<Utc>>,
+}
+
+impl RuleEvaluation {
+    pub fn has_found_issues(&self) -> bool {
+        self.status == "IssuesFound"
+    }
 }
 
 impl Transition {
@@ -141,6 +164,8 @@ impl ObservedJob {
             warm_pool: None,
             final_metrics: vec![],
             actual: Actual::default(),
+            model_s3_uri: None,
+            rules: vec![],
         }
     }
 

@@ -7,6 +7,8 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::error::AwsError;
+use crate::checkpoint::StoredObject;
+use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::quota::Quota;
 use crate::sagemaker::request::TrainingJobRequest;
@@ -66,15 +68,54 @@ pub trait Quotas: Send + Sync {
     async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError>;
 }
 
+/// Selects a page of a log stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRequest {
+    pub stream: String,
+    /// Only lines from this moment on.
+    pub since: Option<DateTime<Utc>>,
+    /// Oldest first from the beginning; otherwise, the last lines.
+    pub from_start: bool,
+    /// 1 to [`LOG_LINES_MAX`].
+    pub limit: u32,
+    pub token: Option<String>,
+}
+
+/// GetLogEvents returns at most 10,000 events, or 1 MB.
+pub const LOG_LINES_MAX: u32 = 10_000;
+
+/// A page of a log stream, oldest first. It may be empty, and still have more behind it: the end is
+/// reached when a token leads back to itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPage {
+    pub lines: Vec<LogLine>,
+    /// Leads to later lines.
+    pub forward: Option<String>,
+    /// Leads to earlier lines.
+    pub backward: Option<String>,
+}
+
+/// Logs of training jobs in CloudWatch.
+#[async_trait]
+pub trait Logs: Send + Sync {
+    /// A page of the names of the streams that begin with `prefix`; none before the account's first
+    /// job has written anything.
+    async fn streams(&self, prefix: &str, token: Option<String>) -> Result<Page<String>, AwsError>;
+    async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError>;
+}
+
 /// Objects in S3.
 #[async_trait]
 pub trait Objects: Send + Sync {
-    /// A page of the times at which objects below an `s3://bucket/prefix` were written.
-    async fn written(
+    /// A page of the objects below an `s3://bucket/prefix`, with keys relative to it.
+    async fn list(
         &self,
         s3_uri: &str,
         token: Option<String>,
-    ) -> Result<Page<DateTime<Utc>>, AwsError>;
+    ) -> Result<Page<StoredObject>, AwsError>;
+    /// Deletes objects below an `s3://bucket/prefix`, by their keys relative to it, at most 1,000. One
+    /// that is not there is no error.
+    async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError>;
     /// Reads a small object whole; `None` if it does not exist.
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError>;
     /// Writes an object, replacing any existing one.

@@ -86,6 +86,12 @@ pub(super) fn describe(job: &Job, now: DateTime<Utc>) -> Value {
         transitions(job, now),
     );
     timing(job, now, fields);
+    if let Some(uri) = job.model_uri(now) {
+        fields.insert(
+            "ModelArtifacts".to_owned(),
+            json!({ "S3ModelArtifacts": uri }),
+        );
+    }
     if let Some(reason) = job
         .timeline
         .failure_reason

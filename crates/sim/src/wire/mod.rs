@@ -3,6 +3,7 @@
 
 mod cloudwatch;
 pub(crate) mod describe;
+mod logs;
 pub(crate) mod s3;
 mod sagemaker;
 mod sts;
@@ -200,6 +201,7 @@ fn call(region: &Region, service: &str, operation: &str, body: &[u8]) -> Result<
     match service {
         "SageMaker" => sagemaker::call(region, operation, body),
         "GraniteServiceVersion20100801" => cloudwatch::call(region, operation, &body),
+        "Logs_20140328" => logs::call(region, operation, &body),
         "ServiceQuotasV20190624" => list_quotas(region, operation, &body),
         "AWSPriceListService" => get_products(region, operation, &body),
         other => Err(invalid(format!("this region has no service {other}"))),

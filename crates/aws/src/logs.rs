@@ -1,0 +1,85 @@
+//! Logs of training jobs on aws-sdk-cloudwatchlogs.
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_cloudwatchlogs::Client;
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::log::{GROUP, LogLine};
+use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, Logs, Page};
+use chrono::DateTime;
+
+use crate::error::classify;
+
+/// DescribeLogStreams returns at most 50.
+const STREAMS: i32 = 50;
+
+/// CloudWatch Logs in one region.
+#[derive(Debug, Clone)]
+pub struct CloudWatchLogs {
+    client: Client,
+}
+
+impl CloudWatchLogs {
+    pub(crate) fn new(config: &SdkConfig) -> Self {
+        Self {
+            client: Client::new(config),
+        }
+    }
+}
+
+#[async_trait]
+impl Logs for CloudWatchLogs {
+    async fn streams(&self, prefix: &str, token: Option<String>) -> Result<Page<String>, AwsError> {
+        let call = self
+            .client
+            .describe_log_streams()
+            .log_group_name(GROUP)
+            .log_stream_name_prefix(prefix)
+            .limit(STREAMS)
+            .set_next_token(token);
+        let page = match call.send().await.map_err(classify) {
+            // The group appears with the account's first job.
+            Err(AwsError::NotFound(_)) => {
+                return Ok(Page {
+                    items: Vec::new(),
+                    next: None,
+                });
+            }
+            page => page?,
+        };
+        let names = page
+            .log_streams()
+            .iter()
+            .filter_map(|stream| stream.log_stream_name().map(str::to_owned));
+        Ok(Page {
+            items: names.collect(),
+            next: page.next_token().map(str::to_owned),
+        })
+    }
+
+    async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError> {
+        let limit = i32::try_from(request.limit).unwrap_or(i32::MAX);
+        let call = self
+            .client
+            .get_log_events()
+            .log_group_name(GROUP)
+            .log_stream_name(&request.stream)
+            .set_start_time(request.since.map(|since| since.timestamp_millis()))
+            .start_from_head(request.from_start)
+            .limit(limit)
+            .set_next_token(request.token.clone());
+        let page = call.send().await.map_err(classify)?;
+        let lines = page.events().iter().filter_map(|event| {
+            Some(LogLine {
+                at: DateTime::from_timestamp_millis(event.timestamp()?)?,
+                stream: request.stream.clone(),
+                message: event.message().unwrap_or("").to_owned(),
+            })
+        });
+        Ok(LogPage {
+            lines: lines.collect(),
+            forward: page.next_forward_token().map(str::to_owned),
+            backward: page.next_backward_token().map(str::to_owned),
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! The layouts of five writers, read from their sources: Transformers 5.23 (`trainer.py`), DeepSpeed 0.19
+//! (`engine.py`), Lightning 2.6, PyTorch DCP with Megatron Core 0.16, and Composer 0.32.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::Writer;
+use crate::embedded::pattern;
+
+/// The checkpoint that an object belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) writer: Writer,
+    pub(super) step: Option<u64>,
+}
+
+impl Named {
+    /// The part of a key that is the same in every checkpoint of its writer.
+    pub(super) fn part(&self, key: &str) -> String {
+        let rest = key.strip_prefix(&self.name).unwrap_or(key);
+        match self.step {
+            // DeepSpeed's folder within one of Hugging Face's.
+            Some(step) => rest.replace(&format!("global_step{step}"), "global_step"),
+            None => rest.to_owned(),
+        }
+    }
+}
+
+struct Patterns {
+    hugging_face: Regex,
+    deepspeed: Regex,
+    megatron: Regex,
+    lightning: Regex,
+    composer: Regex,
+    distcp: Regex,
+    step: Regex,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
+    hugging_face: pattern(r"(.*?checkpoint-(\d+))/.+"),
+    deepspeed: pattern(r"(.*?global_step(\d+))/.+"),
+    megatron: pattern(r"(.*?iter_(\d+))/.+"),
+    lightning: pattern(r"(.+\.ckpt)(?:/.+)?"),
+    composer: pattern(r"(.*?ep\d+-ba(\d+))-rank\d+\.pt"),
+    distcp: pattern(r"(?:(.+)/)?(?:__\d+_\d+\.distcp|\.metadata)"),
+    step: pattern(r".*?step[=_]?(\d+).*"),
+});
+
+/// Which checkpoint a key belongs to; `None` for trackers, links and SageMaker's own marks of finished
+/// uploads.
+pub(super) fn named(key: &str) -> Option<Named> {
+    let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
+    let is_mark = name.ends_with(".sagemaker-uploaded") || name.ends_with(".symlink");
+    if is_mark || super::Known::is_tracker(key) && !key.contains("checkpoint-") {
+        return None;
+    }
+    let all = &*PATTERNS;
+    let by_step = [
+        (&all.hugging_face, Writer::HuggingFace),
+        (&all.deepspeed, Writer::DeepSpeed),
+        (&all.megatron, Writer::Distributed),
+        (&all.composer, Writer::Composer),
+    ];
+    for (pattern, writer) in by_step {
+        if let Some(found) = pattern.captures(key) {
+            return Some(Named {
+                name: found.get(1)?.as_str().to_owned(),
+                writer,
+                step: found.get(2)?.as_str().parse().ok(),
+            });
+        }
+    }
+    let of = |name: &str, writer: Writer| Named {
+        name: name.to_owned(),
+        writer,
+        step: all
+            .step
+            .captures(name)
+            .and_then(|found| found.get(1)?.as_str().parse().ok()),
+    };
+    if let Some(found) = all.lightning.captures(key) {
+        return Some(of(found.get(1)?.as_str(), Writer::Lightning));
+    }
+    if let Some(found) = all.distcp.captures(key) {
+        let folder = found.get(1).map_or("", |folder| folder.as_str());
+        return Some(of(folder, Writer::Distributed));
+    }
+    let top = key.split_once('/').map_or(key, |(top, _)| top);
+    Some(of(top, Writer::Unknown))
+}
+
+/// What a checkpoint lacks by its layout; `None` if nothing. `parts` are its keys without its own name,
+/// `ranks` the number of training processes, if known.
+pub(super) fn missing(
+    writer: Writer,
+    parts: &BTreeSet<String>,
+    ranks: Option<u32>,
+) -> Option<String> {
+    if let Some(mark) = parts
+        .iter()
+        .find(|part| part.ends_with(".sagemaker-uploading"))
+    {
+        return Some(format!("the end of an upload ({mark})"));
+    }
+    match writer {
+        Writer::HuggingFace => hugging_face(parts, ranks),
+        Writer::DeepSpeed => deepspeed(parts, ranks),
+        Writer::Lightning => lightning(parts),
+        Writer::Distributed => distributed(parts),
+        Writer::Composer => each_rank(parts, r"-rank(\d+)\.pt", "rank", ranks),
+        Writer::Unknown => Some("a layout that is known".to_owned()),
+    }
+}
+
+fn has(parts: &BTreeSet<String>, name: &str) -> bool {
+    parts
+        .iter()
+        .any(|part| part.trim_start_matches('/') == name)
+}
+
+fn hugging_face(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
+    if !has(parts, "trainer_state.json") {
+        return Some("trainer_state.json, which is written last".to_owned());
+    }
+    let is_weights = |part: &String| {
+        let name = part.trim_start_matches('/');
+        name == "model.safetensors"
+            || name == "pytorch_model.bin"
+            || name.starts_with("adapter_model")
+    };
+    let is_sharded = has(parts, "model.safetensors.index.json");
+    let is_nested = parts
+        .iter()
+        .any(|part| part.contains("global_step") || part.contains(".distcp"));
+    if is_sharded {
+        if let Some(lacking) = shards(parts) {
+            return Some(lacking);
+        }
+    } else if !is_nested && !parts.iter().any(is_weights) {
+        return Some("the weights".to_owned());
+    }
+    if !is_nested {
+        for needed in ["optimizer.pt", "scheduler.pt"] {
+            if !has(parts, needed) {
+                return Some(needed.to_owned());
+            }
+        }
+    }
+    if has(parts, "rng_state.pth") {
+        return None;
+    }
+    each_rank(parts, r"/rng_state_(\d+)\.pth", "rng_state of rank", ranks)
+}
+
+/// `model-00001-of-00003.safetensors`.
+fn shards(parts: &BTreeSet<String>) -> Option<String> {
+    let shard = pattern(r".*-(\d+)-of-(\d+)\.safetensors");
+    let numbers = |part: &String| -> Option<(u32, u32)> {
+        let found = shard.captures(part)?;
+        Some((
+            found.get(1)?.as_str().parse().ok()?,
+            found.get(2)?.as_str().parse().ok()?,
+        ))
+    };
+    let found: Vec<(u32, u32)> = parts.iter().filter_map(numbers).collect();
+    let Some((_, all)) = found.first() else {
+        return Some("the weights".to_owned());
+    };
+    let lacking = (1..=*all).find(|number| !found.iter().any(|(own, _)| own == number));
+    lacking.map(|number| format!("part {number} of {all} of the weights"))
+}
+
+fn deepspeed(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
+    let has_model = parts.iter().any(|part| part.ends_with("_model_states.pt"));
+    if !has_model {
+        return Some("the model's states".to_owned());
+    }
+    let model_parallel = numbers(parts, r"/mp_rank_(\d+)_model_states\.pt");
+    if let Some(lacking) = gap(&model_parallel) {
+        return Some(format!("the model's states of rank {lacking}"));
+    }
+    let split = u32::try_from(model_parallel.len()).unwrap_or(1).max(1);
+    // ZeRO-3 keeps the model's states by data-parallel rank, too.
+    let of_zero_3 = numbers(parts, r"/zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt");
+    if let Some(lacking) = gap(&of_zero_3) {
+        return Some(format!("the model's states of rank {lacking}"));
+    }
+    let optimizer = r"/(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt";
+    let data_parallel = ranks.map(|ranks| (ranks / split).max(1));
+    let lacking = each_rank(
+        parts,
+        optimizer,
+        "the optimiser's states of rank",
+        data_parallel,
+    );
+    lacking.or_else(|| {
+        let few = data_parallel.filter(|all| !of_zero_3.is_empty() && count(&of_zero_3) < *all);
+        few.map(|all| format!("the model's states of {} ranks", all - count(&of_zero_3)))
+    })
+}
+
+fn lightning(parts: &BTreeSet<String>) -> Option<String> {
+    let is_file = parts.iter().all(String::is_empty);
+    let is_sealed = parts
+        .iter()
+        .any(|part| part.ends_with("/.metadata") || part.ends_with("/meta.pt"));
+    (!is_file && !is_sealed).then(|| ".metadata, which is written last".to_owned())
+}
+
+fn distributed(parts: &BTreeSet<String>) -> Option<String> {
+    if !parts
+        .iter()
+        .any(|part| part.trim_start_matches('/') == ".metadata")
+    {
+        return Some(".metadata, which is written last".to_owned());
+    }
+    // Not every rank has to write data: only gaps are told here, and what the one before has.
+    each_rank(parts, r"/?__(\d+)_\d+\.distcp", "the file of rank", None)
+}
+
+fn numbers(parts: &BTreeSet<String>, of: &str) -> BTreeSet<u32> {
+    let of = pattern(of);
+    parts
+        .iter()
+        .filter_map(|part| of.captures(part)?.get(1)?.as_str().parse().ok())
+        .collect()
+}
+
+fn count(numbers: &BTreeSet<u32>) -> u32 {
+    u32::try_from(numbers.len()).unwrap_or(u32::MAX)
+}
+
+/// The first number from 0 on that is left out below the largest.
+fn gap(numbers: &BTreeSet<u32>) -> Option<u32> {
+    numbers
+        .iter()
+        .zip(0..)
+        .find_map(|(own, expected)| (*own != expected).then_some(expected))
+}
+
+/// What is missing of files that each rank writes.
+fn each_rank(parts: &BTreeSet<String>, of: &str, what: &str, ranks: Option<u32>) -> Option<String> {
+    let found = numbers(parts, of);
+    if let Some(lacking) = gap(&found) {
+        return Some(format!("{what} {lacking}"));
+    }
+    if found.is_empty() {
+        return Some(format!("{what} 0"));
+    }
+    let lacking = ranks.filter(|ranks| count(&found) < *ranks);
+    lacking.map(|_| format!("{what} {}", count(&found)))
+}

@@ -1,0 +1,158 @@
+//! Checkpoints as objects below a prefix: which there are, at which step, and whether each is whole. What
+//! may be deleted of them is in [`keep`].
+//!
+//! S3 shows objects in the order of their uploads, not of their writing, so a file that its writer writes
+//! last may be there before others. Whole is what its layout asks for, on as many ranks as are known, with
+//! the same files as the last whole one before it.
+
+pub mod keep;
+mod layout;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::layout::{Named, named};
+
+/// An object below the prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Relative to the prefix, such as `checkpoint-500/model.safetensors`.
+    pub key: String,
+    pub bytes: u64,
+    pub written_at: DateTime<Utc>,
+}
+
+named! {
+    /// What wrote a checkpoint, by its layout
+    Writer {
+        /// `checkpoint-<step>/` of Hugging Face's Trainer.
+        HuggingFace = "hugging_face",
+        /// `global_step<step>/` of DeepSpeed.
+        DeepSpeed = "deepspeed",
+        /// A `.ckpt` file of Lightning.
+        Lightning = "lightning",
+        /// `.metadata` and `.distcp` files of PyTorch's distributed checkpoints and Megatron Core.
+        Distributed = "distributed",
+        /// `ep<epoch>-ba<batch>-rank<rank>.pt` of Composer.
+        Composer = "composer",
+        /// Files in no known layout.
+        Unknown = "unknown",
+    }
+}
+
+/// Whether a checkpoint is whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Wholeness {
+    Complete,
+    /// It was written to so recently that more may come.
+    BeingWritten,
+    Incomplete {
+        missing: String,
+    },
+}
+
+/// One checkpoint: all objects of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The folder or file below the prefix, such as `checkpoint-500`.
+    pub name: String,
+    pub writer: Writer,
+    /// Empty where the layout does not name it.
+    pub step: Option<u64>,
+    pub bytes: u64,
+    /// When its newest object was written.
+    pub written_at: DateTime<Utc>,
+    pub wholeness: Wholeness,
+    /// Relative to the prefix.
+    pub keys: Vec<String>,
+}
+
+impl Checkpoint {
+    pub fn is_complete(&self) -> bool {
+        self.wholeness == Wholeness::Complete
+    }
+}
+
+/// After so long without a new object, no more are expected.
+const SETTLES: TimeDelta = TimeDelta::minutes(5);
+
+/// What is known beside the objects.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Training processes, each of which may write files of its own.
+    pub ranks: Option<u32>,
+    /// Contents of small tracker files, by key: `latest`, `latest_checkpointed_iteration.txt`.
+    pub trackers: BTreeMap<String, String>,
+}
+
+impl Known {
+    /// Keys of tracker files, whose contents are worth reading.
+    pub fn is_tracker(key: &str) -> bool {
+        let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
+        matches!(name, "latest" | "latest_checkpointed_iteration.txt")
+    }
+
+    /// Whether a tracker names a checkpoint: a program that resumes will look for it.
+    pub fn tracks(&self, name: &str, step: Option<u64>) -> bool {
+        self.trackers.values().any(|text| {
+            let text = text.trim();
+            text == name || step.is_some_and(|step| text.parse() == Ok(step))
+        })
+    }
+}
+
+/// The checkpoints among some objects, the oldest step first.
+pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<Checkpoint> {
+    let mut found: Vec<Checkpoint> = Vec::new();
+    let mut last_whole: BTreeMap<Writer, BTreeSet<String>> = BTreeMap::new();
+    for (unit, objects) in by_step(objects) {
+        let parts: BTreeSet<String> = objects.iter().map(|one| unit.part(&one.key)).collect();
+        let missing = layout::missing(unit.writer, &parts, known.ranks).or_else(|| {
+            let before = last_whole.get(&unit.writer)?;
+            let lacking = before.difference(&parts).next()?;
+            Some(format!("{lacking}, which the one before has"))
+        });
+        let written_at = objects.iter().map(|one| one.written_at).max();
+        let written_at = written_at.unwrap_or(DateTime::UNIX_EPOCH);
+        let wholeness = match missing {
+            None => {
+                last_whole.insert(unit.writer, parts);
+                Wholeness::Complete
+            }
+            Some(_) if now - written_at < SETTLES => Wholeness::BeingWritten,
+            Some(missing) => Wholeness::Incomplete { missing },
+        };
+        found.push(Checkpoint {
+            name: unit.name,
+            writer: unit.writer,
+            step: unit.step,
+            bytes: objects.iter().map(|one| one.bytes).sum(),
+            written_at,
+            wholeness,
+            keys: objects.iter().map(|one| one.key.clone()).collect(),
+        });
+    }
+    found
+}
+
+/// The objects of each checkpoint, by step: the one before is known when one is judged.
+fn by_step(objects: &[StoredObject]) -> Vec<(Named, Vec<&StoredObject>)> {
+    let mut units: BTreeMap<Named, Vec<&StoredObject>> = BTreeMap::new();
+    for object in objects {
+        if let Some(unit) = named(&object.key) {
+            units.entry(unit).or_default().push(object);
+        }
+    }
+    let mut units: Vec<(Named, Vec<&StoredObject>)> = units.into_iter().collect();
+    units.sort_by(|(a, of_a), (b, of_b)| {
+        let newest = |of: &[&StoredObject]| of.iter().map(|one| one.written_at).max();
+        (a.step, newest(of_a)).cmp(&(b.step, newest(of_b)))
+    });
+    units
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Layouts as their writers make them, whole and cut; and what must never be deleted.
+
+use proptest::prelude::*;
+
+use super::keep::{Fate, KeptFor, Protected, deletion_order, fates};
+use super::*;
+
+fn at(minutes: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)
+}
+
+fn now() -> DateTime<Utc> {
+    at(100_000)
+}
+
+fn objects(step: u64, files: &[String]) -> Vec<StoredObject> {
+    let object = |key: &String| StoredObject {
+        key: key.clone(),
+        bytes: 1_000,
+        written_at: at(i64::try_from(step).unwrap()),
+    };
+    files.iter().map(object).collect()
+}
+
+/// Files of a checkpoint on eight ranks, by each writer.
+fn files(writer: Writer, step: u64) -> Vec<String> {
+    let ranks = 0..8;
+    match writer {
+        Writer::HuggingFace => {
+            let fixed = [
+                "model.safetensors.index.json",
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "optimizer.pt",
+                "scheduler.pt",
+                "trainer_state.json",
+                "training_args.bin",
+                "config.json",
+            ];
+            let fixed = fixed.map(|name| format!("checkpoint-{step}/{name}"));
+            let states = ranks.map(|rank| format!("checkpoint-{step}/rng_state_{rank}.pth"));
+            fixed.into_iter().chain(states).collect()
+        }
+        Writer::DeepSpeed => ranks
+            .flat_map(|rank| {
+                [
+                    format!("global_step{step}/zero_pp_rank_{rank}_mp_rank_00_model_states.pt"),
+                    format!(
+                        "global_step{step}/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+                    ),
+                ]
+            })
+            .collect(),
+        Writer::Lightning => vec![format!("epoch=1-step={step}.ckpt")],
+        Writer::Distributed => {
+            let fixed = [".metadata", "common.pt", "metadata.json"];
+            let fixed = fixed.map(|name| format!("iter_{step:07}/{name}"));
+            let data = ranks.flat_map(|rank| {
+                (0..2).map(move |part| format!("iter_{step:07}/__{rank}_{part}.distcp"))
+            });
+            fixed.into_iter().chain(data).collect()
+        }
+        Writer::Composer => ranks
+            .map(|rank| format!("ep0-ba{step}-rank{rank}.pt"))
+            .collect(),
+        Writer::Unknown => vec!["weights.bin".to_owned()],
+    }
+}
+
+const WRITERS: [Writer; 5] = [
+    Writer::HuggingFace,
+    Writer::DeepSpeed,
+    Writer::Lightning,
+    Writer::Distributed,
+    Writer::Composer,
+];
+
+fn known() -> Known {
+    Known {
+        ranks: Some(8),
+        trackers: BTreeMap::new(),
+    }
+}
+
+/// Steps are ordered as numbers: 500 is before 1000.
+#[test]
+fn each_layout_is_known_whole() {
+    for writer in WRITERS {
+        let mut all = objects(1000, &files(writer, 1000));
+        all.extend(objects(500, &files(writer, 500)));
+        let found = find(&all, &known(), now());
+        let seen: Vec<(Option<u64>, Writer, bool)> = found
+            .iter()
+            .map(|one| (one.step, one.writer, one.is_complete()))
+            .collect();
+        assert_eq!(
+            seen,
+            [(Some(500), writer, true), (Some(1000), writer, true)],
+            "{found:#?}"
+        );
+        assert_eq!(found[0].bytes, 1_000 * files(writer, 500).len() as u64);
+    }
+}
+
+/// With a whole one before it, one that lacks any object is told; being written, while it is new.
+#[test]
+fn each_layout_is_known_cut_at_every_object() {
+    for writer in WRITERS {
+        let whole = objects(500, &files(writer, 500));
+        let later = files(writer, 1000);
+        for cut in 0..later.len() {
+            let mut left = later.clone();
+            left.remove(cut);
+            if left.is_empty() {
+                continue;
+            }
+            let all: Vec<StoredObject> =
+                whole.iter().cloned().chain(objects(1000, &left)).collect();
+            let found = find(&all, &known(), now());
+            let last = found.last().unwrap();
+            assert!(
+                matches!(&last.wholeness, Wholeness::Incomplete { .. }),
+                "{writer:?} without {}: {last:?}",
+                later[cut]
+            );
+            let early = find(&all, &known(), at(1001));
+            assert_eq!(early.last().unwrap().wholeness, Wholeness::BeingWritten);
+        }
+    }
+}
+
+/// Rank 1 is not step 1.
+#[test]
+fn a_number_that_is_a_step_elsewhere_is_no_difference() {
+    let mut all = objects(1, &files(Writer::HuggingFace, 1));
+    all.extend(objects(20, &files(Writer::HuggingFace, 20)));
+    let found = find(&all, &known(), now());
+    assert!(found.iter().all(Checkpoint::is_complete), "{found:#?}");
+}
+
+/// The first one has none before it: what its layout and the number of ranks ask for is still missed.
+#[test]
+fn a_first_checkpoint_is_judged_by_its_layout() {
+    let essential = |writer: Writer, name: &str| match writer {
+        Writer::HuggingFace => {
+            !name.ends_with("training_args.bin") && !name.ends_with("config.json")
+        }
+        // Which ranks write data is in a pickle.
+        Writer::Distributed => name.ends_with(".metadata"),
+        _ => true,
+    };
+    for writer in WRITERS {
+        let all = files(writer, 500);
+        for (cut, name) in all.iter().enumerate() {
+            let mut left = all.clone();
+            left.remove(cut);
+            if left.is_empty() || !essential(writer, name) {
+                continue;
+            }
+            let found = find(&objects(500, &left), &known(), now());
+            assert!(!found[0].is_complete(), "{writer:?} without {name}");
+        }
+    }
+}
+
+#[test]
+fn an_upload_under_way_is_not_whole() {
+    let mut keys = files(Writer::HuggingFace, 500);
+    keys.push("checkpoint-500/optimizer.pt.sagemaker-uploading".to_owned());
+    keys.push("checkpoint-500/optimizer.pt.sagemaker-uploaded".to_owned());
+    let found = find(&objects(500, &keys), &known(), now());
+    assert_eq!(found.len(), 1);
+    let Wholeness::Incomplete { missing } = &found[0].wholeness else {
+        panic!("{found:?}");
+    };
+    assert!(missing.contains("sagemaker-uploading"), "{missing}");
+}
+
+fn series(steps: &[u64]) -> Vec<Checkpoint> {
+    let all: Vec<StoredObject> = steps
+        .iter()
+        .flat_map(|step| objects(*step, &files(Writer::DeepSpeed, *step)))
+        .collect();
+    find(&all, &known(), now())
+}
+
+#[test]
+fn the_newest_are_kept_and_what_somebody_needs() {
+    let all = series(&[100, 200, 300, 400, 500]);
+    let mut known = known();
+    known
+        .trackers
+        .insert("latest".into(), "global_step300\n".into());
+    let protected = Protected {
+        best: Some("global_step100".into()),
+        resumed_from: None,
+    };
+    assert_eq!(
+        fates(&all, 2, &known, &protected),
+        [
+            Fate::Kept(KeptFor::Best),
+            Fate::Deleted,
+            Fate::Kept(KeptFor::Tracked),
+            Fate::Kept(KeptFor::Newest),
+            Fate::Kept(KeptFor::Newest),
+        ]
+    );
+}
+
+/// What is deleted half is not whole, whatever is left of it.
+#[test]
+fn a_half_deleted_checkpoint_is_not_taken_for_whole() {
+    for writer in WRITERS {
+        let checkpoint = &find(&objects(500, &files(writer, 500)), &known(), now())[0];
+        let order = deletion_order(checkpoint);
+        for done in 1..order.len() {
+            let found = find(&objects(500, &order[done..]), &known(), now());
+            assert!(
+                !found[0].is_complete(),
+                "{writer:?} after {done}: {found:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    /// Whatever is there, and whatever is asked: the newest whole one, what is protected, what a tracker
+    /// names, and what is newer than the newest whole one stay.
+    #[test]
+    fn what_must_not_be_deleted_is_not(
+        steps in prop::collection::btree_set(1_u64..10_000, 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+        keep in 0_usize..6,
+        (best, resumed, tracked) in (0_usize..12, 0_usize..12, 0_usize..12),
+    ) {
+        let steps: Vec<u64> = steps.into_iter().collect();
+        let mut all: Vec<StoredObject> = steps
+            .iter()
+            .flat_map(|step| objects(*step, &files(Writer::HuggingFace, *step)))
+            .collect();
+        for cut in cuts {
+            if !all.is_empty() {
+                let at = cut.index(all.len());
+                all.remove(at);
+            }
+        }
+        let found = find(&all, &known(), now());
+        let name = |index: usize| found.get(index).map(|one| one.name.clone());
+        let protected = Protected { best: name(best), resumed_from: name(resumed) };
+        let mut known = known();
+        if let Some(name) = name(tracked) {
+            known.trackers.insert("latest".into(), name);
+        }
+        let fates = fates(&found, keep, &known, &protected);
+        prop_assert_eq!(fates.len(), found.len());
+        let newest = found.iter().rposition(Checkpoint::is_complete);
+        for (index, (one, fate)) in found.iter().zip(&fates).enumerate() {
+            let is_needed = Some(&one.name) == protected.best.as_ref()
+                || Some(&one.name) == protected.resumed_from.as_ref()
+                || known.tracks(&one.name, None)
+                || newest.is_none_or(|newest| index >= newest);
+            prop_assert!(!is_needed || *fate != Fate::Deleted, "{:?}", one);
+        }
+        let whole = found.iter().filter(|one| one.is_complete()).count();
+        let kept_whole = found.iter().zip(&fates).filter(|(one, fate)| one.is_complete() && **fate != Fate::Deleted);
+        prop_assert!(kept_whole.count() >= keep.max(1).min(whole));
+    }
+}

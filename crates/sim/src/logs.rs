@@ -1,0 +1,129 @@
+//! What jobs write to CloudWatch Logs. Pure: a line is made when it is asked for, from the job and its
+//! place in the stream, so that a log of a gigabyte costs nothing.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::metrics;
+use crate::timeline::{Failure, Phase};
+use crate::world::Job;
+
+/// What the toolkit prints before the script runs.
+const OPENING: [&str; 3] = [
+    "bash: cannot set terminal process group (-1): Inappropriate ioctl for device",
+    "sagemaker-training-toolkit INFO     Imported framework sagemaker_pytorch_container.training",
+    "sagemaker-training-toolkit INFO     Invoking user script",
+];
+
+/// A stream: one host, from one start of its container to the end of that run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream<'a> {
+    job: &'a Job,
+    phase: &'a Phase,
+    /// From 1.
+    host: u32,
+    is_last: bool,
+}
+
+/// The streams that exist by now, by name. A restart begins new ones.
+pub(crate) fn streams(job: &Job, now: DateTime<Utc>) -> Vec<Stream<'_>> {
+    let runs: Vec<&Phase> = job
+        .timeline
+        .phases
+        .iter()
+        .filter(|phase| phase.status == "Training" && phase.start <= now)
+        .collect();
+    let mut streams: Vec<Stream<'_>> = Vec::new();
+    for (index, phase) in runs.iter().enumerate() {
+        streams.extend((1..=job.count).map(|host| Stream {
+            job,
+            phase,
+            host,
+            is_last: index + 1 == runs.len(),
+        }));
+    }
+    streams.sort_by_key(Stream::name);
+    streams
+}
+
+impl Stream<'_> {
+    pub(crate) fn name(&self) -> String {
+        let Self {
+            job, phase, host, ..
+        } = self;
+        format!("{}/algo-{host}-{}", job.name, phase.start.timestamp())
+    }
+
+    /// Lines of a minute: more than one where the hyperparameter `log_lines_per_minute` says so.
+    fn per_minute(&self) -> usize {
+        let asked = self.job.request["HyperParameters"]["log_lines_per_minute"].as_str();
+        let asked = asked.and_then(|text| text.trim_matches('"').parse().ok());
+        asked.unwrap_or(1).max(1)
+    }
+
+    /// Whole minutes that it has trained.
+    fn minutes(&self, now: DateTime<Utc>) -> usize {
+        let until = self.phase.end.min(now);
+        usize::try_from((until - self.phase.start).num_minutes()).unwrap_or(0)
+    }
+
+    fn closing(&self, now: DateTime<Utc>) -> Vec<&str> {
+        let is_over = self.is_last && self.phase.end <= now;
+        let failure = self.job.failure.and_then(Failure::of_script);
+        let failed = failure.filter(|_| is_over);
+        match failed {
+            // The last host fails, the others hear of it.
+            Some(failure) if self.host == self.job.count => {
+                failure.lines.iter().map(String::as_str).collect()
+            }
+            Some(_) => vec!["another process ended: stopping"],
+            None if is_over && self.job.timeline.end_status == "Completed" => {
+                vec!["sagemaker-training-toolkit INFO     Reporting training SUCCESS"]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Places in the stream by now; some hold no line.
+    pub(crate) fn places(&self, now: DateTime<Utc>) -> usize {
+        OPENING.len() + self.minutes(now) * self.per_minute() + self.closing(now).len()
+    }
+
+    /// The line at a place. A minute without steps has none.
+    pub(crate) fn line(&self, place: usize, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
+        if let Some(line) = OPENING.get(place) {
+            return Some((self.phase.start, (*line).to_owned()));
+        }
+        let place = place - OPENING.len();
+        let per_minute = self.per_minute();
+        let (minute, nth) = (place / per_minute, place % per_minute);
+        if minute >= self.minutes(now) {
+            let last = place - self.minutes(now) * per_minute;
+            let line = self.closing(now).get(last).map(|line| (*line).to_owned())?;
+            return Some((self.phase.end, line));
+        }
+        let begun = self.phase.start + TimeDelta::minutes(i64::try_from(minute).ok()?);
+        let line = metrics::log_line(self.job, begun)?;
+        let line = if per_minute > 1 {
+            format!("{line} part={nth}")
+        } else {
+            line
+        };
+        // Several lines of a minute are spread over it.
+        let within = i64::try_from(nth * 60_000 / per_minute).ok()?;
+        Some((begun + TimeDelta::milliseconds(within), line))
+    }
+
+    /// The first place whose line is not before a moment.
+    pub(crate) fn place_at(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> usize {
+        if since <= self.phase.start {
+            return 0;
+        }
+        let minutes = usize::try_from((since - self.phase.start).num_minutes()).unwrap_or(0);
+        let mut place = OPENING.len() + minutes.min(self.minutes(now)) * self.per_minute();
+        let places = self.places(now);
+        while place < places && self.line(place, now).is_none_or(|(at, _)| at < since) {
+            place += 1;
+        }
+        place
+    }
+}

@@ -1,0 +1,231 @@
+//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the group of training jobs (awsJson1_1).
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use crate::logs::{self, Stream};
+use crate::refusal::{Refusal, invalid};
+use crate::region::Region;
+use crate::world::World;
+
+const GROUP: &str = "/aws/sagemaker/TrainingJobs";
+/// A page has at most so many bytes of messages and envelopes.
+const PAGE_BYTES: usize = 1_048_576;
+const ENVELOPE_BYTES: usize = 26;
+const LINES_MAX: u64 = 10_000;
+const STREAMS_MAX: u64 = 50;
+
+pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
+    region.with_time(|world, now| {
+        if world.throttles(operation, now) {
+            return Err(Refusal {
+                code: "ThrottlingException",
+                message: "Rate exceeded".to_owned(),
+            });
+        }
+        let has_written = world
+            .jobs
+            .iter()
+            .any(|job| !logs::streams(job, now).is_empty());
+        let group = body["logGroupName"].as_str();
+        if group != Some(GROUP) || !has_written {
+            return Err(not_found("The specified log group does not exist."));
+        }
+        match operation {
+            "DescribeLogStreams" => describe(world, body, now),
+            "GetLogEvents" => events(world, body, now),
+            other => Err(invalid(format!(
+                "the simulated region does not know {other}"
+            ))),
+        }
+    })
+}
+
+fn not_found(message: &str) -> Refusal {
+    Refusal {
+        code: "ResourceNotFoundException",
+        message: message.to_owned(),
+    }
+}
+
+fn job_of(name: &str) -> &str {
+    name.split('/').next().unwrap_or_default()
+}
+
+fn describe(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let prefix = body["logStreamNamePrefix"].as_str().unwrap_or("");
+    let limit = body["limit"].as_u64().unwrap_or(STREAMS_MAX);
+    if !(1..=STREAMS_MAX).contains(&limit) {
+        return Err(invalid("limit must be between 1 and 50"));
+    }
+    let jobs = world.jobs.iter().filter(|job| job.account == world.account);
+    let mut streams: Vec<Stream<'_>> = jobs
+        .filter(|job| prefix.starts_with(&job.name) || job.name.starts_with(prefix))
+        .flat_map(|job| logs::streams(job, now))
+        .filter(|stream| stream.name().starts_with(prefix))
+        .collect();
+    streams.sort_by_key(Stream::name);
+    let after = body["nextToken"].as_str().unwrap_or("");
+    let mut left = streams
+        .iter()
+        .map(Stream::name)
+        .filter(|name| name.as_str() > after);
+    let limit = usize::try_from(limit).unwrap_or(1);
+    let page: Vec<String> = left.by_ref().take(limit).collect();
+    let next = left.next().and(page.last());
+    let mut answer = json!({
+        "logStreams": page.iter().map(|name| json!({ "logStreamName": name, "storedBytes": 0 })).collect::<Vec<_>>(),
+    });
+    if let Some(next) = next {
+        answer["nextToken"] = json!(next);
+    }
+    Ok(answer)
+}
+
+/// A token is a direction, a place, and how many empty pages came before: real pages may be empty and
+/// still have successors.
+struct Token {
+    is_forward: bool,
+    place: usize,
+    empties: u32,
+}
+
+impl Token {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let direction = parts.next()?;
+        Some(Self {
+            is_forward: direction == "f",
+            place: parts.next()?.parse().ok()?,
+            empties: parts.next()?.parse().ok()?,
+        })
+    }
+}
+
+fn events(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let name = body["logStreamName"].as_str().unwrap_or("").to_owned();
+    let token = match body["nextToken"].as_str() {
+        Some(text) => {
+            Some(Token::parse(text).ok_or_else(|| invalid("The specified nextToken is invalid."))?)
+        }
+        None => None,
+    };
+    let is_empty = world.happens(world.faults.empty_log_page, "empty_log_page");
+    let job = world.job(job_of(&name));
+    let streams = job.map_or_else(Vec::new, |job| logs::streams(job, now));
+    let stream = streams
+        .iter()
+        .find(|stream| stream.name() == name)
+        .ok_or_else(|| not_found("The specified log stream does not exist."))?;
+    let moment = |key: &str| body[key].as_i64().and_then(DateTime::from_timestamp_millis);
+    let first = moment("startTime").map_or(0, |since| stream.place_at(since, now));
+    let end = moment("endTime").map_or(usize::MAX, |until| stream.place_at(until, now));
+    let last = stream.places(now).min(end);
+    let limit = body["limit"].as_u64().unwrap_or(LINES_MAX);
+    if !(1..=LINES_MAX).contains(&limit) {
+        return Err(invalid("limit must be between 1 and 10000"));
+    }
+    let page = Page {
+        stream,
+        now,
+        limit: usize::try_from(limit).unwrap_or(1),
+    };
+    let empties = token.as_ref().map_or(0, |token| token.empties);
+    let is_forward = match &token {
+        Some(token) => token.is_forward,
+        None => body["startFromHead"] == true,
+    };
+    let from = match &token {
+        Some(token) => token.place.clamp(first, last.max(first)),
+        None if is_forward => first,
+        None => last,
+    };
+    if is_empty && empties < 3 {
+        let empties = empties + 1;
+        let edge = Edge {
+            place: from,
+            empties,
+        };
+        return Ok(answer(&[], edge, edge));
+    }
+    let (lines, begin, finish) = if is_forward {
+        page.after(from, last)
+    } else {
+        page.before(from, first)
+    };
+    // A page at the end leads back to itself.
+    let edge = |place: usize| Edge {
+        place,
+        empties: if lines.is_empty() && place == from {
+            empties
+        } else {
+            0
+        },
+    };
+    Ok(answer(&lines, edge(finish), edge(begin)))
+}
+
+/// (time, message).
+type Line = (DateTime<Utc>, String);
+
+struct Page<'a> {
+    stream: &'a Stream<'a>,
+    now: DateTime<Utc>,
+    limit: usize,
+}
+
+impl Page<'_> {
+    /// Lines from a place on, with the places where the page begins and ends.
+    fn after(&self, from: usize, last: usize) -> (Vec<Line>, usize, usize) {
+        let (mut lines, mut place, mut bytes) = (Vec::new(), from, 0);
+        while place < last && lines.len() < self.limit {
+            if let Some(line) = self.stream.line(place, self.now) {
+                bytes += line.1.len() + ENVELOPE_BYTES;
+                if bytes > PAGE_BYTES {
+                    break;
+                }
+                lines.push(line);
+            }
+            place += 1;
+        }
+        (lines, from, place)
+    }
+
+    /// Lines before a place.
+    fn before(&self, from: usize, first: usize) -> (Vec<Line>, usize, usize) {
+        let (mut lines, mut place, mut bytes) = (Vec::new(), from, 0);
+        while place > first && lines.len() < self.limit {
+            if let Some(line) = self.stream.line(place - 1, self.now) {
+                bytes += line.1.len() + ENVELOPE_BYTES;
+                if bytes > PAGE_BYTES {
+                    break;
+                }
+                lines.push(line);
+            }
+            place -= 1;
+        }
+        lines.reverse();
+        (lines, place, from)
+    }
+}
+
+/// Where a page begins or ends.
+#[derive(Clone, Copy)]
+struct Edge {
+    place: usize,
+    empties: u32,
+}
+
+fn answer(lines: &[Line], forward: Edge, backward: Edge) -> Value {
+    let events: Vec<Value> = lines
+        .iter()
+        .map(|(at, message)| {
+            json!({ "timestamp": at.timestamp_millis(), "message": message, "ingestionTime": at.timestamp_millis() })
+        })
+        .collect();
+    json!({
+        "events": events,
+        "nextForwardToken": format!("f/{}/{}", forward.place, forward.empties),
+        "nextBackwardToken": format!("b/{}/{}", backward.place, backward.empties),
+    })
+}

@@ -1,0 +1,95 @@
+//! API views of a trial's checkpoints.
+
+use bakeoff_domain::checkpoint::Writer;
+use bakeoff_domain::checkpoint::keep::KeptFor;
+use bakeoff_domain::money::Usd;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Whether a checkpoint is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointState {
+    Complete,
+    /// It was written to within the last five minutes.
+    BeingWritten,
+    Incomplete,
+}
+
+/// One checkpoint in S3.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Checkpoint)]
+pub struct CheckpointView {
+    /// The folder or file below the prefix.
+    pub name: String,
+    pub s3_uri: String,
+    pub writer: Writer,
+    pub step: Option<u64>,
+    pub state: CheckpointState,
+    /// What it lacks, if it is not whole.
+    pub missing: Option<String>,
+    pub bytes: u64,
+    pub objects: u32,
+    pub written_at: DateTime<Utc>,
+    /// Estimated: S3 Standard at $0.023 per GB-month.
+    pub usd_per_month: Usd,
+    /// Whether the writer's state names it as the best.
+    pub is_best: bool,
+}
+
+/// A trial's checkpoints.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Checkpoints)]
+pub struct CheckpointsView {
+    /// Where the trial's jobs save to, and are restored from.
+    pub s3_uri: String,
+    /// The oldest step first.
+    pub checkpoints: Vec<CheckpointView>,
+    /// Of all objects below the prefix: a restart restores all of them.
+    pub bytes: u64,
+    /// Estimated: S3 Standard at $0.023 per GB-month.
+    pub usd_per_month: Usd,
+    /// When the prefix may be too large to be restored.
+    pub warning: Option<String>,
+    pub console_url: Option<String>,
+}
+
+/// Which checkpoints to keep.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PruneCheckpoints {
+    /// The newest whole ones to keep, 1 to 1000.
+    pub keep: u32,
+    /// Only say what would be deleted.
+    #[serde(default = "yes")]
+    pub dry_run: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What becomes of a checkpoint.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = CheckpointFate)]
+pub struct CheckpointFateView {
+    pub name: String,
+    pub step: Option<u64>,
+    pub bytes: u64,
+    /// Empty for one that is deleted.
+    pub kept_for: Option<KeptFor>,
+}
+
+/// What was deleted, or would be.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = PrunedCheckpoints)]
+pub struct PrunedView {
+    pub dry_run: bool,
+    /// The oldest step first.
+    pub checkpoints: Vec<CheckpointFateView>,
+    /// Bytes that are freed.
+    pub freed_bytes: u64,
+    /// Objects that are gone; 0 in a dry run.
+    pub deleted_objects: u64,
+}

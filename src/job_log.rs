@@ -1,0 +1,345 @@
+//! Reads a job's log from CloudWatch: the streams of its hosts merged by time, a bounded part at a time,
+//! from a place that survives restarts. Nothing is stored here.
+//!
+//! CloudWatch has traps: a page may be empty and still have a successor (only a token that leads back to
+//! itself ends a stream), tokens expire, and a restart of the job begins new streams. So a place is not a
+//! token, but for each stream the last line's time and how many lines of that time were read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write};
+
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::log::{LogLine, host};
+use bakeoff_domain::sagemaker::ports::{LOG_LINES_MAX, LogRequest};
+use chrono::{DateTime, Utc};
+use regex::Regex;
+
+use crate::aws::Aws;
+
+/// Lines requested per page. AWS bounds a page to a megabyte; one page of each stream is held.
+const PAGE_LINES: u32 = 2_000;
+/// Pages read for one part, at most: a search that finds nothing must end, and goes on from its place.
+const PAGES_MAX: u32 = 60;
+/// Bytes of messages in one part.
+const PART_BYTES: usize = 4 * 1024 * 1024;
+/// Streams of one job: 64 hosts, restarted a few times.
+const STREAMS_MAX: usize = 512;
+
+/// Which lines are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Only of this host, such as `algo-1`.
+    pub host: Option<String>,
+    pub since: Option<DateTime<Utc>>,
+    /// Before this moment.
+    pub until: Option<DateTime<Utc>>,
+    pub grep: Option<Regex>,
+}
+
+impl Wanted {
+    fn takes(&self, line: &LogLine) -> bool {
+        self.until.is_none_or(|until| line.at < until)
+            && self.since.is_none_or(|since| line.at >= since)
+            && self
+                .grep
+                .as_ref()
+                .is_none_or(|grep| grep.is_match(&line.message))
+    }
+
+    fn has_stream(&self, stream: &str) -> bool {
+        self.host.as_deref().is_none_or(|own| host(stream) == own)
+    }
+}
+
+/// What was read of one stream: the last line's time, in milliseconds, and the lines of that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    at: i64,
+    lines: usize,
+}
+
+/// A place in a job's log: what was read of each stream, by the part of its name after the job's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPlace(BTreeMap<String, Seen>);
+
+impl LogPlace {
+    /// Reads what `Display` wrote; `None` if it is malformed.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut seen = BTreeMap::new();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (stream, place) = part.rsplit_once(':')?;
+            let (at, lines) = place.split_once('.')?;
+            let place = Seen {
+                at: at.parse().ok()?,
+                lines: lines.parse().ok()?,
+            };
+            if stream.is_empty() || seen.len() >= STREAMS_MAX {
+                return None;
+            }
+            seen.insert(stream.to_owned(), place);
+        }
+        Some(Self(seen))
+    }
+
+    fn of(&self, stream: &str) -> Option<Seen> {
+        self.0.get(own_part(stream)).copied()
+    }
+
+    fn pass(&mut self, line: &LogLine) {
+        let at = line.at.timestamp_millis();
+        let seen = self
+            .0
+            .entry(own_part(&line.stream).to_owned())
+            .or_insert(Seen { at, lines: 0 });
+        if seen.at == at {
+            seen.lines += 1;
+        } else {
+            *seen = Seen { at, lines: 1 };
+        }
+    }
+}
+
+fn own_part(stream: &str) -> &str {
+    stream.rsplit_once('/').map_or(stream, |(_, own)| own)
+}
+
+impl fmt::Display for LogPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (stream, Seen { at, lines })) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_char(',')?;
+            }
+            write!(f, "{stream}:{at}.{lines}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A part of a log.
+#[derive(Debug)]
+pub struct Part {
+    /// By time.
+    pub lines: Vec<LogLine>,
+    /// Where to go on.
+    pub place: LogPlace,
+    /// Whether everything that there is by now was read.
+    pub is_at_end: bool,
+}
+
+/// One stream, a page at a time.
+struct Reader {
+    stream: String,
+    since: Option<DateTime<Utc>>,
+    token: Option<String>,
+    /// Lines of its first moment that were read before.
+    skip: usize,
+    lines: VecDeque<LogLine>,
+    is_at_end: bool,
+}
+
+impl Reader {
+    fn new(stream: String, seen: Option<Seen>, since: Option<DateTime<Utc>>) -> Self {
+        let from = seen.and_then(|seen| DateTime::from_timestamp_millis(seen.at));
+        Self {
+            stream,
+            since: from.or(since),
+            token: None,
+            skip: seen.map_or(0, |seen| seen.lines),
+            lines: VecDeque::new(),
+            is_at_end: false,
+        }
+    }
+
+    /// Reads pages until there is a line, or the stream ends for now. `pages` are those left to read.
+    async fn fill(&mut self, aws: &Aws, pages: &mut u32) -> Result<(), AwsError> {
+        while self.lines.is_empty() && !self.is_at_end && *pages > 0 {
+            *pages -= 1;
+            let request = LogRequest {
+                stream: self.stream.clone(),
+                since: self.since,
+                from_start: true,
+                limit: PAGE_LINES,
+                token: self.token.clone(),
+            };
+            let page = aws.log_page(&request).await?;
+            self.is_at_end = page.forward.is_none() || page.forward == self.token;
+            self.token = page.forward;
+            self.lines = page.lines.into();
+            let first = self.since.map(|since| since.timestamp_millis());
+            while self.skip > 0
+                && self
+                    .lines
+                    .front()
+                    .is_some_and(|line| Some(line.at.timestamp_millis()) == first)
+            {
+                self.lines.pop_front();
+                self.skip -= 1;
+            }
+            if !self.lines.is_empty() {
+                self.skip = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads up to `most` wanted lines after a place.
+pub async fn after(
+    aws: &Aws,
+    job_name: &str,
+    wanted: &Wanted,
+    place: LogPlace,
+    most: usize,
+) -> Result<Part, AwsError> {
+    let mut readers: Vec<Reader> = aws
+        .log_streams(job_name)
+        .await?
+        .into_iter()
+        .filter(|stream| wanted.has_stream(stream))
+        .take(STREAMS_MAX)
+        .map(|stream| {
+            let seen = place.of(&stream);
+            Reader::new(stream, seen, wanted.since)
+        })
+        .collect();
+    let mut part = Part {
+        lines: Vec::new(),
+        place,
+        is_at_end: false,
+    };
+    // A first page of each, however many there are.
+    let (mut pages, mut bytes) = (PAGES_MAX.max(2 * count(&readers)), 0);
+    while part.lines.len() < most && bytes < PART_BYTES {
+        for reader in &mut readers {
+            reader.fill(aws, &mut pages).await?;
+        }
+        let is_unread = |reader: &Reader| reader.lines.is_empty() && !reader.is_at_end;
+        if readers.iter().any(is_unread) {
+            // What a stream that was not read holds may come first.
+            break;
+        }
+        let next = readers
+            .iter_mut()
+            .filter(|reader| !reader.lines.is_empty())
+            .min_by(|a, b| a.lines.front().cmp(&b.lines.front()));
+        let Some(line) = next.and_then(|reader| reader.lines.pop_front()) else {
+            part.is_at_end = true;
+            break;
+        };
+        part.place.pass(&line);
+        if wanted.takes(&line) {
+            bytes += line.message.len();
+            part.lines.push(line);
+        }
+    }
+    Ok(part)
+}
+
+fn count(readers: &[Reader]) -> u32 {
+    u32::try_from(readers.len()).unwrap_or(u32::MAX / 2)
+}
+
+/// Reads the last `most` wanted lines; going on from its place continues with what comes after them.
+pub async fn tail(
+    aws: &Aws,
+    job_name: &str,
+    wanted: &Wanted,
+    most: usize,
+) -> Result<Part, AwsError> {
+    let streams = aws.log_streams(job_name).await?;
+    let mut place = LogPlace::default();
+    let mut lines: Vec<LogLine> = Vec::new();
+    let wanted_streams = streams
+        .into_iter()
+        .filter(|stream| wanted.has_stream(stream));
+    for stream in wanted_streams.take(STREAMS_MAX) {
+        let end = end_of(aws, stream, wanted, most).await?;
+        for line in &end.read {
+            place.pass(line);
+        }
+        lines.extend(end.taken);
+    }
+    lines.sort();
+    let surplus = lines.len().saturating_sub(most);
+    lines.drain(..surplus);
+    Ok(Part {
+        lines,
+        place,
+        is_at_end: true,
+    })
+}
+
+/// The end of a stream.
+struct End {
+    /// Its last page, whole, by time.
+    read: Vec<LogLine>,
+    /// The wanted ones.
+    taken: Vec<LogLine>,
+}
+
+async fn end_of(aws: &Aws, stream: String, wanted: &Wanted, most: usize) -> Result<End, AwsError> {
+    let limit = u32::try_from(most).unwrap_or(LOG_LINES_MAX);
+    let mut request = LogRequest {
+        stream,
+        since: wanted.since,
+        from_start: false,
+        // A search reads whole pages.
+        limit: if wanted.grep.is_some() {
+            PAGE_LINES
+        } else {
+            limit.clamp(1, PAGE_LINES)
+        },
+        token: None,
+    };
+    let mut end = End {
+        read: Vec::new(),
+        taken: Vec::new(),
+    };
+    for _ in 0..PAGES_MAX {
+        let page = aws.log_page(&request).await?;
+        let taken = page.lines.iter().filter(|line| wanted.takes(line));
+        let taken: Vec<LogLine> = taken.cloned().collect();
+        end.taken.splice(0..0, taken);
+        if end.read.is_empty() {
+            end.read = page.lines;
+        }
+        let is_first = page.backward.is_none() || page.backward == request.token;
+        if end.taken.len() >= most || is_first {
+            break;
+        }
+        request.token = page.backward;
+    }
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(millis: i64, stream: &str) -> LogLine {
+        LogLine {
+            at: DateTime::from_timestamp_millis(millis).unwrap(),
+            stream: format!("bakeoff-x-1/{stream}"),
+            message: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_place_counts_the_lines_of_its_last_moment_and_reads_what_it_wrote() {
+        let mut place = LogPlace::default();
+        for (millis, stream) in [
+            (5, "algo-1-9"),
+            (7, "algo-1-9"),
+            (7, "algo-1-9"),
+            (6, "algo-2-9"),
+        ] {
+            place.pass(&line(millis, stream));
+        }
+        assert_eq!(place.to_string(), "algo-1-9:7.2,algo-2-9:6.1");
+        assert_eq!(LogPlace::parse(&place.to_string()), Some(place));
+        assert_eq!(LogPlace::parse(""), Some(LogPlace::default()));
+        for bad in ["x", "a:b.c", ":1.2", "a:1", "a:99999999999999999999.1"] {
+            assert_eq!(LogPlace::parse(bad), None, "{bad}");
+        }
+    }
+}

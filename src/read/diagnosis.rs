@@ -1,0 +1,75 @@
+//! Why a trial's jobs failed, and what a running one shows: from what is stored, in a fixed number of
+//! queries.
+
+use bakeoff_domain::diagnosis::live::{Vitals, advise};
+use bakeoff_domain::ids::TrialId;
+use bakeoff_domain::measure::metric;
+use bakeoff_domain::sagemaker::links;
+
+use crate::api::diagnosis::{AttemptDiagnosisView, TrialDiagnosisView};
+use crate::read::figures::{Figures, preferred};
+use crate::store::experiments::trials::{Attempt, ShownTrial};
+use crate::store::jobs::post_mortems::Aftermath;
+use crate::store::{Store, StoreError};
+
+const CPU: &str = "cpu_utilization_percent";
+const HOST_MEMORY: &str = "memory_utilization_percent";
+const DISK: &str = "disk_utilization_percent";
+
+/// The diagnosis of a trial of a region.
+pub async fn of_trial(
+    store: &Store,
+    trial: ShownTrial,
+    region: &str,
+) -> Result<TrialDiagnosisView, StoreError> {
+    let ids = [trial.id.0];
+    let mut aftermath = store.aftermath(&ids).await?;
+    let is_running = trial.attempts.iter().any(|one| !one.phase.is_over());
+    let advice = if is_running {
+        advise(&vitals(store, trial.id).await?)
+    } else {
+        Vec::new()
+    };
+    let attempts = trial.attempts.into_iter().map(|attempt| {
+        let found = aftermath.remove(&attempt.id).unwrap_or_default();
+        view(attempt, found, region)
+    });
+    Ok(TrialDiagnosisView {
+        attempts: attempts.collect(),
+        advice: advice.into_iter().map(Into::into).collect(),
+    })
+}
+
+fn view(attempt: Attempt, found: Aftermath, region: &str) -> AttemptDiagnosisView {
+    AttemptDiagnosisView {
+        number: attempt.number,
+        console_url: links::job(region, &attempt.job_name),
+        log_console_url: links::log(region, &attempt.job_name),
+        job_name: attempt.job_name,
+        failure_reason: attempt.failure_reason,
+        diagnosis: found.diagnosis.map(Into::into),
+        rules: found.rules.into_iter().map(Into::into).collect(),
+        last_lines: found.lines.into_iter().map(Into::into).collect(),
+    }
+}
+
+async fn vitals(store: &Store, id: TrialId) -> Result<Vitals, StoreError> {
+    let subjects = [id.0];
+    let names = [CPU, HOST_MEMORY, DISK].map(str::to_owned);
+    let (figures, series) = tokio::try_join!(
+        Figures::load(store, &subjects),
+        store.series_of(&subjects, Some(&names))
+    )?;
+    let series = preferred(series);
+    let last = |name: &str| {
+        let found = series.iter().find(|one| one.metric == name)?;
+        found.last_value.filter(|value| value.is_finite())
+    };
+    Ok(Vitals {
+        gpu: figures.mean(id.0, metric::GPU_UTILIZATION),
+        gpu_memory: figures.mean(id.0, metric::GPU_MEMORY_UTILIZATION),
+        cpu: last(CPU),
+        host_memory: last(HOST_MEMORY),
+        disk: last(DISK),
+    })
+}
