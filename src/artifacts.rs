@@ -2,12 +2,14 @@
 //! when asked for; nothing is stored here.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use bakeoff_domain::checkpoint::keep::{Fate, Protected, deletion_order, fates};
 use bakeoff_domain::checkpoint::{Checkpoint, Known, StoredObject, find};
+use bakeoff_domain::embedded::pattern;
 use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Utc};
-use serde::Deserialize;
+use regex::Regex;
 
 use crate::aws::Aws;
 use crate::store::jobs::checkpoints::CheckpointPlace;
@@ -33,12 +35,8 @@ pub struct Found {
     pub protected: Protected,
     /// Of all objects, also those of no checkpoint: all of them are restored.
     pub bytes: u64,
-}
-
-/// The part of Hugging Face's trainer_state.json that matters here.
-#[derive(Deserialize)]
-struct TrainerState {
-    best_model_checkpoint: Option<String>,
+    /// A file that says what must be kept, and could not be read.
+    pub unread: Option<String>,
 }
 
 /// Reads what lies below a prefix: a listing, and a few small files.
@@ -48,71 +46,73 @@ pub async fn read(
     now: DateTime<Utc>,
 ) -> Result<Found, AwsError> {
     let objects = aws.list_objects(&place.s3_uri).await?;
+    let mut found = Found {
+        checkpoints: Vec::new(),
+        known: Known {
+            ranks: place.ranks,
+            trackers: BTreeMap::new(),
+        },
+        protected: Protected::default(),
+        bytes: objects.iter().map(|object| object.bytes).sum(),
+        unread: None,
+    };
     let trackers = objects
         .iter()
         .filter(|object| Known::is_tracker(&object.key));
-    let mut known = Known {
-        ranks: place.ranks,
-        trackers: BTreeMap::new(),
-    };
     for tracker in trackers.take(TRACKERS_MAX) {
-        if let Some(text) = small(aws, place, &tracker.key).await? {
-            known.trackers.insert(tracker.key.clone(), text);
+        if let Some(text) = small(aws, place, &tracker.key, &mut found.unread).await {
+            found.known.trackers.insert(tracker.key.clone(), text);
         }
     }
-    let checkpoints = find(&objects, &known, now);
-    let best = best(aws, place, &checkpoints).await?;
-    Ok(Found {
-        bytes: objects
-            .iter()
-            .map(|object: &StoredObject| object.bytes)
-            .sum(),
-        known,
-        protected: Protected {
-            best,
-            resumed_from: None,
-        },
-        checkpoints,
-    })
+    found.checkpoints = find(&objects, &found.known, now);
+    found.protected.best = best(aws, place, &found.checkpoints, &mut found.unread).await;
+    Ok(found)
 }
 
-/// The best checkpoint, as the newest whole one of Hugging Face's says.
+/// The best checkpoint, as the newest whole one of Hugging Face's Trainer says. What Lightning and Composer
+/// think is best is in no file.
 async fn best(
     aws: &Aws,
     place: &CheckpointPlace,
     checkpoints: &[Checkpoint],
-) -> Result<Option<String>, AwsError> {
-    let state = checkpoints
-        .iter()
-        .rev()
-        .filter(|one| one.is_complete())
-        .find_map(|one| {
-            one.keys
-                .iter()
-                .find(|key| key.ends_with("/trainer_state.json"))
-        });
-    let Some(key) = state else {
-        return Ok(None);
+    unread: &mut Option<String>,
+) -> Option<String> {
+    let mut newest = checkpoints.iter().rev().filter(|one| one.is_complete());
+    let has_state = |one: &'_ Checkpoint| {
+        let mut keys = one.keys.iter();
+        keys.find(|key| key.ends_with("/trainer_state.json"))
+            .cloned()
     };
-    let text = small(aws, place, key).await?.unwrap_or_default();
-    let state: Option<TrainerState> = serde_json::from_str(&text).ok();
-    let path = state.and_then(|state| state.best_model_checkpoint);
-    // A path inside the container: its last part is the folder.
-    Ok(path.and_then(|path| {
-        path.trim_end_matches('/')
-            .rsplit('/')
-            .next()
-            .map(str::to_owned)
-    }))
+    let (checkpoint, key) = newest.find_map(|one| Some((one, has_state(one)?)))?;
+    let text = small(aws, place, &key, unread).await?;
+    // As text: Python writes NaN into it, which is no JSON.
+    let path = BEST.captures(&text)?.get(1)?.as_str();
+    // A path inside the container: its last part is the folder, beside the one that says so.
+    let own = path.trim_end_matches('/').rsplit('/').next()?;
+    let folder = checkpoint
+        .name
+        .rfind('/')
+        .map_or("", |slash| checkpoint.name.split_at(slash + 1).0);
+    Some(format!("{folder}{own}"))
 }
 
-async fn small(aws: &Aws, place: &CheckpointPlace, key: &str) -> Result<Option<String>, AwsError> {
-    let read = aws.get_object(&format!("{}/{key}", place.s3_uri)).await;
-    match read {
-        Ok(found) => Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
-        // Too large to be a tracker, or not ours to read: nothing is known of it.
-        Err(AwsError::Denied(_) | AwsError::Unknown(_)) => Ok(None),
-        Err(error) => Err(error),
+static BEST: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"(?s).*?"best_model_checkpoint"\s*:\s*"([^"]+)".*"#));
+
+/// A small file; one that is there and cannot be read is noted.
+async fn small(
+    aws: &Aws,
+    place: &CheckpointPlace,
+    key: &str,
+    unread: &mut Option<String>,
+) -> Option<String> {
+    match aws.get_object(&format!("{}/{key}", place.s3_uri)).await {
+        Ok(found) => found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) => {
+            tracing::info!(%error, key, "a file beside checkpoints could not be read");
+            *unread = Some(key.to_owned());
+            None
+        }
     }
 }
 
@@ -121,22 +121,14 @@ pub fn fates_of(found: &Found, keep: usize) -> Vec<Fate> {
     fates(&found.checkpoints, keep, &found.known, &found.protected)
 }
 
-/// Deletes those checkpoints whose fate it is, what says that they are whole first; returns how many
-/// objects are gone.
+/// Deletes a checkpoint, what says that it is whole first; returns how many objects are gone.
 pub async fn delete(
     aws: &Aws,
     place: &CheckpointPlace,
-    found: &Found,
-    fates: &[Fate],
+    checkpoint: &Checkpoint,
 ) -> Result<usize, AwsError> {
-    let mut gone = 0;
-    for (checkpoint, fate) in found.checkpoints.iter().zip(fates) {
-        if *fate == Fate::Deleted {
-            for keys in deletion_order(checkpoint).chunks(1_000) {
-                aws.delete_objects(&place.s3_uri, keys).await?;
-                gone += keys.len();
-            }
-        }
+    for keys in deletion_order(checkpoint).chunks(1_000) {
+        aws.delete_objects(&place.s3_uri, keys).await?;
     }
-    Ok(gone)
+    Ok(checkpoint.keys.len())
 }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
 
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::log::{LogLine, host};
-use bakeoff_domain::sagemaker::ports::{LOG_LINES_MAX, LogRequest};
+use bakeoff_domain::sagemaker::log::{LogLine, host, last_bytes};
+use bakeoff_domain::sagemaker::ports::LogRequest;
 use chrono::{DateTime, Utc};
 use regex::Regex;
 
@@ -130,7 +130,10 @@ pub struct Part {
 struct Reader {
     stream: String,
     since: Option<DateTime<Utc>>,
+    until: Option<DateTime<Utc>>,
     token: Option<String>,
+    /// Pages that may still be read for this part.
+    pages: u32,
     /// Lines of its first moment that were read before.
     skip: usize,
     lines: VecDeque<LogLine>,
@@ -138,25 +141,28 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(stream: String, seen: Option<Seen>, since: Option<DateTime<Utc>>) -> Self {
+    fn new(stream: String, seen: Option<Seen>, wanted: &Wanted, pages: u32) -> Self {
         let from = seen.and_then(|seen| DateTime::from_timestamp_millis(seen.at));
         Self {
             stream,
-            since: from.or(since),
+            since: from.or(wanted.since),
+            until: wanted.until,
             token: None,
+            pages,
             skip: seen.map_or(0, |seen| seen.lines),
             lines: VecDeque::new(),
             is_at_end: false,
         }
     }
 
-    /// Reads pages until there is a line, or the stream ends for now. `pages` are those left to read.
-    async fn fill(&mut self, aws: &Aws, pages: &mut u32) -> Result<(), AwsError> {
-        while self.lines.is_empty() && !self.is_at_end && *pages > 0 {
-            *pages -= 1;
+    /// Reads pages until there is a line, the stream ends for now, or no more pages may be read.
+    async fn fill(&mut self, aws: &Aws) -> Result<(), AwsError> {
+        while self.lines.is_empty() && !self.is_at_end && self.pages > 0 {
+            self.pages -= 1;
             let request = LogRequest {
                 stream: self.stream.clone(),
                 since: self.since,
+                until: self.until,
                 from_start: true,
                 limit: PAGE_LINES,
                 token: self.token.clone(),
@@ -191,27 +197,22 @@ pub async fn after(
     place: LogPlace,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let mut readers: Vec<Reader> = aws
-        .log_streams(job_name)
-        .await?
-        .into_iter()
-        .filter(|stream| wanted.has_stream(stream))
-        .take(STREAMS_MAX)
-        .map(|stream| {
-            let seen = place.of(&stream);
-            Reader::new(stream, seen, wanted.since)
-        })
-        .collect();
+    let streams = streams(aws, job_name, wanted).await?;
+    let pages = pages_each(streams.len());
+    let readers = streams.into_iter().map(|stream| {
+        let seen = place.of(&stream);
+        Reader::new(stream, seen, wanted, pages)
+    });
+    let mut readers: Vec<Reader> = readers.collect();
     let mut part = Part {
         lines: Vec::new(),
         place,
         is_at_end: false,
     };
-    // A first page of each, however many there are.
-    let (mut pages, mut bytes) = (PAGES_MAX.max(2 * count(&readers)), 0);
+    let mut bytes = 0;
     while part.lines.len() < most && bytes < PART_BYTES {
         for reader in &mut readers {
-            reader.fill(aws, &mut pages).await?;
+            reader.fill(aws).await?;
         }
         let is_unread = |reader: &Reader| reader.lines.is_empty() && !reader.is_at_end;
         if readers.iter().any(is_unread) {
@@ -235,8 +236,18 @@ pub async fn after(
     Ok(part)
 }
 
-fn count(readers: &[Reader]) -> u32 {
-    u32::try_from(readers.len()).unwrap_or(u32::MAX / 2)
+/// The streams that are wanted.
+async fn streams(aws: &Aws, job_name: &str, wanted: &Wanted) -> Result<Vec<String>, AwsError> {
+    let mut streams = aws.log_streams(job_name).await?;
+    streams.retain(|stream| wanted.has_stream(stream));
+    streams.truncate(STREAMS_MAX);
+    Ok(streams)
+}
+
+/// Pages that may be read of each stream: at least a few, since some are empty.
+fn pages_each(streams: usize) -> u32 {
+    let streams = u32::try_from(streams).unwrap_or(u32::MAX);
+    (PAGES_MAX / streams.max(1)).max(4)
 }
 
 /// Reads the last `most` wanted lines; going on from its place continues with what comes after them.
@@ -246,70 +257,107 @@ pub async fn tail(
     wanted: &Wanted,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let streams = aws.log_streams(job_name).await?;
-    let mut place = LogPlace::default();
-    let mut lines: Vec<LogLine> = Vec::new();
-    let wanted_streams = streams
-        .into_iter()
-        .filter(|stream| wanted.has_stream(stream));
-    for stream in wanted_streams.take(STREAMS_MAX) {
-        let end = end_of(aws, stream, wanted, most).await?;
-        for line in &end.read {
-            place.pass(line);
-        }
-        lines.extend(end.taken);
-    }
-    lines.sort();
-    let surplus = lines.len().saturating_sub(most);
-    lines.drain(..surplus);
-    Ok(Part {
-        lines,
-        place,
+    let mut part = tails(aws, job_name, wanted, most).await?;
+    let surplus = part.lines.len().saturating_sub(most);
+    part.lines.drain(..surplus);
+    Ok(part)
+}
+
+/// Reads the last `most` wanted lines of each stream, by time.
+pub async fn tails(
+    aws: &Aws,
+    job_name: &str,
+    wanted: &Wanted,
+    most: usize,
+) -> Result<Part, AwsError> {
+    let streams = streams(aws, job_name, wanted).await?;
+    let (pages, bytes) = (pages_each(streams.len()), PART_BYTES / streams.len().max(1));
+    let mut part = Part {
+        lines: Vec::new(),
+        place: LogPlace::default(),
         is_at_end: true,
-    })
+    };
+    for stream in streams {
+        let end = end_of(aws, stream, wanted, most, pages).await?;
+        if let Some((stream, seen)) = end.seen {
+            part.place.0.insert(stream, seen);
+        }
+        part.lines.extend(last_bytes(&end.lines, bytes));
+    }
+    part.lines.sort();
+    Ok(part)
 }
 
 /// The end of a stream.
+#[derive(Default)]
 struct End {
-    /// Its last page, whole, by time.
-    read: Vec<LogLine>,
-    /// The wanted ones.
-    taken: Vec<LogLine>,
+    /// The wanted lines.
+    lines: Vec<LogLine>,
+    /// How far it was read.
+    seen: Option<(String, Seen)>,
 }
 
-async fn end_of(aws: &Aws, stream: String, wanted: &Wanted, most: usize) -> Result<End, AwsError> {
-    let limit = u32::try_from(most).unwrap_or(LOG_LINES_MAX);
+async fn end_of(
+    aws: &Aws,
+    stream: String,
+    wanted: &Wanted,
+    most: usize,
+    pages: u32,
+) -> Result<End, AwsError> {
     let mut request = LogRequest {
         stream,
         since: wanted.since,
+        until: wanted.until,
         from_start: false,
-        // A search reads whole pages.
-        limit: if wanted.grep.is_some() {
-            PAGE_LINES
-        } else {
-            limit.clamp(1, PAGE_LINES)
-        },
+        limit: PAGE_LINES,
         token: None,
     };
-    let mut end = End {
-        read: Vec::new(),
-        taken: Vec::new(),
-    };
-    for _ in 0..PAGES_MAX {
+    let mut end = End::default();
+    for _ in 0..pages {
         let page = aws.log_page(&request).await?;
-        let taken = page.lines.iter().filter(|line| wanted.takes(line));
-        let taken: Vec<LogLine> = taken.cloned().collect();
-        end.taken.splice(0..0, taken);
-        if end.read.is_empty() {
-            end.read = page.lines;
-        }
+        // Pages come newest first: the last moment may go on in an earlier one.
+        let is_whole = end.count(&page.lines);
+        let taken: Vec<LogLine> = page
+            .lines
+            .into_iter()
+            .filter(|line| wanted.takes(line))
+            .collect();
+        end.lines.splice(0..0, taken);
+        let surplus = end.lines.len().saturating_sub(most);
+        end.lines.drain(..surplus);
         let is_first = page.backward.is_none() || page.backward == request.token;
-        if end.taken.len() >= most || is_first {
+        if is_first || is_whole && end.lines.len() >= most {
             break;
         }
         request.token = page.backward;
     }
     Ok(end)
+}
+
+impl End {
+    /// Counts the lines of the stream's last moment in the next earlier page; true once there can be no
+    /// more of them.
+    fn count(&mut self, page: &[LogLine]) -> bool {
+        let Some(last) = page.last() else {
+            return false;
+        };
+        let millis = |line: &LogLine| line.at.timestamp_millis();
+        let own = own_part(&last.stream).to_owned();
+        let (_, seen) = self.seen.get_or_insert((
+            own,
+            Seen {
+                at: millis(last),
+                lines: 0,
+            },
+        ));
+        let at = seen.at;
+        seen.lines += page
+            .iter()
+            .rev()
+            .take_while(|line| millis(line) == at)
+            .count();
+        page.first().is_some_and(|first| millis(first) != at)
+    }
 }
 
 #[cfg(test)]

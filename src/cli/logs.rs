@@ -14,6 +14,7 @@ use crate::clock::real_sleep;
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const PART: u32 = 1_000;
+const TAIL: u32 = 100;
 
 #[derive(Debug, Args)]
 pub(super) struct LogsOptions {
@@ -22,9 +23,9 @@ pub(super) struct LogsOptions {
     /// Go on as lines are written, until the trial is over.
     #[arg(short, long)]
     follow: bool,
-    /// The last so many lines; 0 for all.
-    #[arg(long, default_value_t = 100)]
-    tail: u32,
+    /// The last so many lines, 0 for all; 100 when absent, unless --since is given.
+    #[arg(long)]
+    tail: Option<u32>,
     /// Only lines from this moment on (RFC 3339).
     #[arg(long)]
     since: Option<DateTime<Utc>>,
@@ -47,6 +48,12 @@ pub(super) struct LogsOptions {
 pub(super) async fn run(options: LogsOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
     let mut attempt = options.attempt;
+    if options.follow {
+        // A trial that waits has no log yet.
+        while let Next::Wait = next_attempt(&client, &options, 0).await? {
+            real_sleep(LOOK_EVERY).await;
+        }
+    }
     let mut token: Option<String> = None;
     let mut is_first = true;
     loop {
@@ -57,19 +64,33 @@ pub(super) async fn run(options: LogsOptions) -> anyhow::Result<()> {
         }
         is_first = false;
         let has_more = part.next_page_token.is_some() && !part.is_at_end;
-        match part.next_page_token {
-            Some(next) => token = Some(next),
-            None => match next_attempt(&client, &options, part.attempt).await? {
-                Next::Attempt(number) => (attempt, token) = (Some(number), None),
-                Next::Wait => {}
-                Next::End => return Ok(()),
-            },
+        if !has_more && !options.follow {
+            return Ok(());
         }
-        if !has_more {
-            if !options.follow {
-                return Ok(());
-            }
+        if part.lines.is_empty() || !has_more {
             real_sleep(LOOK_EVERY).await;
+        }
+        token = part.next_page_token;
+        if token.is_none() {
+            // Everything was read of a job that is over: only another one has more.
+            match wait_for_next(&client, &options, part.attempt).await? {
+                Some(next) => attempt = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+async fn wait_for_next(
+    client: &Client,
+    options: &LogsOptions,
+    after: u32,
+) -> anyhow::Result<Option<u32>> {
+    loop {
+        match next_attempt(client, options, after).await? {
+            Next::Attempt(number) => return Ok(Some(number)),
+            Next::End => return Ok(None),
+            Next::Wait => real_sleep(LOOK_EVERY).await,
         }
     }
 }
@@ -82,7 +103,7 @@ enum Next {
 
 /// What follows an attempt whose log was read to its end.
 async fn next_attempt(client: &Client, options: &LogsOptions, after: u32) -> anyhow::Result<Next> {
-    if !options.follow {
+    if options.attempt.is_some() && after > 0 {
         return Ok(Next::End);
     }
     let trial: TrialView = client.get(&format!("/v1/trials/{}", options.trial)).await?;
@@ -113,7 +134,9 @@ fn path(
             pair("grep", options.grep.clone());
             pair("since", options.since.map(|since| since.to_rfc3339()));
             pair("page_token", token.map(str::to_owned));
-            let tail = (is_first && options.tail > 0).then(|| options.tail.to_string());
+            let usual = if options.since.is_some() { 0 } else { TAIL };
+            let tail = options.tail.unwrap_or(usual);
+            let tail = (is_first && tail > 0).then(|| tail.to_string());
             let size = tail.is_none().then(|| PART.to_string());
             pair("tail", tail);
             pair("page_size", size);
@@ -130,7 +153,7 @@ fn show(options: &LogsOptions, line: &LogLineView) -> anyhow::Result<()> {
     if options.json {
         text = serde_json::to_string(line)?;
     } else {
-        let at = line.at.format("%Y-%m-%d %H:%M:%S");
+        let at = line.at.format("%Y-%m-%dT%H:%M:%SZ");
         write!(text, "{at} {} {}", line.host, line.message.trim_end())?;
     }
     println!("{text}");

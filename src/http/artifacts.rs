@@ -74,16 +74,5 @@ async fn files(place: &Place, prefix: &str) -> Result<Vec<OutputFileView>, Probl
 }
 
 fn refused(error: AwsError) -> Problem {
-    match error {
-        AwsError::Denied(said) => Problem::upstream(
-            "artifacts_denied",
-            format!(
-                "AWS denies listing the output prefix: {said}. Allow the service s3:ListBucket there (deploy/iam)"
-            ),
-        ),
-        error => {
-            tracing::info!(%error, "listing artifacts failed");
-            Problem::unavailable("S3 did not answer; try again")
-        }
-    }
+    Problem::of_aws(error, "the output prefix", "s3:ListBucket there")
 }

@@ -62,19 +62,11 @@ pub(super) async fn prune(
     let fates = artifacts::fates_of(&found, keep);
     let is_deleted = |fate: &&Fate| **fate == Fate::Deleted;
     let has_work = fates.iter().any(|fate| is_deleted(&fate));
-    if !asked.dry_run && there.prefix.is_in_use {
-        return Err(Problem::conflict(
-            "checkpoints_in_use",
-            "a job saves to this prefix or may be restored from it: prune it once the job is over",
-        ));
-    }
-    let mut deleted = 0;
-    if has_work && !asked.dry_run {
-        deleted = artifacts::delete(&there.place.aws, &there.prefix, &found, &fates)
-            .await
-            .map_err(|error| there.refused(error, "s3:DeleteObject"))?;
-        tracing::info!(trial = %id, deleted, "checkpoints pruned");
-    }
+    let deleted = if has_work && !asked.dry_run {
+        there.delete(&app, caller, id, &found, &fates).await?
+    } else {
+        0
+    };
     let both = || found.checkpoints.iter().zip(&fates);
     let freed = both().filter(|(_, fate)| is_deleted(fate));
     Ok(Json(PrunedView {
@@ -142,20 +134,50 @@ impl There {
         read.map_err(|error| self.refused(error, "s3:ListBucket"))
     }
 
-    fn refused(&self, error: AwsError, action: &str) -> Problem {
-        match error {
-            AwsError::Denied(said) => Problem::upstream(
-                "checkpoints_denied",
+    /// Deletes one checkpoint after the other, as long as nothing begins to use the prefix.
+    async fn delete(
+        &self,
+        app: &App,
+        caller: Caller,
+        id: TrialId,
+        found: &Found,
+        fates: &[Fate],
+    ) -> Result<usize, Problem> {
+        if let Some(key) = &found.unread {
+            return Err(Problem::conflict(
+                "checkpoints_unread",
                 format!(
-                    "AWS denies access to {}: {said}. Allow the service {action} there (deploy/iam)",
-                    self.prefix.s3_uri
+                    "{key} could not be read, and it may say which checkpoint is the best or the newest: nothing is \
+                     deleted. Allow the service s3:GetObject there"
                 ),
-            ),
-            error => {
-                tracing::info!(%error, "reading or deleting checkpoints failed");
-                Problem::unavailable("S3 did not answer; try again")
-            }
+            ));
         }
+        let mut gone = 0;
+        for (checkpoint, _) in found
+            .checkpoints
+            .iter()
+            .zip(fates)
+            .filter(|(_, fate)| **fate == Fate::Deleted)
+        {
+            let prefix = app.store.checkpoint_place(caller.project, id).await?;
+            if prefix.is_none_or(|prefix| prefix.is_in_use) {
+                let detail = format!(
+                    "a job saves to this prefix or may be restored from it: prune it once the job is over ({gone} \
+                     objects were deleted before)"
+                );
+                return Err(Problem::conflict("checkpoints_in_use", detail));
+            }
+            gone += artifacts::delete(&self.place.aws, &self.prefix, checkpoint)
+                .await
+                .map_err(|error| self.refused(error, "s3:DeleteObject"))?;
+        }
+        tracing::info!(trial = %id, gone, "checkpoints pruned");
+        Ok(gone)
+    }
+
+    fn refused(&self, error: AwsError, action: &str) -> Problem {
+        let what = format!("the checkpoints below {}", self.prefix.s3_uri);
+        Problem::of_aws(error, &what, &format!("{action} there"))
     }
 
     fn view(&self, found: &Found) -> CheckpointsView {

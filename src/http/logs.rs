@@ -134,6 +134,7 @@ fn lines(name: &str, asked: u32) -> Result<usize, Problem> {
 }
 
 /// A place in the log of one attempt.
+#[derive(Clone)]
 struct At {
     attempt: u32,
     place: LogPlace,
@@ -153,19 +154,11 @@ fn token(text: &str) -> Result<At, Problem> {
 
 /// What AWS says when a log cannot be read.
 fn refused(error: AwsError) -> Problem {
-    match error {
-        AwsError::Denied(said) => Problem::upstream(
-            "logs_denied",
-            format!(
-                "AWS denies reading the log: {said}. Allow the service logs:DescribeLogStreams and logs:GetLogEvents on \
-                 /aws/sagemaker/TrainingJobs (deploy/iam)"
-            ),
-        ),
-        error => {
-            tracing::info!(%error, "reading a log failed");
-            Problem::unavailable("CloudWatch did not return the log; try again")
-        }
-    }
+    Problem::of_aws(
+        error,
+        "the log",
+        "logs:DescribeLogStreams and logs:GetLogEvents on /aws/sagemaker/TrainingJobs",
+    )
 }
 
 /// The log of an attempt, and who asks.
@@ -324,27 +317,31 @@ fn follow(
 }
 
 impl Following {
-    /// The next part as an event; `None` if there is nothing new, or it could not be read now.
+    /// The next part as an event; `None` if there is nothing new, or it could not be read now: the place
+    /// stays where it is.
     async fn next_part(&mut self) -> Option<SseEvent> {
-        let part = if let Some(most) = self.tail.take() {
-            self.log.tail(most).await
-        } else {
-            let (log, place) = self.log.clone().at(self.at.take()).await.ok()?;
-            self.log = log;
-            let most = usize::try_from(LINES).unwrap_or(usize::MAX);
-            let read = self.log.after(place.clone(), most).await;
-            if read.is_err() {
-                self.at = Some(self.here(place));
+        let read = match (self.tail, self.at.clone()) {
+            (Some(most), _) => self.log.tail(most).await,
+            (None, at) => {
+                let (log, place) = self.log.clone().at(at).await.ok()?;
+                self.log = log;
+                let most = usize::try_from(LINES).unwrap_or(usize::MAX);
+                self.log.after(place, most).await
             }
-            read
         };
-        let part = match part {
+        let part = match read {
             Ok(part) => part,
+            Err(error @ AwsError::Denied(_)) => {
+                self.is_told_end = true;
+                let problem = refused(error).to_json();
+                return Some(SseEvent::default().event("error").data(problem));
+            }
             Err(error) => {
                 tracing::info!(%error, "following a log: reading it failed; trying again");
                 return None;
             }
         };
+        self.tail = None;
         self.at = Some(self.here(part.place.clone()));
         if part.lines.is_empty() {
             return if part.is_at_end {

@@ -4,6 +4,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding};
+use bakeoff_domain::sagemaker::error::AwsError;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -204,6 +205,31 @@ impl Problem {
             "AWS refused the request",
             detail,
         )
+    }
+
+    /// What AWS answered instead of `what`, which needs the permissions `allow`.
+    pub fn of_aws(error: AwsError, what: &str, allow: &str) -> Self {
+        tracing::info!(%error, what, "AWS did not return what was asked for");
+        match error {
+            AwsError::Denied(said) => Self::upstream(
+                "aws_denied",
+                format!(
+                    "AWS denies access to {what}: {said}. Allow the service {allow} (deploy/iam/control-plane.json)"
+                ),
+            ),
+            AwsError::NotFound(said) | AwsError::Rejected { message: said, .. } => {
+                Self::upstream("aws_refused", format!("AWS refuses {what}: {said}"))
+            }
+            AwsError::Expired(_) => Self::unavailable(
+                "the service's AWS credentials have expired; their provider renews them",
+            ),
+            AwsError::AlreadyExists(_)
+            | AwsError::Throttled(_)
+            | AwsError::LimitExceeded(_)
+            | AwsError::Unknown(_) => {
+                Self::unavailable(&format!("AWS did not return {what}; try again"))
+            }
+        }
     }
 
     pub fn internal() -> Self {

@@ -401,6 +401,14 @@ async fn tokens(
     }
 }
 
+/// Why a trial ended as it did: of a failed one, what was found out is worth more than what SageMaker
+/// reports.
+fn why<'a>(evidence: &'a Evidence, trial: &'a Trial) -> Option<&'a String> {
+    let found = evidence.failures.get(&trial.id);
+    let found = found.filter(|_| trial.state == TrialState::Failed);
+    found.or(trial.reason.as_ref())
+}
+
 fn outcome(
     evidence: &Evidence,
     workload: &WorkloadSpec,
@@ -421,7 +429,7 @@ fn outcome(
         .sum();
     Outcome {
         state: trial.state,
-        reason: trial.reason.clone(),
+        reason: why(evidence, trial).cloned(),
         price: evidence.price(trial, now),
         tokens_per_second: evidence.speed(trial, workload),
         pauses: evidence.pauses(trial, workload),

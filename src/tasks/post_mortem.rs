@@ -1,6 +1,8 @@
 //! Post-mortems: some seconds after a job has failed, reads the end of its log, finds the cause, and
 //! keeps both with the last lines.
 
+use std::collections::BTreeMap;
+
 use bakeoff_domain::catalog;
 use bakeoff_domain::diagnosis::{Evidence, diagnose};
 use bakeoff_domain::sagemaker::log::{LogLine, last_bytes};
@@ -17,7 +19,7 @@ const DUE_MAX: i64 = 50;
 const HOLD: TimeDelta = TimeDelta::minutes(3);
 /// After so many tries, what SageMaker reports has to do.
 const TRIES_MAX: u32 = 4;
-/// Lines that are searched: of each host as many, and of all together.
+/// Lines that are searched of each stream.
 const LINES: usize = 500;
 /// What is kept of the log.
 const KEPT_BYTES: usize = 8 * 1024;
@@ -40,15 +42,21 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
-    let lines = match read_log(app, due).await {
-        Ok(lines) => Some(lines),
-        Err(()) if due.tries < TRIES_MAX => return Ok(()),
-        Err(()) => None,
-    };
+    let lines = read_log(app, due).await;
+    // CloudWatch may not show the lines yet.
+    let is_missing = lines.as_ref().is_none_or(Vec::is_empty);
+    if due.has_started && is_missing && due.tries < TRIES_MAX {
+        return Ok(());
+    }
     let experiment = app
         .store
         .experiment(due.project_id, due.experiment_id)
-        .await?;
+        .await;
+    let experiment = match experiment {
+        Err(error) if due.tries < TRIES_MAX => return Err(error),
+        // Without its profile, no change is proposed; the experiment must still be concluded.
+        found => found.unwrap_or_default(),
+    };
     let profile: Option<ProfileSpec> = experiment.as_ref().and_then(|experiment| {
         let mut candidates = experiment.resolved.candidates();
         let own = candidates.find(|candidate| candidate.spec.name == due.candidate)?;
@@ -62,19 +70,35 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         instance: catalog::find(&due.instance_type),
         profile: profile.as_ref(),
     });
-    let kept = last_bytes(&lines.unwrap_or_default(), KEPT_BYTES);
+    let kept = kept(&lines.unwrap_or_default());
     app.store
         .record_post_mortem(due, &diagnosis, &kept, app.clock.now())
         .await
 }
 
-/// The end of its log; nothing of a job that never had instances.
-async fn read_log(app: &App, due: &PostMortemDue) -> Result<Vec<LogLine>, ()> {
-    if !due.has_started {
-        return Ok(Vec::new());
+/// The last lines of each stream, together no more than is kept.
+fn kept(lines: &[LogLine]) -> Vec<LogLine> {
+    let mut streams: BTreeMap<&str, Vec<LogLine>> = BTreeMap::new();
+    for line in lines {
+        streams.entry(&line.stream).or_default().push(line.clone());
     }
-    let read = job_log::tail(&app.place.aws, &due.job_name, &Wanted::default(), LINES).await;
-    read.map(|part| part.lines).map_err(|error| {
+    let each = KEPT_BYTES / streams.len().max(1);
+    let mut kept: Vec<LogLine> = streams
+        .values()
+        .flat_map(|lines| last_bytes(lines, each))
+        .collect();
+    kept.sort();
+    kept
+}
+
+/// The end of each stream of its log; nothing of a job that never had instances, or if it cannot be read.
+async fn read_log(app: &App, due: &PostMortemDue) -> Option<Vec<LogLine>> {
+    if !due.has_started {
+        return None;
+    }
+    let read = job_log::tails(&app.place.aws, &due.job_name, &Wanted::default(), LINES).await;
+    let read = read.inspect_err(|error| {
         tracing::info!(%error, job = due.job_name, tries = due.tries, "the log of a failed job could not be read");
-    })
+    });
+    read.ok().map(|part| part.lines)
 }

@@ -93,6 +93,23 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
         .collect();
     assert_eq!(whole.len(), steps.len() - 2);
 
+    // What the trainer calls best is kept, and nothing is deleted while that cannot be read.
+    let state = format!(
+        "{folder}/checkpoint-{}/trainer_state.json",
+        whole[whole.len() - 1]
+    );
+    let best = format!(
+        r#"{{"loss": NaN, "best_model_checkpoint": "/opt/ml/checkpoints/checkpoint-{}"}}"#,
+        whole[0]
+    );
+    test.region
+        .write_object("tests", &state, &" ".repeat(17 * 1024 * 1024));
+    let (status, problem) = prune(json!({"keep": 2, "dry_run": false}), &test.admin).await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::CONFLICT, &json!("checkpoints_unread"))
+    );
+    test.region.write_object("tests", &state, &best);
     let viewer = test.key(test.project, Role::Viewer).await;
     assert_eq!(prune(real.clone(), &viewer).await.0, StatusCode::FORBIDDEN);
     assert_eq!(
@@ -114,11 +131,15 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
             .filter(|one| one.kept_for == Some(kept_for));
         kept.filter_map(|one| one.step).collect()
     };
+    assert_eq!(kept(KeptFor::Best), whole[..1]);
     assert_eq!(kept(KeptFor::Newest), whole[whole.len() - 2..]);
     assert_eq!(kept(KeptFor::Unfinished), [99_999]);
     let left: CheckpointsView = test.read(&path).await;
     let left: Vec<u64> = left.checkpoints.iter().filter_map(|one| one.step).collect();
-    assert_eq!(left, [&whole[whole.len() - 2..], &[99_999][..]].concat());
+    assert_eq!(
+        left,
+        [&whole[..1], &whole[whole.len() - 2..], &[99_999][..]].concat()
+    );
 }
 
 #[sqlx::test(migrations = false)]

@@ -137,9 +137,14 @@ impl Region {
 
     /// An object in a bucket of the region.
     pub(crate) fn put_object(&self, bucket: &str, key: &str) {
+        self.write_object(bucket, key, "x");
+    }
+
+    /// The same with a content.
+    pub(crate) fn write_object(&self, bucket: &str, key: &str, content: &str) {
         let path = self.folder.join(bucket).join(key);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        std::fs::write(path, "x").expect("an object");
+        std::fs::write(path, content).expect("an object");
     }
 }
 

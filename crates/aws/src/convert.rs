@@ -7,9 +7,9 @@ use aws_sdk_sagemaker::types::{
     AlgorithmSpecification, Channel, CheckpointConfig, CollectionConfiguration, DataSource,
     DebugHookConfig, DebugRuleConfiguration, InfraCheckConfig, InstanceGroup, MetricData,
     MetricDefinition, OutputDataConfig, ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig,
-    RetryStrategy, S3DataDistribution, S3DataSource, S3DataType, SecondaryStatusTransition,
-    StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType, TrainingJobSummary,
-    WarmPoolStatus as SdkWarmPool,
+    RetryStrategy, RuleEvaluationStatus, S3DataDistribution, S3DataSource, S3DataType,
+    SecondaryStatusTransition, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
+    TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::sagemaker::observed::{
@@ -193,7 +193,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         secondary_status: output
             .secondary_status()
             .map_or_else(String::new, |status| status.as_str().to_owned()),
-        failure_reason: output.failure_reason().map(str::to_owned),
+        failure_reason: output.failure_reason().map(readable),
         created_at: output.creation_time().and_then(moment),
         modified_at: output.last_modified_time().and_then(moment),
         started_at: output.training_start_time().and_then(moment),
@@ -221,29 +221,45 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
 }
 
 fn rules(output: &DescribeTrainingJobOutput) -> Vec<RuleEvaluation> {
-    let debugger = output
-        .debug_rule_evaluation_statuses()
-        .iter()
-        .map(|rule| RuleEvaluation {
-            name: rule.rule_configuration_name().unwrap_or("").to_owned(),
-            status: rule
-                .rule_evaluation_status()
-                .map_or_else(String::new, |status| status.as_str().to_owned()),
-            details: rule.status_details().unwrap_or("").to_owned(),
-            modified_at: rule.last_modified_time().and_then(moment),
-        });
+    let debugger = output.debug_rule_evaluation_statuses().iter().map(|rule| {
+        rule_of(
+            rule.rule_configuration_name(),
+            rule.rule_evaluation_status(),
+            rule.status_details(),
+            rule.last_modified_time(),
+        )
+    });
     let profiler = output
         .profiler_rule_evaluation_statuses()
         .iter()
-        .map(|rule| RuleEvaluation {
-            name: rule.rule_configuration_name().unwrap_or("").to_owned(),
-            status: rule
-                .rule_evaluation_status()
-                .map_or_else(String::new, |status| status.as_str().to_owned()),
-            details: rule.status_details().unwrap_or("").to_owned(),
-            modified_at: rule.last_modified_time().and_then(moment),
+        .map(|rule| {
+            rule_of(
+                rule.rule_configuration_name(),
+                rule.rule_evaluation_status(),
+                rule.status_details(),
+                rule.last_modified_time(),
+            )
         });
     debugger.chain(profiler).collect()
+}
+
+fn rule_of(
+    name: Option<&str>,
+    status: Option<&RuleEvaluationStatus>,
+    details: Option<&str>,
+    modified_at: Option<&SdkDateTime>,
+) -> RuleEvaluation {
+    RuleEvaluation {
+        name: readable(name.unwrap_or("")),
+        status: status.map_or_else(String::new, |status| status.as_str().to_owned()),
+        details: readable(details.unwrap_or("")),
+        modified_at: modified_at.and_then(moment),
+    }
+}
+
+/// A text that scripts wrote, without NUL characters, which Postgres cannot store.
+pub(crate) fn readable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 fn transition(entry: &SecondaryStatusTransition) -> Option<Transition> {

@@ -8,6 +8,7 @@ use bakeoff_domain::sagemaker::log::{GROUP, LogLine};
 use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, Logs, Page};
 use chrono::DateTime;
 
+use crate::convert::readable;
 use crate::error::classify;
 
 /// DescribeLogStreams returns at most 50.
@@ -65,6 +66,7 @@ impl Logs for CloudWatchLogs {
             .log_group_name(GROUP)
             .log_stream_name(&request.stream)
             .set_start_time(request.since.map(|since| since.timestamp_millis()))
+            .set_end_time(request.until.map(|until| until.timestamp_millis()))
             .start_from_head(request.from_start)
             .limit(limit)
             .set_next_token(request.token.clone());
@@ -73,7 +75,7 @@ impl Logs for CloudWatchLogs {
             Some(LogLine {
                 at: DateTime::from_timestamp_millis(event.timestamp()?)?,
                 stream: request.stream.clone(),
-                message: event.message().unwrap_or("").to_owned(),
+                message: readable(event.message().unwrap_or("")),
             })
         });
         Ok(LogPage {

@@ -13,8 +13,9 @@ use bakeoff_domain::sagemaker::ports::{Objects, Page};
 use crate::convert::moment;
 use crate::error::classify;
 
-/// Only our own small objects are read whole.
-const OBJECT_BYTES_MAX: i64 = 64 * 1024;
+/// Only small objects are read whole: our own, and what trainers say of their checkpoints, which grows with
+/// each line that they log.
+const OBJECT_BYTES_MAX: i64 = 16 * 1024 * 1024;
 
 /// S3.
 #[derive(Debug, Clone)]

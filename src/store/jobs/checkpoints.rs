@@ -52,7 +52,9 @@ impl Store {
             r#"SELECT t.checkpoint_s3_uri, coalesce(t.checkpoint_trial_id, t.id) AS "folder!",
                       EXISTS (SELECT FROM trials o
                               WHERE coalesce(o.checkpoint_trial_id, o.id) = coalesce(t.checkpoint_trial_id, t.id)
-                                AND o.state IN ('queued', 'submitting', 'running', 'stopping', 'parked')) AS "is_in_use!"
+                                AND (o.state IN ('queued', 'submitting', 'running', 'stopping', 'parked')
+                                     OR EXISTS (SELECT FROM jobs j WHERE j.trial_id = o.id
+                                                AND j.state IN ('planned', 'quarantined', 'running')))) AS "is_in_use!"
                FROM trials t WHERE t.id = $1 AND t.project_id = $2"#,
             trial.0,
             project.0,

@@ -1,16 +1,16 @@
 //! Which checkpoints may be deleted, so that the newest few are kept. Deleting is the service's matter.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Known, Wholeness};
+use super::{Checkpoint, Known, Wholeness, Writer};
 
 /// What must be kept beside the newest.
 #[derive(Debug, Clone, Default)]
 pub struct Protected {
     /// The best one, by name, as the writer's state says.
     pub best: Option<String>,
-    /// What a job was resumed from, by name.
-    pub resumed_from: Option<String>,
 }
 
 named! {
@@ -19,13 +19,14 @@ named! {
         /// Among the newest whole ones.
         Newest = "newest",
         Best = "best",
-        ResumedFrom = "resumed_from",
         /// A tracker file names it.
         Tracked = "tracked",
         /// It is newer than the newest whole one.
         Unfinished = "unfinished",
         /// Its layout is unknown.
         Unknown = "unknown",
+        /// Its name has no step, as the one that Lightning resumes from.
+        Unnumbered = "unnumbered",
     }
 }
 
@@ -39,34 +40,42 @@ pub enum Fate {
 
 /// The fate of each checkpoint, oldest first, as [`super::find`] returns them, if the newest `keep` whole
 /// ones are kept. At least one is; without a whole one, nothing is deleted.
+///
+/// Each writer and each folder counts on its own: two trainers below one prefix know nothing of each
+/// other, and what lies beside one another below a step may be parts of one state.
 pub fn fates(all: &[Checkpoint], keep: usize, known: &Known, protected: &Protected) -> Vec<Fate> {
-    let whole: Vec<usize> = (0..all.len())
-        .filter(|index| all.get(*index).is_some_and(Checkpoint::is_complete))
-        .collect();
-    let newest = whole.last().copied();
-    let first_kept = whole.len().saturating_sub(keep.max(1));
-    let kept = whole.get(first_kept..).unwrap_or_default();
-    let fate = |(index, one): (usize, &Checkpoint)| {
-        let is = |name: &Option<String>| name.as_deref() == Some(one.name.as_str());
-        if kept.contains(&index) {
+    let mut series: BTreeMap<(Writer, &str), BTreeSet<u64>> = BTreeMap::new();
+    for one in all.iter().filter(|one| one.is_complete()) {
+        series.entry(own_series(one)).or_default().extend(one.step);
+    }
+    let none = BTreeSet::new();
+    let fate = |one: &Checkpoint| {
+        let whole = series.get(&own_series(one)).unwrap_or(&none);
+        let mut newest = whole.iter().rev().take(keep.max(1));
+        let is_past = whole.last().is_some_and(|newest| one.step < Some(*newest));
+        if one.is_complete() && newest.any(|step| one.step == Some(*step)) {
             Fate::Kept(KeptFor::Newest)
-        } else if is(&protected.best) {
+        } else if protected.best.as_deref() == Some(one.name.as_str()) {
             Fate::Kept(KeptFor::Best)
-        } else if is(&protected.resumed_from) {
-            Fate::Kept(KeptFor::ResumedFrom)
         } else if known.tracks(&one.name, one.step) {
             Fate::Kept(KeptFor::Tracked)
-        } else if one.writer == super::Writer::Unknown {
+        } else if one.writer == Writer::Unknown {
             Fate::Kept(KeptFor::Unknown)
-        } else if newest.is_none_or(|newest| index > newest)
-            || one.wholeness == Wholeness::BeingWritten
-        {
+        } else if one.step.is_none() {
+            Fate::Kept(KeptFor::Unnumbered)
+        } else if !is_past || one.wholeness == Wholeness::BeingWritten {
             Fate::Kept(KeptFor::Unfinished)
         } else {
             Fate::Deleted
         }
     };
-    all.iter().enumerate().map(fate).collect()
+    all.iter().map(fate).collect()
+}
+
+/// The writer and the folder of a checkpoint.
+fn own_series(one: &Checkpoint) -> (Writer, &str) {
+    let folder = one.name.rsplit_once('/').map_or("", |(folder, _)| folder);
+    (one.writer, folder)
 }
 
 /// The keys of a checkpoint in the order in which they are deleted: what says that it is whole first, so

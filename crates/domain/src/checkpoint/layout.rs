@@ -18,15 +18,26 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// The part of a key that is the same in every checkpoint of its writer.
+    /// The part of a key that is the same in every checkpoint of its writer. Ranks are counted elsewhere,
+    /// and may differ from one run to the next; of a distributed checkpoint, their files are all there is.
     pub(super) fn part(&self, key: &str) -> String {
         let rest = key.strip_prefix(&self.name).unwrap_or(key);
+        // DeepSpeed's folder within one of Hugging Face's.
         match self.step {
-            // DeepSpeed's folder within one of Hugging Face's.
             Some(step) => rest.replace(&format!("global_step{step}"), "global_step"),
             None => rest.to_owned(),
         }
     }
+}
+
+/// Parts that a later checkpoint of the same writer has, too.
+pub(super) fn common(writer: Writer, parts: &BTreeSet<String>) -> BTreeSet<String> {
+    if writer == Writer::Distributed {
+        return parts.clone();
+    }
+    let is_digit = |c: char| c.is_ascii_digit();
+    let parts = parts.iter().map(|part| part.replace(is_digit, ""));
+    parts.collect()
 }
 
 struct Patterns {
@@ -53,7 +64,7 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
 /// uploads.
 pub(super) fn named(key: &str) -> Option<Named> {
     let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
-    let is_mark = name.ends_with(".sagemaker-uploaded") || name.ends_with(".symlink");
+    let is_mark = name.ends_with(".sagemaker-uploaded");
     if is_mark || super::Known::is_tracker(key) && !key.contains("checkpoint-") {
         return None;
     }
@@ -111,7 +122,7 @@ pub(super) fn missing(
         Writer::Lightning => lightning(parts),
         Writer::Distributed => distributed(parts),
         Writer::Composer => each_rank(parts, r"-rank(\d+)\.pt", "rank", ranks),
-        Writer::Unknown => Some("a layout that is known".to_owned()),
+        Writer::Unknown => Some("a layout that is recognised".to_owned()),
     }
 }
 
@@ -129,6 +140,7 @@ fn hugging_face(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> 
         let name = part.trim_start_matches('/');
         name == "model.safetensors"
             || name == "pytorch_model.bin"
+            || name.starts_with("pytorch_model-")
             || name.starts_with("adapter_model")
     };
     let is_sharded = has(parts, "model.safetensors.index.json");
@@ -142,17 +154,24 @@ fn hugging_face(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> 
     } else if !is_nested && !parts.iter().any(is_weights) {
         return Some("the weights".to_owned());
     }
-    if !is_nested {
-        for needed in ["optimizer.pt", "scheduler.pt"] {
-            if !has(parts, needed) {
-                return Some(needed.to_owned());
-            }
-        }
+    let states = ["optimizer.pt", "scheduler.pt"];
+    let has_ranks = parts.iter().any(|part| part.contains("/rng_state"));
+    // `save_only_model` leaves all of them out.
+    if !has_ranks && !states.iter().any(|state| has(parts, state)) {
+        return None;
+    }
+    if !is_nested && let Some(needed) = states.iter().find(|state| !has(parts, state)) {
+        return Some((*needed).to_owned());
     }
     if has(parts, "rng_state.pth") {
         return None;
     }
-    each_rank(parts, r"/rng_state_(\d+)\.pth", "rng_state of rank", ranks)
+    each_rank(
+        parts,
+        r"/rng_state_(\d+)\.pth",
+        "the RNG state of rank",
+        ranks,
+    )
 }
 
 /// `model-00001-of-00003.safetensors`.
@@ -176,29 +195,33 @@ fn shards(parts: &BTreeSet<String>) -> Option<String> {
 fn deepspeed(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
     let has_model = parts.iter().any(|part| part.ends_with("_model_states.pt"));
     if !has_model {
-        return Some("the model's states".to_owned());
+        return Some("the model states".to_owned());
     }
     let model_parallel = numbers(parts, r"/mp_rank_(\d+)_model_states\.pt");
     if let Some(lacking) = gap(&model_parallel) {
-        return Some(format!("the model's states of rank {lacking}"));
+        return Some(format!("the model states of rank {lacking}"));
     }
     let split = u32::try_from(model_parallel.len()).unwrap_or(1).max(1);
-    // ZeRO-3 keeps the model's states by data-parallel rank, too.
+    // Without ZeRO, they hold the optimiser, too.
+    if !parts.iter().any(|part| part.contains("zero_pp_rank_")) {
+        return None;
+    }
+    // ZeRO-3 keeps the model states by data-parallel rank, too.
     let of_zero_3 = numbers(parts, r"/zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt");
     if let Some(lacking) = gap(&of_zero_3) {
-        return Some(format!("the model's states of rank {lacking}"));
+        return Some(format!("the model states of rank {lacking}"));
     }
     let optimizer = r"/(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt";
     let data_parallel = ranks.map(|ranks| (ranks / split).max(1));
     let lacking = each_rank(
         parts,
         optimizer,
-        "the optimiser's states of rank",
+        "the optimiser states of rank",
         data_parallel,
     );
     lacking.or_else(|| {
         let few = data_parallel.filter(|all| !of_zero_3.is_empty() && count(&of_zero_3) < *all);
-        few.map(|all| format!("the model's states of {} ranks", all - count(&of_zero_3)))
+        few.map(|all| format!("the model states of {} ranks", all - count(&of_zero_3)))
     })
 }
 

@@ -92,14 +92,19 @@ impl Known {
     /// Keys of tracker files, whose contents are worth reading.
     pub fn is_tracker(key: &str) -> bool {
         let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
-        matches!(name, "latest" | "latest_checkpointed_iteration.txt")
+        matches!(name, "latest" | "latest_checkpointed_iteration.txt") || name.ends_with(".symlink")
     }
 
     /// Whether a tracker names a checkpoint: a program that resumes will look for it.
     pub fn tracks(&self, name: &str, step: Option<u64>) -> bool {
-        self.trackers.values().any(|text| {
-            let text = text.trim();
-            text == name || step.is_some_and(|step| text.parse() == Ok(step))
+        self.trackers.iter().any(|(key, text)| {
+            let folder = key.rfind('/').map_or("", |slash| key.split_at(slash + 1).0);
+            let Some(own) = name.strip_prefix(folder) else {
+                return false;
+            };
+            // Composer's names a file of one rank.
+            let text = text.trim().split("-rank").next().unwrap_or_default();
+            text == own || step.is_some_and(|step| text.parse() == Ok(step))
         })
     }
 }
@@ -112,14 +117,15 @@ pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<
         let parts: BTreeSet<String> = objects.iter().map(|one| unit.part(&one.key)).collect();
         let missing = layout::missing(unit.writer, &parts, known.ranks).or_else(|| {
             let before = last_whole.get(&unit.writer)?;
-            let lacking = before.difference(&parts).next()?;
+            let common = layout::common(unit.writer, &parts);
+            let lacking = before.difference(&common).next()?;
             Some(format!("{lacking}, which the one before has"))
         });
         let written_at = objects.iter().map(|one| one.written_at).max();
         let written_at = written_at.unwrap_or(DateTime::UNIX_EPOCH);
         let wholeness = match missing {
             None => {
-                last_whole.insert(unit.writer, parts);
+                last_whole.insert(unit.writer, layout::common(unit.writer, &parts));
                 Wholeness::Complete
             }
             Some(_) if now - written_at < SETTLES => Wholeness::BeingWritten,

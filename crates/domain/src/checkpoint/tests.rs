@@ -129,6 +129,40 @@ fn each_layout_is_known_cut_at_every_object() {
     }
 }
 
+/// A later run on fewer accelerators, one that saves weights only, and one without ZeRO.
+#[test]
+fn what_is_right_in_another_form_is_whole() {
+    let mut all = objects(500, &files(Writer::HuggingFace, 500));
+    let fewer = files(Writer::HuggingFace, 1000);
+    let fewer: Vec<String> = fewer
+        .into_iter()
+        .filter(|file| !file.contains("rng_state_7"))
+        .collect();
+    all.extend(objects(1000, &fewer));
+    let on_seven = Known {
+        ranks: Some(7),
+        ..known()
+    };
+    assert!(
+        find(&all, &on_seven, now())
+            .iter()
+            .all(Checkpoint::is_complete)
+    );
+    for files in [
+        &[
+            "checkpoint-5/model.safetensors",
+            "checkpoint-5/trainer_state.json",
+        ][..],
+        &["global_step5/mp_rank_00_model_states.pt"],
+    ] {
+        let files: Vec<String> = files.iter().map(|file| (*file).to_owned()).collect();
+        assert!(
+            find(&objects(5, &files), &known(), now())[0].is_complete(),
+            "{files:?}"
+        );
+    }
+}
+
 /// Rank 1 is not step 1.
 #[test]
 fn a_number_that_is_a_step_elsewhere_is_no_difference() {
@@ -184,6 +218,25 @@ fn series(steps: &[u64]) -> Vec<Checkpoint> {
     find(&all, &known(), now())
 }
 
+/// Of two runs below one prefix, each tracker speaks of its own folder.
+#[test]
+fn trackers_speak_of_their_folder() {
+    let mut known = known();
+    for (key, text) in [
+        ("run1/latest", "global_step300\n"),
+        ("mega/latest_checkpointed_iteration.txt", "700"),
+        ("latest-rank0.pt.symlink", "ep0-ba100-rank0.pt"),
+    ] {
+        assert!(Known::is_tracker(key));
+        known.trackers.insert(key.into(), text.into());
+    }
+    assert!(known.tracks("run1/global_step300", Some(300)));
+    assert!(!known.tracks("run2/global_step300", Some(300)));
+    assert!(known.tracks("mega/iter_0000700", Some(700)));
+    assert!(known.tracks("ep0-ba100", Some(100)));
+    assert!(!known.tracks("ep0-ba200", Some(200)));
+}
+
 #[test]
 fn the_newest_are_kept_and_what_somebody_needs() {
     let all = series(&[100, 200, 300, 400, 500]);
@@ -193,7 +246,6 @@ fn the_newest_are_kept_and_what_somebody_needs() {
         .insert("latest".into(), "global_step300\n".into());
     let protected = Protected {
         best: Some("global_step100".into()),
-        resumed_from: None,
     };
     assert_eq!(
         fates(&all, 2, &known, &protected),
@@ -205,6 +257,35 @@ fn the_newest_are_kept_and_what_somebody_needs() {
             Fate::Kept(KeptFor::Newest),
         ]
     );
+}
+
+/// Two trainers, and one state in two folders: nothing goes that is the newest of its own.
+#[test]
+fn each_folder_counts_on_its_own() {
+    let key = |key: &str| key.to_owned();
+    let mut all = Vec::new();
+    for run in ["a", "b"] {
+        for step in [100, 200] {
+            let files = files(Writer::HuggingFace, step);
+            let files: Vec<String> = files.iter().map(|file| format!("{run}/{file}")).collect();
+            let step = if run == "a" { step + 5_000 } else { step };
+            all.extend(objects(step, &files));
+        }
+    }
+    for part in ["model", "optimizer"] {
+        let files =
+            [".metadata", "__0_0.distcp"].map(|file| key(&format!("step_100/{part}/{file}")));
+        all.extend(objects(100, &files));
+    }
+    let found = find(&all, &known(), now());
+    let fates = fates(&found, 1, &known(), &Protected::default());
+    let deleted: Vec<&str> = found
+        .iter()
+        .zip(&fates)
+        .filter(|(_, fate)| **fate == Fate::Deleted)
+        .map(|(one, _)| one.name.as_str())
+        .collect();
+    assert_eq!(deleted, ["b/checkpoint-100", "a/checkpoint-100"]);
 }
 
 /// What is deleted half is not whole, whatever is left of it.
@@ -231,7 +312,7 @@ proptest! {
         steps in prop::collection::btree_set(1_u64..10_000, 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
         keep in 0_usize..6,
-        (best, resumed, tracked) in (0_usize..12, 0_usize..12, 0_usize..12),
+        (best, tracked, has_last) in (0_usize..12, 0_usize..12, any::<bool>()),
     ) {
         let steps: Vec<u64> = steps.into_iter().collect();
         let mut all: Vec<StoredObject> = steps
@@ -244,19 +325,22 @@ proptest! {
                 all.remove(at);
             }
         }
+        if has_last {
+            all.extend(objects(0, &["last.ckpt".to_owned()]));
+        }
         let found = find(&all, &known(), now());
         let name = |index: usize| found.get(index).map(|one| one.name.clone());
-        let protected = Protected { best: name(best), resumed_from: name(resumed) };
+        let protected = Protected { best: name(best) };
         let mut known = known();
         if let Some(name) = name(tracked) {
             known.trackers.insert("latest".into(), name);
         }
         let fates = fates(&found, keep, &known, &protected);
         prop_assert_eq!(fates.len(), found.len());
-        let newest = found.iter().rposition(Checkpoint::is_complete);
+        let newest = found.iter().rposition(|one| one.is_complete() && one.step.is_some());
         for (index, (one, fate)) in found.iter().zip(&fates).enumerate() {
             let is_needed = Some(&one.name) == protected.best.as_ref()
-                || Some(&one.name) == protected.resumed_from.as_ref()
+                || one.step.is_none()
                 || known.tracks(&one.name, None)
                 || newest.is_none_or(|newest| index >= newest);
             prop_assert!(!is_needed || *fate != Fate::Deleted, "{:?}", one);

@@ -27,8 +27,11 @@ pub struct Advice {
 const BUSY: f64 = 60.0;
 /// Above, a processor has no room.
 const SATURATED: f64 = 85.0;
-/// Above, memory or a disk may not last.
+/// Above, host memory or a disk may not last.
 const NEARLY_FULL: f64 = 92.0;
+/// Above, accelerator memory may not: what frees up is kept by the framework's allocator, so that healthy
+/// runs are near it.
+const ACCELERATOR_NEARLY_FULL: f64 = 97.0;
 /// Below, a larger micro-batch fits.
 const ROOM: f64 = 70.0;
 
@@ -43,7 +46,7 @@ pub fn advise(vitals: &Vitals) -> Vec<Advice> {
         });
     };
     let above = |value: Option<f64>, limit: f64| value.filter(|value| *value > limit);
-    if let Some(memory) = above(vitals.gpu_memory, NEARLY_FULL) {
+    if let Some(memory) = above(vitals.gpu_memory, ACCELERATOR_NEARLY_FULL) {
         add(
             "accelerator-memory-nearly-full",
             format!(
@@ -64,7 +67,7 @@ pub fn advise(vitals: &Vitals) -> Vec<Advice> {
         add(
             "disk-nearly-full",
             format!("The disk is {disk:.0} % full"),
-            "Keep fewer local checkpoints, or raise volume_size_gb",
+            "Keep fewer local checkpoints, or raise volume_size_gb where the type has no local NVMe",
         );
     }
     if let Some(gpu) = vitals.gpu.filter(|gpu| *gpu < BUSY) {

@@ -121,7 +121,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
 fn of_texts(evidence: &Evidence<'_>) -> Vec<(Role, Cause)> {
     let reason = evidence.failure_reason.unwrap_or_default();
     let in_reason = signatures::in_reason(reason).map(|hit| {
-        let clue = Clue::bare(SeenIn::FailureReason, hit.text);
+        let clue = Clue::bare(SeenIn::FailureReason, hit.line());
         (hit.signature.role, evidence.cause(&hit, clue))
     });
     let lines = evidence.lines.unwrap_or_default().iter();
@@ -131,7 +131,7 @@ fn of_texts(evidence: &Evidence<'_>) -> Vec<(Role, Cause)> {
                 seen_in: SeenIn::Log,
                 stream: Some(line.stream.clone()),
                 at: Some(line.at),
-                text: one_line(&line.message),
+                text: one_line(hit.line()),
             };
             (hit.signature.role, evidence.cause(&hit, clue))
         })
@@ -208,15 +208,15 @@ fn silent(evidence: &Evidence<'_>) -> Option<Cause> {
 fn summary(evidence: &Evidence<'_>, first: Option<&Cause>) -> String {
     if let Some(cause) = first {
         let what = cause.change.as_ref().unwrap_or(&cause.advice);
-        return format!("{}. {what}.", cause.cause);
+        return format!("{}. {what}.", cause.cause.trim_end_matches('.'));
     }
     let last = evidence.lines.and_then(<[LogLine]>::last);
     match (last, evidence.failure_reason) {
         (Some(line), _) => format!(
-            "The cause is not one that is known. The last line of its log: {}",
+            "No known cause matches. The last line of its log: {}",
             one_line(&line.message)
         ),
-        (None, Some(reason)) => format!("The cause is not one that is known: {}", one_line(reason)),
+        (None, Some(reason)) => format!("No known cause matches: {}", one_line(reason)),
         (None, None) => "SageMaker gives no reason, and there is no log.".to_owned(),
     }
 }

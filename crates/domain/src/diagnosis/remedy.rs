@@ -30,7 +30,7 @@ impl Remedy {
         instance: Option<&InstanceType>,
     ) -> Option<Self> {
         match kind {
-            RemedyKind::LessAcceleratorMemory => less_accelerator_memory(profile),
+            RemedyKind::LessAcceleratorMemory => less_accelerator_memory(profile, instance),
             RemedyKind::LessHostMemory => less_host_memory(profile),
             RemedyKind::LargerVolume => larger_volume(profile, instance),
             RemedyKind::FewerWorkers => profile
@@ -39,7 +39,6 @@ impl Remedy {
                 .and_then(|workers| workers.parse::<u32>().ok())
                 .filter(|workers| *workers > 0)
                 .map(fewer_workers),
-            RemedyKind::SocketInterface => variable(profile, "NCCL_SOCKET_IFNAME", "eth0"),
             RemedyKind::NcclDebug => variable(profile, "NCCL_DEBUG", "INFO"),
             RemedyKind::Efa => instance
                 .filter(|instance| instance.efa_interfaces.is_some_and(|count| count > 0))
@@ -50,7 +49,10 @@ impl Remedy {
 
 /// First a smaller micro-batch, then recomputation, then more sharding, then offload: each costs more
 /// speed than the one before.
-fn less_accelerator_memory(profile: &ProfileSpec) -> Option<Remedy> {
+fn less_accelerator_memory(
+    profile: &ProfileSpec,
+    instance: Option<&InstanceType>,
+) -> Option<Remedy> {
     let micro = profile.micro_batch_per_gpu;
     let steps = profile.gradient_accumulation_steps;
     let whole = u64::from(micro) * u64::from(steps);
@@ -76,7 +78,9 @@ fn less_accelerator_memory(profile: &ProfileSpec) -> Option<Remedy> {
             vec![Operation::set("/activation_checkpointing", true)],
         ));
     }
-    if profile.zero_stage < 3 && profile.pipeline_parallel_degree == 1 {
+    let may_shard = profile.pipeline_parallel_degree == 1
+        && instance.is_none_or(|instance| instance.accelerator_count > 1);
+    if profile.zero_stage < 3 && may_shard {
         return Some(Remedy::new(
             &format!(
                 "Shard weights, gradients and optimiser states (zero_stage {} to 3)",
@@ -85,7 +89,7 @@ fn less_accelerator_memory(profile: &ProfileSpec) -> Option<Remedy> {
             vec![Operation::set("/zero_stage", 3)],
         ));
     }
-    (profile.cpu_offload == CpuOffload::None).then(|| {
+    (profile.cpu_offload == CpuOffload::None && profile.zero_stage >= 2).then(|| {
         Remedy::new(
             "Keep the optimiser's states in host memory (cpu_offload)",
             vec![Operation::set("/cpu_offload", "optimizer")],
@@ -105,10 +109,15 @@ fn less_host_memory(profile: &ProfileSpec) -> Option<Remedy> {
     ))
 }
 
-/// SageMaker ignores the volume on types with local NVMe.
 fn larger_volume(profile: &ProfileSpec, instance: Option<&InstanceType>) -> Option<Remedy> {
-    if instance.is_some_and(|instance| instance.nvme_gb > 0) {
-        return None;
+    if let Some(instance) = instance.filter(|instance| instance.nvme_gb > 0) {
+        return Some(Remedy::new(
+            &format!(
+                "Keep fewer files on the disk, or use a type with more local NVMe: {} ignores the volume's size",
+                instance.instance_type
+            ),
+            Vec::new(),
+        ));
     }
     let now = profile.volume_size_gb?;
     let larger = now.saturating_mul(2).min(VOLUME_GB_MAX);
@@ -170,7 +179,7 @@ mod tests {
             ..ProfileSpec::of_batch(16, 8)
         };
         let mut said = Vec::new();
-        while let Some(remedy) = less_accelerator_memory(&profile) {
+        while let Some(remedy) = less_accelerator_memory(&profile, None) {
             profile = patched(&profile, &remedy);
             said.push(remedy.change.unwrap());
             assert_eq!(
@@ -200,7 +209,8 @@ mod tests {
             on("ml.p3.16xlarge").unwrap().patch,
             [Operation::set("/volume_size_gb", 200)]
         );
-        assert_eq!(on("ml.p5.48xlarge"), None);
+        let nvme = on("ml.p5.48xlarge").unwrap();
+        assert!(nvme.patch.is_empty() && nvme.change.unwrap().contains("ignores the volume"));
         let unknown = ProfileSpec::of_batch(8, 8);
         assert_eq!(larger_volume(&unknown, None), None);
     }
@@ -223,7 +233,7 @@ mod tests {
                 gradient_accumulation_steps: steps,
                 ..ProfileSpec::of_batch(8, 8)
             };
-            let after = patched(&profile, &less_accelerator_memory(&profile).unwrap());
+            let after = patched(&profile, &less_accelerator_memory(&profile, None).unwrap());
             let global = |profile: &ProfileSpec| {
                 u64::from(profile.micro_batch_per_gpu) * u64::from(profile.gradient_accumulation_steps)
             };

@@ -43,7 +43,6 @@ pub enum RemedyKind {
     LessHostMemory,
     LargerVolume,
     FewerWorkers,
-    SocketInterface,
     NcclDebug,
     Efa,
 }
@@ -89,11 +88,22 @@ pub fn all() -> &'static [Signature] {
 #[derive(Debug)]
 pub struct Match<'a> {
     pub signature: &'static Signature,
-    pub text: &'a str,
+    text: &'a str,
     captures: Captures<'a>,
 }
 
 impl Match<'_> {
+    /// The line that matched.
+    pub fn line(&self) -> &str {
+        let at = self.captures.get(0).map_or(0, |found| found.start());
+        let (before, after) = self.text.split_at(at);
+        let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let end = after
+            .find('\n')
+            .map_or(self.text.len(), |newline| at + newline);
+        self.text.get(begin..end).unwrap_or(self.text)
+    }
+
     /// The cause, with what was captured.
     pub fn cause(&self) -> String {
         let mut cause = String::new();
@@ -158,7 +168,7 @@ mod tests {
         let mut ids: Vec<&str> = all().iter().map(|one| one.id.as_str()).collect();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!((ids.len(), all().len()), (45, 45));
+        assert_eq!((ids.len(), all().len()), (47, 47));
     }
 
     #[test]

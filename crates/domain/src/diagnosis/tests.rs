@@ -109,6 +109,12 @@ fn what_sagemaker_says_comes_before_the_log() {
     let found = diagnose(&evidence(Some(reason), &lines));
     assert_eq!(found.causes[0].signature, "model-does-not-pack");
     assert_eq!(found.causes[0].clue.text, reason);
+    let reason = "AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage \"ModuleNotFoundError: No module named 'apex'\"\nCommand \"python\"";
+    let found = diagnose(&evidence(Some(reason), &[]));
+    assert_eq!(
+        found.causes[0].clue.text,
+        "ErrorMessage \"ModuleNotFoundError: No module named 'apex'\""
+    );
 }
 
 #[test]
@@ -208,6 +214,6 @@ fn nothing_known_is_said_to_be_so() {
     );
     assert_eq!(
         diagnose(&evidence(Some("Odd"), &[])).summary,
-        "The cause is not one that is known: Odd"
+        "No known cause matches: Odd"
     );
 }

@@ -4,7 +4,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::pace::{Batch, Pace, pace, without_drift};
+use crate::measure::pace::{Batch, Pace, pace, pace_seen};
 use crate::money::{Usd, cost};
 use crate::number::median;
 
@@ -120,9 +120,9 @@ pub fn estimate(
         ..
     } = pace(&batches(window)).ok_or(NoEta::NotEnoughEvidence)?;
     let pace_change = pace_change(&seen);
-    let unrest = pace_change.filter(|change| change.has_changed);
+    let changed = pace_change.filter(|change| change.has_changed);
     let half_width =
-        half_width + per_second * unrest.map_or(0.0, |change| change.percent.abs() / 100.0);
+        half_width + per_second * changed.map_or(0.0, |change| change.percent.abs() / 100.0);
     if per_second <= 0.0 {
         return Err(NoEta::Stalled {
             since: progressed_at,
@@ -230,8 +230,8 @@ fn pace_change(seen: &[Interval]) -> Option<PaceChange> {
         seen.partition_point(|interval| interval.from < at)
     };
     let (first, middle) = (after(WARM_UP), after(f64::midpoint(WARM_UP, 1.0)));
-    let earlier = without_drift(&batches(seen.get(first..middle)?))?;
-    let later = without_drift(&batches(seen.get(middle..)?))?;
+    let earlier = pace_seen(&batches(seen.get(first..middle)?))?;
+    let later = pace_seen(&batches(seen.get(middle..)?))?;
     let ratio = later.per_second / earlier.per_second - 1.0;
     let noise = earlier.half_width.hypot(later.half_width) / earlier.per_second;
     ratio.is_finite().then_some(PaceChange {

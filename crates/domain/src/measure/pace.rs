@@ -44,7 +44,7 @@ pub struct Pace {
 /// 6), corrected for the residuals' first autocorrelation, since stalls cluster; the quantile is
 /// Student's, since batches are few.
 pub fn pace(batches: &[Batch]) -> Option<Pace> {
-    let seen = without_drift(batches)?;
+    let seen = pace_seen(batches)?;
     Some(Pace {
         half_width: seen.half_width.max(DRIFT * seen.per_second.abs()),
         ..seen
@@ -52,7 +52,7 @@ pub fn pace(batches: &[Batch]) -> Option<Pace> {
 }
 
 /// The pace of what was seen; its interval counts the noise only, and says nothing of the hours to come.
-pub(crate) fn without_drift(batches: &[Batch]) -> Option<Pace> {
+pub(crate) fn pace_seen(batches: &[Batch]) -> Option<Pace> {
     let n = f64::from(u32::try_from(batches.len()).ok()?);
     let seconds: f64 = batches.iter().map(|batch| batch.seconds).sum();
     if n < 2.0 || seconds <= 0.0 {

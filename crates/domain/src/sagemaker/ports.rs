@@ -74,6 +74,8 @@ pub struct LogRequest {
     pub stream: String,
     /// Only lines from this moment on.
     pub since: Option<DateTime<Utc>>,
+    /// Only lines before this moment.
+    pub until: Option<DateTime<Utc>>,
     /// Oldest first from the beginning; otherwise, the last lines.
     pub from_start: bool,
     /// 1 to [`LOG_LINES_MAX`].
