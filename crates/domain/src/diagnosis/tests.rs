@@ -181,11 +181,11 @@ fn rules_that_found_issues_are_named() {
 /// Logs of five small trainings on a CPU, as they were printed (JAX, Keras, XGBoost, LightGBM and
 /// scikit-learn, November 2026).
 const HEALTHY: [&str; 5] = [
-    include_str!("healthy/jax_lm.log"),
-    include_str!("healthy/keras_cnn.log"),
-    include_str!("healthy/xgb.log"),
-    include_str!("healthy/lgb.log"),
-    include_str!("healthy/sk.log"),
+    include_str!("healthy/jax_lm.txt"),
+    include_str!("healthy/keras_cnn.txt"),
+    include_str!("healthy/xgb.txt"),
+    include_str!("healthy/lgb.txt"),
+    include_str!("healthy/sk.txt"),
 ];
 
 #[test]
