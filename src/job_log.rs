@@ -17,7 +17,7 @@ use regex::Regex;
 use crate::aws::Aws;
 
 /// Lines requested per page. AWS bounds a page to a megabyte; one page of each stream is held.
-const PAGE_LINES: u32 = 2_000;
+const PAGE_LINES: u32 = 5_000;
 /// Pages read for one part, at most: a search that finds nothing must end, and goes on from its place.
 const PAGES_MAX: u32 = 60;
 /// Bytes of messages in one part.

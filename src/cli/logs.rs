@@ -13,7 +13,7 @@ use crate::api::trials::TrialView;
 use crate::clock::real_sleep;
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-const PART: u32 = 1_000;
+const PART: u32 = 5_000;
 const TAIL: u32 = 100;
 
 #[derive(Debug, Args)]

@@ -44,8 +44,9 @@ pub(super) async fn list(
 
 /// Delete old checkpoints of a trial
 ///
-/// Keeps the newest whole ones, the best, what a tracker file names, and what is newer than the newest
-/// whole one. A dry run unless told otherwise. Refused while a job uses the prefix: SageMaker would upload
+/// Keeps the newest whole ones, the best as Hugging Face's Trainer records it (Lightning and Composer record
+/// none), what a tracker file names, and what is newer than the newest whole one. Each folder and writer
+/// counts on its own. A dry run unless told otherwise. Refused while a job uses the prefix: SageMaker would upload
 /// what was deleted.
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/checkpoints/prune", operation_id = "pruneCheckpoints", tag = "trials",
     params(("trial_id" = TrialId, Path)), request_body = PruneCheckpoints,

@@ -2,6 +2,7 @@
 //! wire.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use bakeoff::api::comparison::Comparison;
 use bakeoff::api::diagnosis::TrialDiagnosisView;
@@ -243,6 +244,43 @@ async fn a_stream_follows_a_job_to_its_end(pool: PgPool) {
     let mut seen = lines(&text);
     seen.extend(lines(&rest));
     assert_eq!(plain(&seen), raw(&test, &trial.attempts[0].job_name).await);
+}
+
+/// The command line prints the same lines, and ends with the trial.
+#[sqlx::test(migrations = false)]
+async fn the_command_prints_a_log_and_follows_it_to_its_end(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let experiment = test.start(&on_p5(1)).await;
+    test.run_to_end(&experiment, 12).await;
+    test.advance(TimeDelta::minutes(5)).await;
+    let trial = first_trial(&test, &experiment).await;
+    let expected = raw(&test, &trial.attempts[0].job_name).await;
+    let (url, key, id) = (test.url.clone(), test.admin.clone(), trial.id.to_string());
+    let printed = move |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_bakeoff"))
+            .args(["logs", &id, "--json", "--url", &url, "--api-key", &key])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<LogLineView>>()
+    };
+    let (followed, last) = tokio::task::spawn_blocking(move || {
+        (
+            printed(&["--follow", "--tail", "0"]),
+            printed(&["--tail", "2", "--grep", "step="]),
+        )
+    })
+    .await
+    .unwrap();
+    assert_eq!(plain(&followed), expected);
+    assert_eq!(last.len(), 2);
+    assert!(
+        last.iter().all(|line| line.message.contains("step=")),
+        "{last:?}"
+    );
 }
 
 /// What the region can do wrong ends in one sentence with its fix.
