@@ -401,11 +401,13 @@ async fn tokens(
     }
 }
 
-/// Why a trial ended as it did: of a failed one, what was found out is worth more than what SageMaker
-/// reports.
+/// Why a trial ended as it did: of one whose script ran and failed, what was found out is worth more than
+/// what SageMaker reports.
 fn why<'a>(evidence: &'a Evidence, trial: &'a Trial) -> Option<&'a String> {
     let found = evidence.failures.get(&trial.id);
-    let found = found.filter(|_| trial.state == TrialState::Failed);
+    let last = evidence.attempts(trial).last();
+    let has_run = last.is_some_and(|attempt| attempt.started_at.is_some());
+    let found = found.filter(|_| trial.state == TrialState::Failed && has_run);
     found.or(trial.reason.as_ref())
 }
 

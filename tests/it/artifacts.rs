@@ -43,7 +43,8 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
     let running: CheckpointsView = test.read(&path).await;
     assert!(running.checkpoints.len() >= 2, "{running:?}");
     let prune = |body: Value, key: &str| {
-        let request = test.request(Method::POST, &format!("{path}/prune"), key);
+        let path = format!("/v1/trials/{}/checkpoints/prune", trial.id);
+        let request = test.request(Method::POST, &path, key);
         test.send(request.json(&body))
     };
     let real = json!({"keep": 1, "dry_run": false});
