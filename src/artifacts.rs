@@ -1,7 +1,7 @@
 //! What trials leave in S3: output files, and checkpoints, which are deleted when somebody says so. Read
 //! when asked for; nothing is stored here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use bakeoff_domain::checkpoint::keep::{Fate, Protected, deletion_order, fates};
@@ -14,8 +14,8 @@ use regex::Regex;
 use crate::aws::Aws;
 use crate::store::jobs::checkpoints::CheckpointPlace;
 
-/// Trackers read at most: programs write one.
-const TRACKERS_MAX: usize = 4;
+/// Small files read at most: programs write one or, with Composer, one for each rank.
+const SMALL_MAX: usize = 128;
 
 /// Files that are shown of one job.
 const FILES_MAX: usize = 1_000;
@@ -56,10 +56,12 @@ pub async fn read(
         bytes: objects.iter().map(|object| object.bytes).sum(),
         unread: None,
     };
-    let trackers = objects
-        .iter()
-        .filter(|object| Known::is_tracker(&object.key));
-    for tracker in trackers.take(TRACKERS_MAX) {
+    let is_tracker = |object: &&StoredObject| Known::is_tracker(&object.key);
+    for (read, tracker) in objects.iter().filter(is_tracker).enumerate() {
+        if read == SMALL_MAX {
+            found.unread = Some(tracker.key.clone());
+            break;
+        }
         if let Some(text) = small(aws, place, &tracker.key, &mut found.unread).await {
             found.known.trackers.insert(tracker.key.clone(), text);
         }
@@ -69,31 +71,40 @@ pub async fn read(
     Ok(found)
 }
 
-/// The best checkpoint, as the newest whole one of Hugging Face's Trainer says. What Lightning and Composer
-/// think is best is in no file.
+/// The best checkpoint of each folder, as its newest whole one of Hugging Face's Trainer says. What
+/// Lightning and Composer think is best is in no file.
 async fn best(
     aws: &Aws,
     place: &CheckpointPlace,
     checkpoints: &[Checkpoint],
     unread: &mut Option<String>,
-) -> Option<String> {
-    let mut newest = checkpoints.iter().rev().filter(|one| one.is_complete());
-    let has_state = |one: &'_ Checkpoint| {
+) -> BTreeSet<String> {
+    let mut states: BTreeMap<&str, &String> = BTreeMap::new();
+    for one in checkpoints.iter().filter(|one| one.is_complete()) {
         let mut keys = one.keys.iter();
-        keys.find(|key| key.ends_with("/trainer_state.json"))
-            .cloned()
-    };
-    let (checkpoint, key) = newest.find_map(|one| Some((one, has_state(one)?)))?;
-    let text = small(aws, place, &key, unread).await?;
-    // As text: Python writes NaN into it, which is no JSON.
-    let path = BEST.captures(&text)?.get(1)?.as_str();
-    // A path inside the container: its last part is the folder, beside the one that says so.
-    let own = path.trim_end_matches('/').rsplit('/').next()?;
-    let folder = checkpoint
-        .name
-        .rfind('/')
-        .map_or("", |slash| checkpoint.name.split_at(slash + 1).0);
-    Some(format!("{folder}{own}"))
+        if let Some(state) = keys.find(|key| key.ends_with("/trainer_state.json")) {
+            // They come by step: the newest stays.
+            states.insert(one.folder(), state);
+        }
+    }
+    if let Some((_, key)) = states.iter().nth(SMALL_MAX) {
+        *unread = Some((*key).clone());
+    }
+    let mut best = BTreeSet::new();
+    for (folder, key) in states.into_iter().take(SMALL_MAX) {
+        let text = small(aws, place, key, unread).await.unwrap_or_default();
+        if let Some(own) = named_best(&text) {
+            best.insert(format!("{folder}/{own}").trim_start_matches('/').to_owned());
+        }
+    }
+    best
+}
+
+/// The folder that a trainer's state names: the last part of a path inside the container. As text, since
+/// Python writes NaN into it, which is no JSON.
+fn named_best(state: &str) -> Option<&str> {
+    let path = BEST.captures(state)?.get(1)?.as_str();
+    path.trim_end_matches('/').rsplit('/').next()
 }
 
 static BEST: LazyLock<Regex> =

@@ -183,7 +183,6 @@ impl There {
 
     fn view(&self, found: &Found) -> CheckpointsView {
         let base = &self.prefix.s3_uri;
-        let best = found.protected.best.as_deref();
         let view = |one: &Checkpoint| {
             let (state, missing) = match &one.wholeness {
                 Wholeness::Complete => (CheckpointState::Complete, None),
@@ -194,7 +193,7 @@ impl There {
             };
             CheckpointView {
                 s3_uri: format!("{base}/{}", one.name),
-                is_best: best == Some(one.name.as_str()),
+                is_best: found.protected.best.contains(&one.name),
                 name: one.name.clone(),
                 writer: one.writer,
                 step: one.step,

@@ -111,6 +111,22 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
         (StatusCode::CONFLICT, &json!("checkpoints_unread"))
     );
     test.region.write_object("tests", &state, &best);
+    // Another trainer's folder below the same prefix names a best of its own.
+    let files = [
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+    ];
+    for step in [1, 2, 3, 4] {
+        for file in files {
+            let key = format!("{folder}/other/checkpoint-{step}/{file}");
+            test.region.put_object("tests", &key);
+        }
+        let key = format!("{folder}/other/checkpoint-{step}/trainer_state.json");
+        let state = r#"{"best_model_checkpoint": "/opt/ml/checkpoints/other/checkpoint-2"}"#;
+        test.region.write_object("tests", &key, state);
+    }
     let viewer = test.key(test.project, Role::Viewer).await;
     assert_eq!(prune(real.clone(), &viewer).await.0, StatusCode::FORBIDDEN);
     assert_eq!(
@@ -121,7 +137,7 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
     let dry: PrunedView = serde_json::from_value(dry).unwrap();
     assert!(dry.dry_run && dry.deleted_objects == 0 && dry.freed_bytes > 0);
     let again: CheckpointsView = test.read(&path).await;
-    assert_eq!(again.checkpoints.len(), listed.checkpoints.len());
+    assert_eq!(again.checkpoints.len(), listed.checkpoints.len() + 4);
     let (status, done) = prune(json!({"keep": 2, "dry_run": false}), &test.admin).await;
     assert_eq!(status, StatusCode::OK, "{done}");
     let done: PrunedView = serde_json::from_value(done).unwrap();
@@ -132,14 +148,23 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
             .filter(|one| one.kept_for == Some(kept_for));
         kept.filter_map(|one| one.step).collect()
     };
-    assert_eq!(kept(KeptFor::Best), whole[..1]);
-    assert_eq!(kept(KeptFor::Newest), whole[whole.len() - 2..]);
+    assert_eq!(kept(KeptFor::Best), [2, whole[0]]);
+    assert_eq!(
+        kept(KeptFor::Newest),
+        [&[3, 4], &whole[whole.len() - 2..]].concat()
+    );
     assert_eq!(kept(KeptFor::Unfinished), [99_999]);
     let left: CheckpointsView = test.read(&path).await;
     let left: Vec<u64> = left.checkpoints.iter().filter_map(|one| one.step).collect();
     assert_eq!(
         left,
-        [&whole[..1], &whole[whole.len() - 2..], &[99_999][..]].concat()
+        [
+            &[2, 3, 4],
+            &whole[..1],
+            &whole[whole.len() - 2..],
+            &[99_999][..]
+        ]
+        .concat()
     );
 }
 

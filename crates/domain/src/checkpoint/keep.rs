@@ -9,8 +9,8 @@ use super::{Checkpoint, Known, Wholeness, Writer};
 /// What must be kept beside the newest.
 #[derive(Debug, Clone, Default)]
 pub struct Protected {
-    /// The best one, by name, as the writer's state says.
-    pub best: Option<String>,
+    /// The best ones, by name: each trainer below the prefix names its own.
+    pub best: BTreeSet<String>,
 }
 
 named! {
@@ -55,7 +55,7 @@ pub fn fates(all: &[Checkpoint], keep: usize, known: &Known, protected: &Protect
         let is_past = whole.last().is_some_and(|newest| one.step < Some(*newest));
         if one.is_complete() && newest.any(|step| one.step == Some(*step)) {
             Fate::Kept(KeptFor::Newest)
-        } else if protected.best.as_deref() == Some(one.name.as_str()) {
+        } else if protected.best.contains(&one.name) {
             Fate::Kept(KeptFor::Best)
         } else if known.tracks(&one.name, one.step) {
             Fate::Kept(KeptFor::Tracked)
@@ -74,8 +74,7 @@ pub fn fates(all: &[Checkpoint], keep: usize, known: &Known, protected: &Protect
 
 /// The writer and the folder of a checkpoint.
 fn own_series(one: &Checkpoint) -> (Writer, &str) {
-    let folder = one.name.rsplit_once('/').map_or("", |(folder, _)| folder);
-    (one.writer, folder)
+    (one.writer, one.folder())
 }
 
 /// The keys of a checkpoint in the order in which they are deleted: what says that it is whole first, so

@@ -71,6 +71,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// The folder that it lies in, below the prefix; empty for the prefix itself.
+    pub fn folder(&self) -> &str {
+        self.name.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
     pub fn is_complete(&self) -> bool {
         self.wholeness == Wholeness::Complete
     }

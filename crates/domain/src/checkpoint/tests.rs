@@ -245,7 +245,7 @@ fn the_newest_are_kept_and_what_somebody_needs() {
         .trackers
         .insert("latest".into(), "global_step300\n".into());
     let protected = Protected {
-        best: Some("global_step100".into()),
+        best: ["global_step100".to_owned()].into(),
     };
     assert_eq!(
         fates(&all, 2, &known, &protected),
@@ -330,7 +330,7 @@ proptest! {
         }
         let found = find(&all, &known(), now());
         let name = |index: usize| found.get(index).map(|one| one.name.clone());
-        let protected = Protected { best: name(best) };
+        let protected = Protected { best: name(best).into_iter().collect() };
         let mut known = known();
         if let Some(name) = name(tracked) {
             known.trackers.insert("latest".into(), name);
@@ -339,7 +339,7 @@ proptest! {
         prop_assert_eq!(fates.len(), found.len());
         let newest = found.iter().rposition(|one| one.is_complete() && one.step.is_some());
         for (index, (one, fate)) in found.iter().zip(&fates).enumerate() {
-            let is_needed = Some(&one.name) == protected.best.as_ref()
+            let is_needed = protected.best.contains(&one.name)
                 || one.step.is_none()
                 || known.tracks(&one.name, None)
                 || newest.is_none_or(|newest| index >= newest);
