@@ -9,6 +9,7 @@ pub mod aws;
 pub mod cli;
 pub mod clock;
 pub mod crash;
+pub mod doctor;
 pub mod document;
 pub mod event_board;
 pub mod fence;

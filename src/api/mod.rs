@@ -8,6 +8,7 @@ pub mod checkpoints;
 pub mod comparison;
 pub mod decisions;
 pub mod diagnosis;
+pub mod doctor;
 pub mod events;
 pub mod experiments;
 pub mod findings;

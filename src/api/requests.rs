@@ -18,6 +18,9 @@ pub struct RequestView {
     /// At most 63 characters; unique within the account and region.
     pub job_name: String,
     pub image: String,
+    /// ContainerEntrypoint; the image's own when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub container_entrypoint: Vec<String>,
     pub role_arn: String,
     pub instance_type: String,
     pub instance_count: u32,
@@ -65,6 +68,7 @@ impl From<TrainingJobRequest> for RequestView {
         let TrainingJobRequest {
             job_name,
             image,
+            container_entrypoint,
             role_arn,
             instance_type,
             instance_count,
@@ -90,6 +94,7 @@ impl From<TrainingJobRequest> for RequestView {
         Self {
             job_name,
             image,
+            container_entrypoint,
             role_arn,
             instance_type,
             instance_count,

@@ -13,13 +13,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::checkpoint::StoredObject;
+use bakeoff_domain::doctor::EcrImage;
+use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::ports::{
-    Identity, IterationMetrics, IterationPoint, IterationQuery, JobMetrics, JobPage, LogPage,
-    LogRequest, Logs, MetricQuery, Objects, Page, PageRequest, PriceList, Products, Quotas, Series,
-    TrainingJobs, Window,
+    CallerReply, Identity, Images, IterationMetrics, IterationPoint, IterationQuery, JobMetrics,
+    JobPage, LogPage, LogRequest, Logs, MetricQuery, Objects, Page, PageRequest, Permissions,
+    PriceList, Products, Quotas, Series, TrainingJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -52,6 +54,8 @@ pub struct Ports {
     pub iterations: Arc<dyn IterationMetrics>,
     pub logs: Arc<dyn Logs>,
     pub identity: Arc<dyn Identity>,
+    pub permissions: Arc<dyn Permissions>,
+    pub images: Arc<dyn Images>,
 }
 
 #[derive(Debug)]
@@ -265,12 +269,73 @@ impl Aws {
 
     /// The account that the credentials belong to.
     pub async fn caller_account(&self) -> Result<String, AwsError> {
+        Ok(self.caller().await?.caller?.account)
+    }
+
+    /// Who the credentials belong to, and the time at AWS.
+    pub async fn caller(&self) -> Result<CallerReply, AwsError> {
         self.wait_for(Operation::GetCallerIdentity).await?;
+        let reply = self.ports.identity.caller().await;
+        Ok(CallerReply {
+            caller: self.count(Operation::GetCallerIdentity, reply.caller, 0),
+            ..reply
+        })
+    }
+
+    /// The account that the installation's jobs are in, once it is known.
+    pub fn account(&self) -> Option<String> {
+        let known = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        known.expected.clone()
+    }
+
+    pub async fn role(&self, name: &str) -> Result<RoleFound, AwsError> {
+        self.wait_for(Operation::GetRole).await?;
         self.count(
-            Operation::GetCallerIdentity,
-            self.ports.identity.account().await,
+            Operation::GetRole,
+            self.ports.permissions.role(name).await,
             0,
         )
+    }
+
+    /// Whether a principal's policies allow something.
+    pub async fn simulate(
+        &self,
+        principal_arn: &str,
+        question: &Question,
+    ) -> Result<Vec<Decision>, AwsError> {
+        self.wait_for(Operation::SimulatePrincipalPolicy).await?;
+        let reply = self.ports.permissions.simulate(principal_arn, question);
+        self.count(Operation::SimulatePrincipalPolicy, reply.await, 0)
+    }
+
+    /// The digest of an image; `None` if its repository has none of that name.
+    pub async fn image_digest(&self, image: &EcrImage<'_>) -> Result<Option<String>, AwsError> {
+        self.wait_for(Operation::BatchGetImage).await?;
+        let reply = self.ports.images.digest(image).await;
+        self.count(Operation::BatchGetImage, reply, 0)
+    }
+
+    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError> {
+        self.wait_for(Operation::HeadBucket).await?;
+        let reply = self.ports.objects.bucket_region(bucket).await;
+        self.count(Operation::HeadBucket, reply, 0)
+    }
+
+    /// Whether the price list may be read: its first page.
+    pub async fn try_price_list(&self, region: &str) -> Result<(), AwsError> {
+        self.wait_for(Operation::GetProducts).await?;
+        let reply = self
+            .ports
+            .prices
+            .products(region, Products::TrainingInstances, None);
+        self.count(Operation::GetProducts, reply.await, 0).map(drop)
+    }
+
+    /// Whether the objects below a prefix may be listed: its first page.
+    pub async fn try_objects(&self, s3_uri: &str) -> Result<(), AwsError> {
+        self.wait_for(Operation::ListObjectsV2).await?;
+        let reply = self.ports.objects.list(s3_uri, None).await;
+        self.count(Operation::ListObjectsV2, reply, 0).map(drop)
     }
 
     /// Drops the confirmation of the account, however recent, because something suggests that the

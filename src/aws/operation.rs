@@ -22,10 +22,14 @@ pub enum Operation {
     DescribeLogStreams,
     GetLogEvents,
     DeleteObjects,
+    HeadBucket,
+    BatchGetImage,
+    GetRole,
+    SimulatePrincipalPolicy,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -43,6 +47,10 @@ impl Operation {
         Self::DescribeLogStreams,
         Self::GetLogEvents,
         Self::DeleteObjects,
+        Self::HeadBucket,
+        Self::BatchGetImage,
+        Self::GetRole,
+        Self::SimulatePrincipalPolicy,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -64,6 +72,10 @@ impl Operation {
             Self::DescribeLogStreams => "DescribeLogStreams",
             Self::GetLogEvents => "GetLogEvents",
             Self::DeleteObjects => "DeleteObjects",
+            Self::HeadBucket => "HeadBucket",
+            Self::BatchGetImage => "BatchGetImage",
+            Self::GetRole => "GetRole",
+            Self::SimulatePrincipalPolicy => "SimulatePrincipalPolicy",
         }
     }
 
@@ -88,7 +100,11 @@ impl Operation {
             | Self::DeleteObjects
             | Self::GetProducts
             | Self::BatchGetMetrics
-            | Self::GetCallerIdentity => Limiter::learning(10.0 * start),
+            | Self::GetCallerIdentity
+            | Self::HeadBucket
+            | Self::BatchGetImage
+            | Self::GetRole
+            | Self::SimulatePrincipalPolicy => Limiter::learning(10.0 * start),
         }
     }
 }

@@ -33,7 +33,12 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
-        let http = crate::tls::http_client().timeout(REQUEST_TIMEOUT).build()?;
+        Self::patient(target, REQUEST_TIMEOUT)
+    }
+
+    /// For requests that take longer than most.
+    pub(super) fn patient(target: &Target, timeout: Duration) -> anyhow::Result<Self> {
+        let http = crate::tls::http_client().timeout(timeout).build()?;
         Ok(Self {
             http,
             target: target.clone(),

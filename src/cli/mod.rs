@@ -1,9 +1,11 @@
 //! The command line: one program for the service, its administration and its users.
 
+mod aws;
 mod buy;
 mod calibration;
 mod client;
 mod database;
+mod doctor;
 mod keys;
 mod lint;
 mod logs;
@@ -38,6 +40,8 @@ enum Command {
     Migrate(database::MigrateOptions),
     /// Print the OpenAPI document.
     Openapi,
+    /// Check what a first job needs, and say what is missing.
+    Doctor(doctor::DoctorOptions),
     /// Manage API keys, on the host.
     Keys(keys::KeysOptions),
     /// Check documents before starting anything, offline.
@@ -66,6 +70,7 @@ impl Cli {
             Command::Serve(options) => serve::run(*options).await?,
             Command::Migrate(options) => migrate(&options).await?,
             Command::Openapi => println!("{}", crate::http::openapi().to_pretty_json()?),
+            Command::Doctor(options) => return doctor::run(options).await,
             Command::Keys(options) => keys::run(options).await?,
             Command::Lint(options) => return lint::run(&options),
             Command::Plan(options) => return plan::run(&options),

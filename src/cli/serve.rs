@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::database::{self, Embedded};
-use super::{schema, secret};
+use super::{aws, schema, secret};
 use crate::app::{App, Place, Settings};
+use crate::aws::Aws;
 use crate::aws::sns::Sns;
-use crate::aws::{Aws, Ports};
 use crate::clock::{Clock, real_sleep};
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
@@ -129,7 +129,7 @@ pub(super) struct ServeOptions {
     #[arg(long, env = "BAKEOFF_STOP_UNKNOWN_JOBS")]
     stop_unknown_jobs: bool,
     /// Timeout of a call to AWS, in seconds of real time.
-    #[arg(long, default_value_t = bakeoff_aws::OPERATION_TIMEOUT.as_secs_f64(), hide = true)]
+    #[arg(long, default_value_t = aws::TIMEOUT.as_secs_f64(), hide = true)]
     aws_timeout_seconds: f64,
     /// For simulation only: kill or freeze this process at a named point, `kill@after_create:3`.
     #[arg(long, env = "BAKEOFF_FAULT", hide = true)]
@@ -144,7 +144,7 @@ pub(super) async fn run(mut options: ServeOptions) -> anyhow::Result<()> {
     // what it has started.
     let asked = stop_asked()?;
     let clock = options.clock.unwrap_or(Timescale::REAL);
-    refuse_to_simulate_on_aws(clock)?;
+    aws::refuse_to_simulate(clock)?;
     if let Some(fault) = options.fault.take() {
         ensure!(
             options.clock.is_some(),
@@ -191,37 +191,6 @@ async fn open_database(options: &ServeOptions) -> anyhow::Result<(Option<Embedde
              --embedded` for a private PostgreSQL in the data directory"
         ),
     }
-}
-
-/// Refuses simulated time against real AWS, where jobs would be billed in real time.
-fn refuse_to_simulate_on_aws(clock: Timescale) -> anyhow::Result<()> {
-    if clock.is_real() && clock == Timescale::REAL {
-        return Ok(());
-    }
-    let is_loopback = |url: &str| {
-        ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"]
-            .iter()
-            .any(|p| url.starts_with(p))
-    };
-    let endpoint = |name: &str| {
-        std::env::var(name)
-            .or_else(|_| std::env::var("AWS_ENDPOINT_URL"))
-            .unwrap_or_default()
-    };
-    for name in [
-        "AWS_ENDPOINT_URL_SAGEMAKER",
-        "AWS_ENDPOINT_URL_CLOUDWATCH",
-        "AWS_ENDPOINT_URL_S3",
-        "AWS_ENDPOINT_URL_SERVICE_QUOTAS",
-        "AWS_ENDPOINT_URL_STS",
-        "AWS_ENDPOINT_URL_PRICING",
-    ] {
-        ensure!(
-            is_loopback(&endpoint(name)),
-            "BAKEOFF_CLOCK is for simulation only: {name} (or AWS_ENDPOINT_URL) must be a loopback address"
-        );
-    }
-    Ok(())
 }
 
 async fn serve(
@@ -292,8 +261,8 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
     let settings = Arc::new(settings(options, store.installation().await?)?);
     let mut places = BTreeMap::new();
     for region in &settings.regions {
-        let connected = bakeoff_aws::connect(region.clone(), aws_timeout(options)).await;
-        let aws = Aws::new(ports(connected), clock.clone(), CALLS_PER_SECOND);
+        let ports = aws::connect(region, aws_timeout(options)).await;
+        let aws = Aws::new(ports, clock.clone(), CALLS_PER_SECOND);
         let place = Place::new(region, aws, &settings.owner, settings.lease);
         places.insert(region.clone(), place);
     }
@@ -359,19 +328,6 @@ fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
         said()
     );
     Ok(Some(sns.trusting(&issuers).with_context(said)?))
-}
-
-fn ports(region: bakeoff_aws::Region) -> Ports {
-    Ports {
-        jobs: Arc::new(region.jobs),
-        metrics: Arc::new(region.metrics),
-        quotas: Arc::new(region.quotas),
-        objects: Arc::new(region.objects),
-        prices: Arc::new(region.prices),
-        iterations: Arc::new(region.iterations),
-        logs: Arc::new(region.logs),
-        identity: Arc::new(region.identity),
-    }
 }
 
 /// Opens the fence this installation already has, or the one it is given.

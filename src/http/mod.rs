@@ -11,6 +11,7 @@ mod checkpoints;
 mod ci;
 mod comparison;
 mod corrections;
+mod doctor;
 mod etag;
 mod events;
 mod experiments;
@@ -151,6 +152,7 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(aws_events::push))
         .routes(routes!(usage::aws_usage))
         .routes(routes!(usage::prometheus))
+        .routes(routes!(doctor::check))
         .routes(routes!(ops::livez))
         .routes(routes!(ops::readyz))
 }

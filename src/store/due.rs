@@ -27,6 +27,20 @@ impl OldestDue {
             _ => None,
         }
     }
+
+    /// When the oldest work of each task became due.
+    pub fn all(&self) -> impl Iterator<Item = DateTime<Utc>> {
+        let Self {
+            scheduler,
+            pools,
+            checkpoints,
+            ingester,
+            post_mortem,
+        } = self;
+        [*scheduler, *pools, *checkpoints, *ingester, *post_mortem]
+            .into_iter()
+            .flatten()
+    }
 }
 
 impl Store {

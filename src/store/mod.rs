@@ -26,6 +26,7 @@ pub use session::{Unfinished, given_up};
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use sqlx::migrate::MigrateDatabase;
 use sqlx::postgres::PgConnectOptions;
@@ -39,6 +40,14 @@ pub struct Store {
     pub(crate) pool: PgPool,
     memory: series::Remembered,
     keys: keys::KnownKeys,
+}
+
+/// The database server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// With the distribution's remark, if it makes one.
+    pub version: String,
+    pub now: DateTime<Utc>,
 }
 
 impl Store {
@@ -87,6 +96,16 @@ impl Store {
     /// The pool, for listeners and tests.
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// The database server's version, such as `18.4`, and its clock.
+    pub async fn server(&self) -> Result<Server, StoreError> {
+        Ok(sqlx::query_as!(
+            Server,
+            r#"SELECT current_setting('server_version') AS "version!", clock_timestamp() AS "now!""#
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     /// One round trip, for `/readyz`.

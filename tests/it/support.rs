@@ -48,6 +48,8 @@ pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
         iterations: Arc::new(region.iterations),
         logs: Arc::new(region.logs),
         identity: Arc::new(region.identity),
+        permissions: Arc::new(region.permissions),
+        images: Arc::new(region.images),
     }
 }
 

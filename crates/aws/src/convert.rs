@@ -42,6 +42,9 @@ pub(crate) fn fill(
     let mut algorithm = AlgorithmSpecification::builder()
         .training_image(&request.image)
         .training_input_mode(TrainingInputMode::File);
+    for word in &request.container_entrypoint {
+        algorithm = algorithm.container_entrypoint(word);
+    }
     if request.metrics_time_series {
         algorithm = algorithm.enable_sage_maker_metrics_time_series(true);
     }

@@ -6,7 +6,9 @@
 
 mod cloudwatch;
 mod convert;
+mod ecr;
 mod error;
+mod iam;
 mod iterations;
 mod logs;
 mod pricing;
@@ -25,6 +27,8 @@ use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 
 pub use cloudwatch::CloudWatch;
+pub use ecr::Ecr;
+pub use iam::Iam;
 pub use iterations::SageMakerMetrics;
 pub use logs::CloudWatchLogs;
 pub use pricing::Pricing;
@@ -48,6 +52,8 @@ pub struct Region {
     pub iterations: SageMakerMetrics,
     pub logs: CloudWatchLogs,
     pub identity: Sts,
+    pub permissions: Iam,
+    pub images: Ecr,
 }
 
 /// Builds clients for one region: credentials from the usual chain, timeouts on everything (the SDK
@@ -95,6 +101,8 @@ fn ports(config: &SdkConfig) -> Region {
         iterations: SageMakerMetrics::new(config),
         logs: CloudWatchLogs::new(config),
         identity: Sts::new(config),
+        permissions: Iam::new(config),
+        images: Ecr::new(config),
     }
 }
 

@@ -17,6 +17,9 @@ use crate::error::classify;
 /// each line that they log.
 const OBJECT_BYTES_MAX: i64 = 16 * 1024 * 1024;
 
+/// Where S3 says which region a bucket is in.
+const REGION_HEADER: &str = "x-amz-bucket-region";
+
 /// S3.
 #[derive(Debug, Clone)]
 pub struct S3 {
@@ -68,6 +71,27 @@ impl Objects for S3 {
             items: objects.collect(),
             next: page.next_continuation_token().map(str::to_owned),
         })
+    }
+
+    async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError> {
+        match self.client.head_bucket().bucket(bucket).send().await {
+            Ok(found) => Ok(found.bucket_region().map(str::to_owned)),
+            Err(error) => {
+                // Redirects and refusals name the region, too.
+                let response = error.raw_response();
+                let region = response
+                    .and_then(|response| response.headers().get(REGION_HEADER))
+                    .map(str::to_owned);
+                let status = response.map(|response| response.status().as_u16());
+                match (status, region) {
+                    (Some(301 | 307 | 403), Some(region)) => Ok(Some(region)),
+                    (Some(404), _) => Err(AwsError::NotFound(bucket.to_owned())),
+                    // An answer to HEAD has no body that could say why.
+                    (Some(403), None) => Err(AwsError::Denied("403 Forbidden".to_owned())),
+                    _ => Err(classify(error)),
+                }
+            }
+        }
     }
 
     async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError> {

@@ -11,6 +11,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod clock;
 pub mod diagnosis;
+pub mod doctor;
 pub mod embedded;
 pub mod event;
 pub mod finding;

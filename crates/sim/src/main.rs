@@ -30,6 +30,7 @@ mod refusal;
 mod region;
 mod request;
 mod rules;
+mod setup;
 mod sns;
 mod timeline;
 mod truth;
@@ -49,6 +50,7 @@ use crate::failures::ScriptFailure;
 use crate::faults::Faults;
 use crate::quotas::InstanceQuotas;
 use crate::region::Region;
+use crate::setup::Setup;
 use crate::world::World;
 
 /// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
@@ -81,6 +83,8 @@ struct Options {
     manual_clock: Option<DateTime<Utc>>,
     #[command(flatten)]
     faults: Faults,
+    #[command(flatten)]
+    setup: Setup,
     /// Training instances of one type that the account may use at once.
     #[arg(long, default_value_t = 20)]
     quota: u32,
@@ -167,8 +171,8 @@ async fn main() -> anyhow::Result<()> {
         std::thread::spawn(move || events::push(&own, &destination));
     }
     tokio::select! {
-        served = axum::serve(api, wire::router(region)) => served?,
-        served = wire::s3::serve(s3, &options.s3_root) => served?,
+        served = axum::serve(api, wire::router(region.clone())) => served?,
+        served = wire::s3::serve(s3, region) => served?,
         () = stop_asked() => {}
     }
     Ok(())
@@ -191,7 +195,8 @@ fn region(options: &Options) -> Region {
             .launching_within(options.launch_seconds)
             .living(options.lively)
             .failing_on(options.fails.iter().cloned().collect())
-            .named(&options.region),
+            .named(&options.region)
+            .set_up(options.setup.clone()),
         options.clock.unwrap_or(Timescale::REAL),
         options.manual_clock,
         options.s3_root.clone(),

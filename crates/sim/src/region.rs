@@ -70,6 +70,11 @@ impl Region {
         self.with(|world| act(world, self.now()))
     }
 
+    /// The folder that holds the buckets.
+    pub(crate) fn s3_root(&self) -> &std::path::Path {
+        &self.s3_root
+    }
+
     /// The file that backs an S3 object.
     pub(crate) fn object_path(&self, uri: &str) -> Option<PathBuf> {
         let rest = uri

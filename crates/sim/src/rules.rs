@@ -32,6 +32,7 @@ pub(crate) fn check_create(
             ),
         });
     }
+    world.setup.check_create(body, &world.region)?;
     quota(world, body, now)?;
     inputs(region, &world.region, body)
 }

@@ -20,6 +20,7 @@ use crate::physics::{self, Script, Training};
 use crate::pools::PoolEnd;
 use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::request;
+use crate::setup::Setup;
 use crate::timeline::{self, Failure, Life, Spot, Timeline};
 
 /// The account that owns the region's jobs.
@@ -27,6 +28,16 @@ pub(crate) const ACCOUNT: &str = "111122223333";
 
 /// How long a job sleeps that does not train a language model.
 const SLEEP_SECONDS: f64 = 600.0;
+/// How long a command takes that a job runs instead of its image's own entry point.
+const COMMAND_SECONDS: f64 = 2.0;
+
+/// Seconds at full speed that a job's work takes.
+fn work_seconds(request: &Value, script: &Script) -> f64 {
+    if request["AlgorithmSpecification"]["ContainerEntrypoint"].is_array() {
+        return COMMAND_SECONDS;
+    }
+    script.work_seconds().unwrap_or(SLEEP_SECONDS)
+}
 
 /// One training job.
 #[derive(Debug)]
@@ -165,6 +176,7 @@ pub(crate) struct World {
     pub(crate) region: String,
     seed: u64,
     pub(crate) faults: Faults,
+    pub(crate) setup: Setup,
     pub(crate) quotas: InstanceQuotas,
     /// CreateTrainingJob calls per second; `None` for no limit.
     create_per_second: Option<f64>,
@@ -201,6 +213,7 @@ impl World {
             region: "us-east-1".to_owned(),
             seed,
             faults,
+            setup: Setup::default(),
             quotas,
             create_per_second,
             launch_seconds: None,
@@ -226,6 +239,11 @@ impl World {
             region: region.to_owned(),
             ..self
         }
+    }
+
+    /// Sets the account up.
+    pub(crate) fn set_up(self, setup: Setup) -> Self {
+        Self { setup, ..self }
     }
 
     /// Gives every job the same launch and download time; `None` draws them.
@@ -366,7 +384,7 @@ impl World {
         let failure = self.failure(instance, is_spot, seed);
         let life = Life {
             created_at: now,
-            work_seconds: script.work_seconds().unwrap_or(SLEEP_SECONDS),
+            work_seconds: work_seconds(&request, &script),
             curve: script.curve.clone(),
             max_runtime_seconds: real(request::max_runtime(&request)),
             spot: is_spot.then(|| self.spot(&request, mean_hours)),

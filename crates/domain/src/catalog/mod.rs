@@ -38,7 +38,24 @@ pub struct InstanceType {
     pub source: String,
 }
 
+/// Variables that send NCCL's traffic between instances over EFA.
+pub const EFA_VARIABLES: [(&str, &str); 2] =
+    [("FI_PROVIDER", "efa"), ("FI_EFA_USE_DEVICE_RDMA", "1")];
+
 impl InstanceType {
+    /// Whether instances of this type are connected by the Elastic Fabric Adapter.
+    pub fn has_efa(&self) -> bool {
+        self.efa_interfaces.is_some_and(|count| count > 0)
+    }
+
+    /// Whether jobs must set [`EFA_VARIABLES`] themselves: SageMaker's training toolkit sets them by lists
+    /// that end with p4 and, for one of the two, p5.48xlarge. p5e was seen to fall back to TCP and to hang
+    /// (aws/sagemaker-training-toolkit#240).
+    pub fn needs_efa_variables(&self) -> bool {
+        let family = self.family();
+        (family.starts_with("p5") || family.starts_with("p6")) && self.has_efa()
+    }
+
     /// Peak dense 16-bit TFLOP/s of one accelerator.
     pub fn peak_tflops(&self) -> Option<f64> {
         self.bf16_tflops.or(self.fp16_tflops)

@@ -41,7 +41,7 @@ impl Remedy {
                 .map(fewer_workers),
             RemedyKind::NcclDebug => variable(profile, "NCCL_DEBUG", "INFO"),
             RemedyKind::Efa => instance
-                .filter(|instance| instance.efa_interfaces.is_some_and(|count| count > 0))
+                .filter(|instance| instance.has_efa() && !instance.needs_efa_variables())
                 .and_then(|_| variable(profile, "FI_PROVIDER", "efa")),
         }
     }

@@ -8,6 +8,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::error::AwsError;
 use crate::checkpoint::StoredObject;
+use crate::doctor::questions::{Decision, Question, RoleFound};
+use crate::doctor::{Caller, EcrImage};
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::quota::Quota;
@@ -56,9 +58,35 @@ pub struct Page<T> {
 /// The caller's identity.
 #[async_trait]
 pub trait Identity: Send + Sync {
-    /// The account that the credentials belong to, twelve digits (sts:GetCallerIdentity, which
-    /// needs no permission).
-    async fn account(&self) -> Result<String, AwsError>;
+    /// Whose the credentials are (sts:GetCallerIdentity, which needs no permission).
+    async fn caller(&self) -> CallerReply;
+}
+
+/// Who AWS says the caller is, and when it said so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerReply {
+    pub caller: Result<Caller, AwsError>,
+    /// The time at AWS, to the second; refusals carry it, too. `None` without an answer.
+    pub answered_at: Option<DateTime<Utc>>,
+}
+
+/// What IAM knows about principals.
+#[async_trait]
+pub trait Permissions: Send + Sync {
+    async fn role(&self, name: &str) -> Result<RoleFound, AwsError>;
+    /// Whether a principal's policies allow something: one decision per action.
+    async fn simulate(
+        &self,
+        principal_arn: &str,
+        question: &Question,
+    ) -> Result<Vec<Decision>, AwsError>;
+}
+
+/// Training images in Amazon ECR.
+#[async_trait]
+pub trait Images: Send + Sync {
+    /// The digest of an image in this region; `None` if its repository has none of that name.
+    async fn digest(&self, image: &EcrImage<'_>) -> Result<Option<String>, AwsError>;
 }
 
 /// The account's quotas.
@@ -115,6 +143,8 @@ pub trait Objects: Send + Sync {
         s3_uri: &str,
         token: Option<String>,
     ) -> Result<Page<StoredObject>, AwsError>;
+    /// The region of a bucket; `None` if S3 does not say.
+    async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError>;
     /// Deletes objects below an `s3://bucket/prefix`, by their keys relative to it, at most 1,000. One
     /// that is not there is no error.
     async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError>;

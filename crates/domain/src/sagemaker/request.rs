@@ -64,6 +64,9 @@ pub struct TrainingJobRequest {
     /// At most 63 characters, unique in account and region.
     pub job_name: String,
     pub image: String,
+    /// ContainerEntrypoint; the image's own when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub container_entrypoint: Vec<String>,
     pub role_arn: String,
     pub instance_type: String,
     pub instance_count: u32,

@@ -55,6 +55,10 @@ pub struct WorkloadSpec {
     /// Script mode; without it, the image uses its own entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptSpec>,
+    /// A command in place of the image's own entry point (ContainerEntrypoint), 1 to 100 words. Not
+    /// together with a script, which that entry point starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub container_entrypoint: Vec<String>,
     /// The script takes no hyperparameters for model and strategy (`num_hidden_layers`,
     /// `zero_stage`, …), because it sets them itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -6,7 +6,7 @@ use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, distan
 use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value, json};
 
-use super::job::{At, Group, Job, Origin, escaped};
+use super::job::{At, Group, Job, Origin, escaped, strings};
 use super::rules::found;
 use super::{shape, training};
 use crate::render::{body, estimator, sdk};
@@ -355,6 +355,7 @@ pub(super) fn job(document: &Value) -> Job {
     observers(arguments, &mut job);
     job.retries = arguments.contains_key("max_retry_attempts");
     job.checks_infrastructure = flag("enable_infra_check");
+    job.environment = strings(arguments.get("environment"));
     job.entry_point = text("entry_point").map(|script| At::new(script.to_owned(), "/entry_point"));
     for key in ["sdk_class", "base_job_name", "job_name"] {
         job.words

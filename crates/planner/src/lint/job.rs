@@ -137,6 +137,7 @@ pub(super) struct Job {
     pub(super) debug_rules: Vec<At<String>>,
     pub(super) entry_point: Option<At<String>>,
     pub(super) hyperparameters: Vec<At<String>>,
+    pub(super) environment: BTreeMap<String, String>,
     pub(super) retries: bool,
     pub(super) checks_infrastructure: bool,
     /// Names that people chose: of jobs, scripts, classes.
@@ -174,6 +175,7 @@ impl Job {
             debug_rules: Vec::new(),
             entry_point: None,
             hyperparameters: Vec::new(),
+            environment: BTreeMap::new(),
             retries: false,
             checks_infrastructure: false,
             words: Vec::new(),
@@ -206,6 +208,14 @@ fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) ->
         .map(|value| At::new(value, pointer))
 }
 
+/// The strings of an object.
+pub(super) fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
+    let members = value.and_then(Value::as_object).into_iter().flatten();
+    members
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
 /// Reads a CreateTrainingJob body.
 pub(super) fn of_body(body: &Value) -> Job {
     let mut job = Job::new(Origin::Body);
@@ -227,6 +237,7 @@ pub(super) fn of_body(body: &Value) -> Job {
         "/StoppingCondition/MaxWaitTimeInSeconds",
         Value::as_u64,
     );
+    job.environment = strings(body.get("Environment"));
     job.keep_alive = at(
         body,
         "/ResourceConfig/KeepAlivePeriodInSeconds",
@@ -493,6 +504,7 @@ fn of_profile(profile: &ProfileSpec, place: &str, job: &mut Job) {
     let own = format!("{place}/hyperparameters");
     job.hyperparameters
         .extend(keys(&profile.hyperparameters, &own));
+    job.environment.clone_from(&profile.environment);
     job.volume_gb = profile
         .volume_size_gb
         .map(|gb| At::new(u64::from(gb), format!("{place}/volume_size_gb")));

@@ -52,6 +52,9 @@ fn origin(member: &str, at: &str) -> String {
     match first {
         "HyperParameters" => "/workload/hyperparameters".to_owned(),
         "AlgorithmSpecification" if member.contains("Metric") => "/workload/metrics".to_owned(),
+        "AlgorithmSpecification" if member.contains("Entrypoint") => {
+            "/workload/container_entrypoint".to_owned()
+        }
         "AlgorithmSpecification" => "/workload/image".to_owned(),
         "InputDataConfig" => "/workload/channels".to_owned(),
         "OutputDataConfig" => "/workload/output_s3_uri".to_owned(),

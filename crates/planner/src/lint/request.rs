@@ -438,11 +438,11 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
 }
 
 fn channels(channels: &[Channel], findings: &mut Vec<Finding>) {
-    if channels.is_empty() || channels.len() > 20 {
+    if channels.len() > 20 {
         findings.push(
             found("channels", "/workload/channels")
                 .says(format!("the workload has {} channels", channels.len()))
-                .fix("define 1 to 20 input channels"),
+                .fix("define at most 20 input channels"),
         );
     }
     for (index, channel) in channels.iter().enumerate() {
@@ -476,6 +476,11 @@ fn data_sizes(channels: &[Channel], findings: &mut Vec<Finding>) {
 /// Checks script mode, retries, and hyperparameters that the plan leaves to the script.
 fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if let Some(script) = &workload.script {
+        if !workload.container_entrypoint.is_empty() {
+            findings.push(found("script", "/workload/container_entrypoint").says(
+                "it replaces the entry point that would start the script, which would never run",
+            ));
+        }
         if script.entry_point.is_empty() || script.entry_point.len() > 256 {
             findings.push(
                 found("script", "/workload/script/entry_point")

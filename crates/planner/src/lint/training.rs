@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use bakeoff_domain::catalog;
+use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType};
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use serde_json::{Value, json};
 
-use super::job::{Job, Member, Origin};
+use super::job::{Group, Job, Member, Origin};
 use super::rules::found;
 use crate::render::sdk;
 
@@ -33,6 +33,7 @@ pub(super) fn check(job: &Job, findings: &mut Vec<Finding>) {
     clusters(job, findings);
     observers(job, findings);
     health(job, findings);
+    efa(job, findings);
     words(job, findings);
 }
 
@@ -311,6 +312,49 @@ fn health(job: &Job, findings: &mut Vec<Finding>) {
                 .patch(if is_free { patch } else { Vec::new() }),
         );
     }
+}
+
+/// The network between instances, where SageMaker's toolkit does not set it up.
+fn efa(job: &Job, findings: &mut Vec<Finding>) {
+    let is_meant = |group: &&Group| {
+        catalog::find(&group.instance_type.value).is_some_and(InstanceType::needs_efa_variables)
+    };
+    let Some(group) = job.groups.iter().find(is_meant) else {
+        return;
+    };
+    let missing: Vec<_> = EFA_VARIABLES
+        .into_iter()
+        .filter(|(name, _)| !job.environment.contains_key(*name))
+        .collect();
+    if job.instances() < 2 || missing.is_empty() {
+        return;
+    }
+    let place = match job.origin {
+        // The request that is sent has them.
+        Origin::Candidate(_) => {
+            let note = found("efa-variables-are-set", &group.instance_type.pointer);
+            return findings.push(note);
+        }
+        Origin::Body => "/Environment",
+        Origin::Estimator => "/environment",
+    };
+    let mut all = job.environment.clone();
+    all.extend(
+        missing
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+    );
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    findings.push(
+        found("efa-variables", &group.instance_type.pointer)
+            .says(format!(
+                "{} instances of {} without {}: SageMaker's training toolkit does not set it there, and NCCL may fall back to TCP or hang",
+                job.instances(),
+                group.instance_type.value,
+                names.join(" and "),
+            ))
+            .patch(vec![Operation::set(place, json!(all))]),
+    );
 }
 
 /// Reports names that are mistaken for features.

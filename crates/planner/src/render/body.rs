@@ -88,6 +88,10 @@ fn algorithm(request: &TrainingJobRequest) -> Value {
         .collect();
     object(&[
         ("TrainingImage", Some(json!(request.image))),
+        (
+            "ContainerEntrypoint",
+            (!request.container_entrypoint.is_empty()).then(|| json!(request.container_entrypoint)),
+        ),
         ("TrainingInputMode", Some(json!("File"))),
         (
             "MetricDefinitions",

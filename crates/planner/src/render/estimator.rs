@@ -236,6 +236,7 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
         job_name,
         image: image(arguments)
             .ok_or("image_uri (or framework_version and py_version) is missing")?,
+        container_entrypoint: words(arguments.get("container_entry_point")),
         role_arn: needs("role")?,
         instance_type: instance_type.to_owned(),
         instance_count,
@@ -271,6 +272,14 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
     };
     sdk::name(&mut request);
     Ok(request)
+}
+
+/// A list of strings.
+fn words(value: Option<&Value>) -> Vec<String> {
+    let items = value.and_then(Value::as_array).into_iter().flatten();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
 }
 
 fn text<'a>(arguments: &'a Map<String, Value>, key: &str) -> Option<&'a str> {

@@ -34,6 +34,7 @@ pub fn template(
     TrainingJobRequest {
         job_name: String::new(),
         image: workload.image.clone(),
+        container_entrypoint: workload.container_entrypoint.clone(),
         role_arn: workload.role_arn.clone(),
         instance_type: candidate.instance_type.clone(),
         instance_count: candidate.instance_count,
@@ -43,7 +44,7 @@ pub fn template(
         channels: workload.channels.clone(),
         output_s3_uri: workload.output_s3_uri.clone(),
         hyperparameters: hyperparameters(spec, whole, steps),
-        environment: profile.environment.clone(),
+        environment: sdk::environment(profile, &candidate.instance_type),
         metrics: workload.metrics.clone(),
         max_runtime_seconds: spec.max_runtime_seconds,
         max_wait_seconds: if is_spot { spec.max_wait_seconds } else { None },

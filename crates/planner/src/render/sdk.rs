@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::catalog;
+use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType};
 use bakeoff_domain::sagemaker::request::{RuleConfiguration, TrainingJobRequest};
-use bakeoff_domain::spec::ParallelLibrary;
 use bakeoff_domain::spec::technique::ScriptSpec;
+use bakeoff_domain::spec::{ParallelLibrary, ProfileSpec};
 use serde_json::{Map, Value, json};
 
 /// The container's framework, according to its image.
@@ -155,6 +155,16 @@ pub fn script(script: &ScriptSpec, region: &str) -> BTreeMap<String, String> {
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
+}
+
+/// A profile's variables, with those that its type needs; its own values win.
+pub fn environment(profile: &ProfileSpec, instance_type: &str) -> BTreeMap<String, String> {
+    let is_needed = catalog::find(instance_type).is_some_and(InstanceType::needs_efa_variables);
+    let needed = EFA_VARIABLES
+        .iter()
+        .filter(|_| is_needed)
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    needed.chain(profile.environment.clone()).collect()
 }
 
 /// Sets the hyperparameters of a script-mode job that contain its own name, which differs per

@@ -10,6 +10,7 @@ use ciborium::Value as Cbor;
 use serde_json::{Map, Value, json};
 
 use super::describe::epoch;
+use super::setup;
 use super::{after, before};
 use crate::faults::CallFault;
 use crate::metrics::{self, Request};
@@ -242,12 +243,14 @@ pub(super) async fn cbor(
         return answer;
     }
     let answer = match asked {
-        Ok(asked) => call(&region, &operation, &asked).inspect_err(|_| {
-            // The caller does not even learn that it was refused.
-            if fault.is_some() {
-                region.with(|world| count_unserved(world, &asked));
-            }
-        }),
+        Ok(asked) => setup::authorized(&region, "GraniteServiceVersion20100801", &operation)
+            .and_then(|()| call(&region, &operation, &asked))
+            .inspect_err(|_| {
+                // The caller does not even learn that it was refused.
+                if fault.is_some() {
+                    region.with(|world| count_unserved(world, &asked));
+                }
+            }),
         Err(error) => Err(Refusal {
             code: "SerializationException",
             message: error.to_string(),

@@ -3,9 +3,12 @@
 
 mod cloudwatch;
 pub(crate) mod describe;
+mod iam;
 mod logs;
+mod query;
 pub(crate) mod s3;
 mod sagemaker;
+mod setup;
 mod sts;
 
 use std::time::Duration;
@@ -21,6 +24,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::query::Form;
 use crate::billing::Rate;
 use crate::checkpoints;
 use crate::faults::{CallFault, Faults};
@@ -48,9 +52,14 @@ pub(crate) fn router(region: Region) -> Router {
         .route("/_sim/advance", post(advance))
         .route("/_sim/faults", post(set_faults))
         .route("/_sim/account", post(sts::set_account))
+        .route("/_sim/setup", post(setup::set))
         .route("/_sim/sns", post(sign))
         .route(sns::CONFIRM_PATH, get(confirm))
         .route(sns::CERTIFICATE_PATH, get(sns::certificate))
+        .layer(axum::middleware::from_fn_with_state(
+            region.clone(),
+            setup::signed,
+        ))
         .with_state(region)
 }
 
@@ -148,13 +157,39 @@ async fn confirm(State(region): State<Region>) -> StatusCode {
     StatusCode::OK
 }
 
-/// STS speaks the query protocol, which names its operation in a form; all others use JSON.
+/// STS and IAM speak the query protocol, which names its operation in a form; all others use JSON.
 async fn aws(State(region): State<Region>, headers: HeaderMap, body: Bytes) -> Response {
     if headers.contains_key("x-amz-target") {
         aws_json(State(region), headers, body).await
     } else {
-        sts::call(&region, &body).await
+        aws_query(&region, &body).await
     }
+}
+
+async fn aws_query(region: &Region, body: &Bytes) -> Response {
+    let fault = region.with(World::call_fault);
+    if let Some(answer) = before(fault).await {
+        return answer;
+    }
+    let form = Form::of(body);
+    let operation = form.get("Action");
+    let now = region.now();
+    let is_known = operation == sts::OPERATION || iam::OPERATIONS.contains(&operation);
+    let answer = region.with(|world| {
+        if !is_known {
+            let message = "the simulated region does not know this operation";
+            return query::error(400, "InvalidAction", message);
+        }
+        if world.throttles(operation, now) {
+            return query::error(400, "Throttling", "Rate exceeded");
+        }
+        if operation == sts::OPERATION {
+            sts::caller(&world.account)
+        } else {
+            iam::call(&world.setup, &world.account, operation, &form)
+        }
+    });
+    after(fault, answer).await
 }
 
 /// `X-Amz-Target: <service>.<operation>` with a JSON body.
@@ -198,11 +233,15 @@ fn call(region: &Region, service: &str, operation: &str, body: &[u8]) -> Result<
         code: "SerializationException",
         message: error.to_string(),
     })?;
+    setup::authorized(region, service, operation)?;
     match service {
         "SageMaker" => sagemaker::call(region, operation, body),
         "GraniteServiceVersion20100801" => cloudwatch::call(region, operation, &body),
         "Logs_20140328" => logs::call(region, operation, &body),
         "ServiceQuotasV20190624" => list_quotas(region, operation, &body),
+        "AmazonEC2ContainerRegistry_V20150921" if operation == "BatchGetImage" => {
+            Ok(setup::batch_get_image(region, &body))
+        }
         "AWSPriceListService" => get_products(region, operation, &body),
         other => Err(invalid(format!("this region has no service {other}"))),
     }

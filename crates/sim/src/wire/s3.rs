@@ -1,34 +1,67 @@
-//! S3: a real S3 protocol server (`s3s`) over a folder, one subfolder per bucket.
+//! S3: a real S3 protocol server (`s3s`) over a folder, one subfolder per bucket; before it, what the
+//! set-up refuses, and behind it, the region of buckets.
 
-use std::path::Path;
-
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
 use s3s::auth::SimpleAuth;
-use s3s::service::S3ServiceBuilder;
+use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tokio::net::TcpListener;
 
+use super::setup::{self, S3Ask};
+use crate::region::Region;
+
 /// Credentials of the simulated account; S3 refuses any others, as it would a wrong key.
 const ACCESS_KEY: &str = "simulated";
+/// Where S3 says which region a bucket is in.
+pub(super) const REGION_HEADER: &str = "x-amz-bucket-region";
+
+#[derive(Clone)]
+struct S3 {
+    region: Region,
+    service: S3Service,
+}
 
 /// Serves until the listener fails.
-pub(crate) async fn serve(listener: TcpListener, root: &Path) -> std::io::Result<()> {
-    let files =
-        FileSystem::new(root).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
+pub(crate) async fn serve(listener: TcpListener, region: Region) -> std::io::Result<()> {
+    let files = FileSystem::new(region.s3_root())
+        .map_err(|error| std::io::Error::other(format!("{error:?}")))?;
     let mut builder = S3ServiceBuilder::new(files);
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, ACCESS_KEY));
     let service = builder.build();
-    let server = Builder::new(TokioExecutor::new());
-    loop {
-        let (socket, _) = listener.accept().await?;
-        let connection = server
-            .serve_connection(TokioIo::new(socket), service.clone())
-            .into_owned();
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an S3 connection ended");
-            }
-        });
+    let router = Router::new().fallback(call);
+    axum::serve(listener, router.with_state(S3 { region, service })).await
+}
+
+async fn call(State(s3): State<S3>, request: Request) -> Response {
+    let path = request.uri().path().trim_start_matches('/').to_owned();
+    let ask = S3Ask {
+        method: request.method().as_str(),
+        key: path.split_once('/').map_or("", |(_, key)| key),
+    };
+    let refused = s3.region.with(|world| {
+        (
+            setup::s3(&world.setup, &world.region, &ask),
+            world.region.clone(),
+        )
+    });
+    let (refused, own) = refused;
+    if let Some(refused) = refused {
+        return refused;
     }
+    let request = request.map(s3s::Body::http_body_unsync);
+    let mut answer = match s3.service.call(request).await {
+        Ok(answer) => answer.map(Body::new),
+        Err(error) => {
+            tracing::debug!(?error, "an S3 request failed");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    };
+    if let Ok(own) = HeaderValue::from_str(&own) {
+        answer.headers_mut().insert(REGION_HEADER, own);
+    }
+    answer
 }

@@ -1,0 +1,82 @@
+//! What the service found when it looked: at its database, at its clock, and at AWS.
+
+use super::questions::{Answered, RoleFound};
+use crate::money::Usd;
+use crate::money::price::PriceStatus;
+use crate::sagemaker::error::AwsError;
+use crate::sagemaker::quota::Quota;
+
+/// The caller as AWS sees it (sts:GetCallerIdentity).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Twelve digits.
+    pub account: String,
+    pub arn: String,
+}
+
+/// The database, as found.
+#[derive(Debug, Clone)]
+pub struct DatabaseFound {
+    /// `18.4`.
+    pub version: String,
+    pub schema_applied: i64,
+    pub schema_known: i64,
+    pub answered_in_ms: f64,
+    /// Its clock minus this machine's, seconds.
+    pub clock_off_seconds: f64,
+}
+
+/// A bucket, as found.
+#[derive(Debug, Clone)]
+pub struct BucketFound {
+    pub bucket: String,
+    pub region: Result<Option<String>, AwsError>,
+    /// Listing each of its prefixes, as the service does for checkpoints and output.
+    pub listed: Vec<(String, Result<(), AwsError>)>,
+}
+
+/// The price in force of a type.
+#[derive(Debug, Clone)]
+pub struct PriceFound {
+    pub instance_type: String,
+    /// `None` where there is no price.
+    pub status: Option<PriceStatus>,
+    /// Per instance, on demand.
+    pub usd_per_hour: Option<Usd>,
+}
+
+/// Everything that was looked at.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub database: DatabaseFound,
+    /// Tasks that fail.
+    pub failing_tasks: Vec<String>,
+    /// How long the oldest due work that nobody does has waited.
+    pub lag_seconds: f64,
+    /// This machine's clock minus AWS's, seconds, from the `Date` of an answer.
+    pub clock_off_seconds: Option<f64>,
+    pub caller: Result<Caller, AwsError>,
+    /// The account that the installation's jobs are in.
+    pub account: Option<String>,
+    /// Absent when AWS does not accept the credentials.
+    pub at_aws: Option<AwsFound>,
+    pub prices: Vec<PriceFound>,
+}
+
+/// What AWS said.
+#[derive(Debug, Clone)]
+pub struct AwsFound {
+    /// What IAM says the service may do with its own jobs.
+    pub own_jobs: Answered,
+    pub job_list: Result<(), AwsError>,
+    pub role: Option<Result<RoleFound, AwsError>>,
+    pub pass_role: Option<Answered>,
+    pub role_permissions: Option<Answered>,
+    pub buckets: Vec<BucketFound>,
+    /// The image's digest; `None` inside when its repository has no such tag.
+    pub image: Option<Result<Option<String>, AwsError>>,
+    pub quotas: Result<Vec<Quota>, AwsError>,
+    pub logs: Result<(), AwsError>,
+    pub metrics: Result<(), AwsError>,
+    pub price_list: Result<(), AwsError>,
+}

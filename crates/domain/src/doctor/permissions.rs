@@ -1,0 +1,244 @@
+//! What IAM's answers, a role's trust policy and refused looks mean: which permission is missing, and
+//! which statement of the shipped policies grants it.
+
+use serde::Deserialize;
+
+use super::check::{Check, CheckName};
+use super::found::{AwsFound, Found};
+use super::questions::{Decision, SAGEMAKER, account_of, role_name};
+use super::wanted::Wanted;
+use crate::sagemaker::error::AwsError;
+
+/// Where the permissions of the service are written down.
+pub(super) const POLICY: &str = "deploy/iam/control-plane.json";
+const ROLE_POLICY: &str = "deploy/iam/training-execution.json";
+
+/// The permission that a direct look needs, and where it is granted.
+pub(super) fn permission(name: CheckName) -> (&'static str, &'static str) {
+    match name {
+        CheckName::JobList => (
+            "sagemaker:ListTrainingJobs",
+            "jobs whose end is noticed by listing them",
+        ),
+        CheckName::Logs => (
+            "logs:DescribeLogStreams and logs:GetLogEvents",
+            "why a job failed",
+        ),
+        CheckName::Metrics => ("cloudwatch:GetMetricData", "speeds and losses of jobs"),
+        CheckName::PriceList => ("pricing:GetProducts", "new prices"),
+        CheckName::Quotas => (
+            "servicequotas:ListServiceQuotas",
+            "how many instances may run",
+        ),
+        _ => ("what the statement names", "this"),
+    }
+}
+
+/// The check of something that was simply read.
+pub(super) fn reading(name: CheckName, read: &Result<(), AwsError>, principal: &str) -> Check {
+    let (action, what) = permission(name);
+    match read {
+        Ok(()) => Check::ok(name, format!("{action} works")),
+        Err(AwsError::Denied(said)) => Check::failed(
+            name,
+            format!("AWS denies {action}, so the service cannot see {what}: {said}"),
+        )
+        .fix(format!("allow {principal} {action} ({POLICY})")),
+        Err(error) => Check::unknown(name, format!("{action}: {error}")).fix("run it again"),
+    }
+}
+
+const MAY_NOT_ASK: &str = "the service may not ask IAM";
+const PROOF: &str =
+    "; or run the one proof of everything, a job of a few cents: bakeoff doctor --job";
+
+fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
+    match error {
+        AwsError::Denied(said) => Check::unknown(name, format!("{MAY_NOT_ASK}: {said}")).fix(format!(
+            "allow {principal} iam:GetRole and iam:SimulatePrincipalPolicy ({POLICY}, SeeWhatIsAllowed){PROOF}"
+        )),
+        error => Check::unknown(name, error.to_string()).fix("run it again"),
+    }
+}
+
+fn denied(decisions: &[Decision]) -> Vec<String> {
+    let refused = decisions.iter().filter(|decision| !decision.is_allowed);
+    refused
+        .map(|decision| format!("{} on {}", decision.action, decision.resource))
+        .collect()
+}
+
+pub(super) fn own_jobs(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
+    let name = CheckName::OwnJobs;
+    let decisions = match &aws.own_jobs {
+        Ok(decisions) => decisions,
+        Err(error) => return not_asked(name, error, principal),
+    };
+    let refused = denied(decisions);
+    if refused.is_empty() {
+        let types = wanted.instance_types.join(", ");
+        let on = if types.is_empty() {
+            String::new()
+        } else {
+            format!(" on {types}")
+        };
+        return Check::ok(
+            name,
+            format!("its policies allow creating, watching and stopping jobs{on}"),
+        );
+    }
+    Check::failed(name, format!("its policies deny {}", refused.join(", "))).fix(format!(
+        "allow {principal} these ({POLICY}, CreateBakeoffJobs, TagJobsOnCreate and WatchAndStopOwnJobs; the types are listed there)"
+    ))
+}
+
+pub(super) fn pass_role(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
+    let name = CheckName::PassRole;
+    let Some((role, answered)) = wanted.role_arn.as_ref().zip(aws.pass_role.as_ref()) else {
+        return Check::unknown(name, "no role was named");
+    };
+    let checked = match answered {
+        Err(error) => not_asked(name, error, principal),
+        Ok(decisions) if denied(decisions).is_empty() => {
+            Check::ok(name, "the service may pass it to SageMaker")
+        }
+        Ok(_) => Check::failed(
+            name,
+            "the service may not pass it to SageMaker: every job would be refused",
+        )
+        .fix(format!(
+            "allow {principal} iam:PassRole on {role} with iam:PassedToService = {SAGEMAKER} ({POLICY}, PassOneRoleToSageMakerOnly)"
+        )),
+    };
+    checked.of(role)
+}
+
+pub(super) fn role_permissions(wanted: &Wanted, aws: &AwsFound) -> Check {
+    let name = CheckName::RolePermissions;
+    let Some((role, answered)) = wanted.role_arn.as_ref().zip(aws.role_permissions.as_ref()) else {
+        return Check::unknown(name, "no role was named");
+    };
+    let checked = match answered {
+        Err(AwsError::NotFound(_)) => Check::unknown(name, "the role does not exist (see `role`)"),
+        Err(error) => not_asked(name, error, "the service's principal"),
+        Ok(decisions) => {
+            let refused = denied(decisions);
+            if refused.is_empty() {
+                Check::ok(
+                    name,
+                    "its policies allow what jobs do; what buckets and keys say themselves is not looked at",
+                )
+            } else {
+                Check::failed(name, format!("its policies deny {}", refused.join(", ")))
+                    .fix(format!("attach these to the role ({ROLE_POLICY})"))
+            }
+        }
+    };
+    checked.of(role)
+}
+
+pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Check {
+    let name = CheckName::Role;
+    let Some((role, read)) = wanted.role_arn.as_ref().zip(aws.role.as_ref()) else {
+        return Check::unknown(name, "no execution role was named").fix(
+            "name one: --role-arn arn:aws:iam::<account>:role/<name>, or an experiment's file",
+        );
+    };
+    let own = found.caller.as_ref().map_or("", |caller| &caller.account);
+    let of_role = account_of(role);
+    if of_role != own {
+        return Check::failed(
+            name,
+            format!("it is in account {of_role}, but jobs run in {own}, and a role cannot be passed between accounts"),
+        )
+        .fix(format!("name a role of account {own}"))
+        .of(role);
+    }
+    let trust_line = format!(
+        "aws iam update-assume-role-policy --role-name {} --policy-document '{{\"Version\":\"2012-10-17\",\"Statement\":[{{\"Effect\":\"Allow\",\
+         \"Principal\":{{\"Service\":\"{SAGEMAKER}\"}},\"Action\":\"sts:AssumeRole\"}}]}}'",
+        role_name(role)
+    );
+    let checked = match read {
+        Err(AwsError::NotFound(_)) => Check::failed(name, "there is no such role").fix(format!(
+            "create it with the policy {ROLE_POLICY}, or name another: aws iam list-roles --query 'Roles[].Arn'"
+        )),
+        Err(error) => not_asked(name, error, "the service's principal"),
+        Ok(found) if found.arn != *role => Check::failed(
+            name,
+            format!("there is one of that name, but it is {}", found.arn),
+        )
+        .fix(format!("name it as it is: {}", found.arn)),
+        Ok(found) if trusts_sagemaker(&found.trust_policy) => {
+            Check::ok(name, "exists, and SageMaker may assume it")
+        }
+        Ok(_) => Check::failed(
+            name,
+            format!("its trust policy does not let {SAGEMAKER} assume it"),
+        )
+        .fix(trust_line),
+    };
+    checked.of(role)
+}
+
+/// One or many.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn any(&self, is_meant: impl Fn(&T) -> bool) -> bool {
+        match self {
+            Self::One(one) => is_meant(one),
+            Self::Many(many) => many.iter().any(is_meant),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TrustPolicy {
+    statement: OneOrMany<Statement>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Statement {
+    effect: String,
+    action: Option<OneOrMany<String>>,
+    principal: Option<serde_json::Value>,
+}
+
+/// Whether a trust policy lets SageMaker assume the role. Conditions are not evaluated: one that names
+/// this account or region holds, and any other shows in the first job.
+pub(super) fn trusts_sagemaker(policy: &str) -> bool {
+    let Ok(policy) = serde_json::from_str::<TrustPolicy>(policy) else {
+        return false;
+    };
+    let is_assume = |action: &String| {
+        let action = action.to_ascii_lowercase();
+        matches!(action.as_str(), "sts:assumerole" | "sts:*" | "*")
+    };
+    let concerns = |statement: &Statement| {
+        let services = statement
+            .principal
+            .as_ref()
+            .and_then(|all| all.get("Service"));
+        let is_sagemaker = match services {
+            Some(serde_json::Value::String(one)) => one == SAGEMAKER,
+            Some(serde_json::Value::Array(many)) => many.iter().any(|one| one == SAGEMAKER),
+            _ => false,
+        };
+        let is_anyone = statement.principal.as_ref().is_some_and(|all| all == "*");
+        (is_sagemaker || is_anyone) && statement.action.as_ref().is_some_and(|a| a.any(is_assume))
+    };
+    let with_effect = |effect: &str| {
+        policy
+            .statement
+            .any(|statement| statement.effect == effect && concerns(statement))
+    };
+    with_effect("Allow") && !with_effect("Deny")
+}

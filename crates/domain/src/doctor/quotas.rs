@@ -1,0 +1,169 @@
+//! Quotas and prices of the types that are to be used: what may run, and what could be started.
+
+use std::collections::BTreeMap;
+
+use super::check::{Check, CheckName};
+use super::found::PriceFound;
+use super::permissions::{POLICY, permission};
+use super::wanted::Wanted;
+use crate::catalog;
+use crate::money::price::PriceStatus;
+use crate::sagemaker::error::AwsError;
+use crate::sagemaker::quota::{Quota, Usage};
+
+/// Instances of a type that may run, under each purchase option; `None` where Service Quotas lists
+/// none.
+#[derive(Debug, Clone, Copy, Default)]
+struct Allowed {
+    on_demand: Option<u32>,
+    spot: Option<u32>,
+}
+
+impl Allowed {
+    fn is_nothing(self) -> bool {
+        self.on_demand.unwrap_or(0) == 0 && self.spot.unwrap_or(0) == 0
+    }
+
+    fn in_words(self, instance_type: &str) -> String {
+        let number = |count: Option<u32>| count.map_or("none listed".to_owned(), |n| n.to_string());
+        format!(
+            "{instance_type} {} on demand and {} spot",
+            number(self.on_demand),
+            number(self.spot)
+        )
+    }
+}
+
+fn by_type(quotas: &[Quota]) -> BTreeMap<&str, Allowed> {
+    let mut all: BTreeMap<&str, Allowed> = BTreeMap::new();
+    for quota in quotas {
+        let allowed = all.entry(&quota.instance_type).or_default();
+        match quota.usage {
+            Usage::OnDemand => allowed.on_demand = Some(quota.instances),
+            Usage::Spot => allowed.spot = Some(quota.instances),
+            Usage::WarmPool => {}
+        }
+    }
+    all
+}
+
+pub(super) fn quotas(
+    wanted: &Wanted,
+    read: &Result<Vec<Quota>, AwsError>,
+    principal: &str,
+) -> Check {
+    let name = CheckName::Quotas;
+    let (action, what) = permission(name);
+    let quotas = match read {
+        Ok(quotas) => by_type(quotas),
+        Err(AwsError::Denied(said)) => {
+            let detail = format!("AWS denies {action}, so the service cannot see {what}: {said}");
+            return Check::failed(name, detail)
+                .fix(format!("allow {principal} {action} ({POLICY})"));
+        }
+        Err(error) => {
+            return Check::unknown(name, format!("{action}: {error}")).fix("run it again");
+        }
+    };
+    let allowed = |kind: &str| quotas.get(kind).copied().unwrap_or_default();
+    let request = |kind: &str| {
+        let region = &wanted.region;
+        format!(
+            "request an increase of `{kind} for training job usage` (and `for spot training job usage`): \
+             https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
+        )
+    };
+    if wanted.instance_types.is_empty() {
+        let accelerated = || {
+            catalog::all()
+                .iter()
+                .filter(|kind| kind.accelerator_count > 0)
+                .map(|kind| kind.instance_type.as_str())
+        };
+        let usable: Vec<&str> = accelerated()
+            .filter(|kind| !allowed(kind).is_nothing())
+            .collect();
+        let all = accelerated().count();
+        return if usable.is_empty() {
+            Check::failed(
+                name,
+                "0 for every type with accelerators, as in a new account: no trial can run",
+            )
+            .fix(request("ml.g6.xlarge"))
+        } else {
+            let detail = format!(
+                "{} of {all} types with accelerators may run, the others are 0: {}",
+                usable.len(),
+                usable.join(", ")
+            );
+            Check::ok(name, detail)
+        };
+    }
+    let types = || wanted.instance_types.iter().map(String::as_str);
+    let words: Vec<String> = types().map(|kind| allowed(kind).in_words(kind)).collect();
+    match types().find(|kind| allowed(kind).is_nothing()) {
+        Some(none) => Check::failed(
+            name,
+            format!("no job can run on {none}: {}", words.join("; ")),
+        )
+        .fix(request(none)),
+        None => Check::ok(name, words.join("; ")),
+    }
+}
+
+pub(super) fn prices(wanted: &Wanted, all: &[PriceFound]) -> Check {
+    let is_wanted = |price: &&PriceFound| {
+        wanted.instance_types.is_empty() || wanted.instance_types.contains(&price.instance_type)
+    };
+    let found: Vec<&PriceFound> = all.iter().filter(is_wanted).collect();
+    let name = CheckName::Prices;
+    let region = &wanted.region;
+    let refresh = format!(
+        "read AWS's list: curl -X POST -H \"authorization: Bearer $BAKEOFF_API_KEY\" \"$BAKEOFF_URL/v1/prices/refresh?region={region}\""
+    );
+    let of = |is_meant: fn(Option<PriceStatus>) -> bool| -> Vec<&str> {
+        let those = found.iter().filter(|price| is_meant(price.status));
+        those.map(|price| price.instance_type.as_str()).collect()
+    };
+    let missing = of(|status| status.is_none());
+    let guessed = of(|status| {
+        matches!(
+            status,
+            Some(PriceStatus::Estimated | PriceStatus::Unverified | PriceStatus::AssumedSameAs)
+        )
+    });
+    if missing.len() == found.len() {
+        return Check::failed(
+            name,
+            format!("none is known in {region}, and nothing is started without one"),
+        )
+        .fix(refresh);
+    }
+    if !missing.is_empty() && !wanted.instance_types.is_empty() {
+        return Check::failed(
+            name,
+            format!(
+                "none is known in {region} for {}, and nothing is started without one",
+                missing.join(", ")
+            ),
+        )
+        .fix(refresh);
+    }
+    if !guessed.is_empty() {
+        let detail = format!(
+            "{} of {} types have a price in {region}; not from AWS's list: {}",
+            found.len() - missing.len(),
+            found.len(),
+            guessed.join(", ")
+        );
+        return Check::warning(name, detail).fix(refresh);
+    }
+    Check::ok(
+        name,
+        format!(
+            "{} of {} types have a price in {region}",
+            found.len() - missing.len(),
+            found.len()
+        ),
+    )
+}

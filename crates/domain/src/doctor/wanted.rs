@@ -1,0 +1,142 @@
+//! What an installation is to be used for: the region, role, image, buckets and types that the checks
+//! look at.
+
+use std::collections::BTreeSet;
+
+use crate::spec::{ExperimentSpec, WorkloadSpec};
+
+/// A prefix in S3, and what jobs do there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct S3Place {
+    /// `s3://bucket/prefix`.
+    pub uri: String,
+    /// Jobs write there: output, checkpoints. Otherwise they only read.
+    pub is_written: bool,
+}
+
+impl S3Place {
+    pub fn bucket(&self) -> &str {
+        let rest = self.uri.strip_prefix("s3://").unwrap_or(&self.uri);
+        rest.split('/').next().unwrap_or_default()
+    }
+
+    /// Without leading or trailing slash.
+    pub fn prefix(&self) -> &str {
+        let rest = self.uri.strip_prefix("s3://").unwrap_or(&self.uri);
+        rest.split_once('/')
+            .map_or("", |(_, prefix)| prefix.trim_matches('/'))
+    }
+}
+
+/// A training image's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageUri(pub String);
+
+/// The parts of an image's address in Amazon ECR.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EcrImage<'a> {
+    pub account: &'a str,
+    pub region: &'a str,
+    pub repository: &'a str,
+    /// A tag, or a digest that begins with `sha256:`.
+    pub reference: &'a str,
+}
+
+impl EcrImage<'_> {
+    pub fn is_digest(&self) -> bool {
+        self.reference.starts_with("sha256:")
+    }
+}
+
+impl ImageUri {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// `None` if it is not in Amazon ECR. Without tag or digest, it is `latest`.
+    pub fn parts(&self) -> Option<EcrImage<'_>> {
+        let (host, path) = self.0.split_once('/')?;
+        let mut labels = host.split('.');
+        let (account, dkr, ecr, region) = (
+            labels.next()?,
+            labels.next()?,
+            labels.next()?,
+            labels.next()?,
+        );
+        let is_ecr = dkr == "dkr"
+            && matches!(ecr, "ecr" | "ecr-fips")
+            && account.len() == 12
+            && account.bytes().all(|byte| byte.is_ascii_digit())
+            && host.contains("amazonaws.com");
+        let (repository, reference) = match path.split_once('@') {
+            // A digest wins over a tag before it.
+            Some((named, digest)) => (named.split(':').next()?, digest),
+            None => path.split_once(':').unwrap_or((path, "latest")),
+        };
+        (is_ecr && !repository.is_empty()).then_some(EcrImage {
+            account,
+            region,
+            repository,
+            reference,
+        })
+    }
+}
+
+/// What the checks look at. What is not named is not looked at, and the check says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub region: String,
+    pub role_arn: Option<String>,
+    pub image: Option<ImageUri>,
+    pub places: Vec<S3Place>,
+    /// The types that are to be used; every type where empty.
+    pub instance_types: Vec<String>,
+}
+
+impl Wanted {
+    /// What an experiment uses. Its workload may have been named instead of given.
+    pub fn of(spec: &ExperimentSpec, workload: Option<&WorkloadSpec>) -> Self {
+        let mut places = BTreeSet::new();
+        let mut place = |uri: &str, is_written| {
+            places.insert(S3Place {
+                uri: uri.to_owned(),
+                is_written,
+            });
+        };
+        if let Some(workload) = workload {
+            place(&workload.output_s3_uri, true);
+            for channel in &workload.channels {
+                place(&channel.s3_uri, false);
+            }
+        }
+        if let Some(checkpoint) = &spec.checkpoint {
+            place(&checkpoint.s3_uri, true);
+        }
+        let types: BTreeSet<String> = spec
+            .candidates
+            .iter()
+            .map(|candidate| candidate.instance_type.clone())
+            .collect();
+        Self {
+            region: spec.region.clone(),
+            role_arn: workload.map(|workload| workload.role_arn.clone()),
+            image: workload.map(|workload| ImageUri(workload.image.clone())),
+            places: places.into_iter().collect(),
+            instance_types: types.into_iter().collect(),
+        }
+    }
+
+    /// The buckets, each once, with the prefixes that the service itself lists.
+    pub fn buckets(&self) -> Vec<(&str, Vec<&S3Place>)> {
+        let mut all: Vec<(&str, Vec<&S3Place>)> = Vec::new();
+        for place in &self.places {
+            let bucket = place.bucket();
+            let known = all.iter_mut().find(|(name, _)| *name == bucket);
+            match known {
+                Some((_, places)) => places.push(place),
+                None => all.push((bucket, vec![place])),
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,179 @@
+//! The checks of an installation: parses what is to be looked at, and renders what was found.
+
+use axum::Json;
+use axum::extract::State;
+use bakeoff_domain::catalog;
+use bakeoff_domain::doctor::{CheckState, ImageUri, S3Place, Wanted, examine, job};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::{Caller, Editor};
+use super::extract::Params;
+use super::page::parameter;
+use super::problem::{Problem, Problems};
+use crate::api::doctor::{CheckView, Checkup};
+use crate::app::{App, Place};
+use crate::doctor;
+use crate::store::experiments::ExperimentFilter;
+
+/// Each costs some calls to AWS.
+const NAMED_MAX: usize = 20;
+const LENGTH_MAX: usize = 1024;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DoctorParams {
+    /// Region; the usual one when absent.
+    region: Option<String>,
+    /// Execution role of the jobs.
+    role_arn: Option<String>,
+    /// Training image.
+    image: Option<String>,
+    /// Prefixes that jobs read; may be repeated.
+    #[serde(default)]
+    input_s3_uri: Vec<String>,
+    /// Prefixes that jobs write: output, checkpoints. May be repeated.
+    #[serde(default)]
+    output_s3_uri: Vec<String>,
+    /// Types that are to be used, all when absent; may be repeated.
+    #[serde(default)]
+    instance_type: Vec<String>,
+    /// The type of the job that proves everything; the cheapest that may run when absent.
+    job_instance_type: Option<String>,
+}
+
+/// Check the installation
+///
+/// Looks at what a first job needs: database, clock, credentials, role, buckets, image, quotas, rights,
+/// prices. Nothing is changed, and nothing is started. What is not named is taken from the project's
+/// newest experiment in the region. Requires the editor role, because it calls AWS.
+#[utoipa::path(get, path = "/v1/doctor", operation_id = "checkInstallation", tag = "operations", params(DoctorParams),
+    responses((status = 200, description = "Each check, with what mends it", body = Checkup), Problems))]
+pub(super) async fn check(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Params(params): Params<DoctorParams>,
+) -> Result<Json<Checkup>, Problem> {
+    let place = place(&app, params.region.as_deref())?;
+    let job_type = params.job_instance_type.clone();
+    let wanted = wanted(&app, caller, &place.region, params).await?;
+    let found = doctor::look(&app, &place, caller.project, &wanted).await?;
+    let checks = examine(&wanted, &found);
+    let job = found
+        .at_aws
+        .as_ref()
+        .and_then(|aws| job::experiment(&wanted, aws, &found.prices, job_type.as_deref()));
+    Ok(Json(Checkup {
+        region: place.region,
+        ok: checks.iter().all(|check| check.state != CheckState::Failed),
+        checks: checks.into_iter().map(CheckView::from).collect(),
+        job,
+        as_of: app.clock.now(),
+    }))
+}
+
+fn place(app: &App, region: Option<&str>) -> Result<Place, Problem> {
+    let region = region.unwrap_or(app.settings.home());
+    app.places.get(region).cloned().ok_or_else(|| {
+        let served = app.settings.regions.join(", ");
+        parameter(
+            "region",
+            format!("this service does not serve it; it serves {served} (--region)"),
+        )
+    })
+}
+
+/// What is named, completed from the newest experiment in the region.
+async fn wanted(
+    app: &App,
+    caller: Caller,
+    region: &str,
+    params: DoctorParams,
+) -> Result<Wanted, Problem> {
+    let named = named(region, params)?;
+    let usual = usual(app, caller, region).await?.unwrap_or_default();
+    let or = |own: Vec<String>, usual: Vec<String>| if own.is_empty() { usual } else { own };
+    Ok(Wanted {
+        region: region.to_owned(),
+        role_arn: named.role_arn.or(usual.role_arn),
+        image: named.image.or(usual.image),
+        places: if named.places.is_empty() {
+            usual.places
+        } else {
+            named.places
+        },
+        instance_types: or(named.instance_types, usual.instance_types),
+    })
+}
+
+fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
+    let lists = [
+        ("input_s3_uri", &params.input_s3_uri),
+        ("output_s3_uri", &params.output_s3_uri),
+        ("instance_type", &params.instance_type),
+    ];
+    for (name, list) in lists {
+        if list.len() > NAMED_MAX {
+            return Err(parameter(name, format!("at most {NAMED_MAX} may be named")));
+        }
+    }
+    let texts = [("role_arn", &params.role_arn), ("image", &params.image)];
+    for (name, text) in texts {
+        if text.as_ref().is_some_and(|text| text.len() > LENGTH_MAX) {
+            return Err(parameter(name, format!("at most {LENGTH_MAX} characters")));
+        }
+    }
+    if let Some(arn) = params.role_arn.as_deref()
+        && !(arn.starts_with("arn:") && arn.contains(":role/"))
+    {
+        let detail = format!("`{arn}` is not a role such as arn:aws:iam::111122223333:role/name");
+        return Err(parameter("role_arn", detail));
+    }
+    let types = params.instance_type.iter().chain(&params.job_instance_type);
+    for kind in types {
+        if catalog::find(kind).is_none() {
+            let detail = format!("`{kind}` is not in the catalog; see GET /v1/instance-types");
+            return Err(parameter("instance_type", detail));
+        }
+    }
+    let mut places = Vec::new();
+    for (name, uris, is_written) in [
+        ("input_s3_uri", params.input_s3_uri, false),
+        ("output_s3_uri", params.output_s3_uri, true),
+    ] {
+        for uri in uris {
+            let bucket = uri.strip_prefix("s3://").unwrap_or("").split('/').next();
+            if bucket.is_none_or(str::is_empty) || uri.len() > LENGTH_MAX {
+                return Err(parameter(
+                    name,
+                    "must be an S3 URI such as s3://bucket/prefix",
+                ));
+            }
+            places.push(S3Place { uri, is_written });
+        }
+    }
+    Ok(Wanted {
+        region: region.to_owned(),
+        role_arn: params.role_arn,
+        image: params.image.map(ImageUri),
+        places,
+        instance_types: params.instance_type,
+    })
+}
+
+/// Experiments looked at for one in the region.
+const LOOKED_AT: i64 = 20;
+
+/// What the project's newest experiment in the region uses.
+async fn usual(app: &App, caller: Caller, region: &str) -> Result<Option<Wanted>, Problem> {
+    let all = ExperimentFilter::default();
+    let newest = app
+        .store
+        .experiments(caller.project, &all, true, None, LOOKED_AT)
+        .await?;
+    let of_region = newest
+        .into_iter()
+        .find(|one| one.resolved.spec().region == region && one.name != job::NAME);
+    Ok(of_region.map(|one| Wanted::of(one.resolved.spec(), Some(one.resolved.workload()))))
+}
