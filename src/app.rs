@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use crate::aws::Aws;
 use crate::aws::sns::Sns;
 use crate::clock::{Clock, HighWater};
+use crate::copies::Copies;
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
@@ -136,6 +137,8 @@ pub struct App {
     pub sns: Option<Arc<Sns>>,
     /// This process's metrics; `None` in tests, which share a process.
     pub metrics: Option<PrometheusHandle>,
+    /// Copies of checkpoints under way here.
+    pub copies: Copies,
     /// Wakes waiters for an experiment's events, which then read again.
     pub events: EventBoard,
 }

@@ -4,11 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use bakeoff_domain::checkpoint::copy::{self, Copy};
 use bakeoff_domain::checkpoint::keep::{Fate, Protected, deletion_order, fates};
-use bakeoff_domain::checkpoint::{Checkpoint, Known, StoredObject, find};
+use bakeoff_domain::checkpoint::{Checkpoint, Known, StoredObject, Wholeness, find};
 use bakeoff_domain::embedded::pattern;
+use bakeoff_domain::ids::TrialId;
+use bakeoff_domain::number::real;
 use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Utc};
+use futures::{StreamExt, TryStreamExt};
 use regex::Regex;
 
 use crate::aws::Aws;
@@ -16,6 +20,9 @@ use crate::store::jobs::checkpoints::CheckpointPlace;
 
 /// Small files read at most: programs write one or, with Composer, one for each rank.
 const SMALL_MAX: usize = 128;
+
+/// Objects of a copy that are under way at once.
+const COPIED_AT_ONCE: usize = 8;
 
 /// Files that are shown of one job.
 const FILES_MAX: usize = 1_000;
@@ -125,6 +132,109 @@ async fn small(
             None
         }
     }
+}
+
+/// A checkpoint that somebody chose, and the copy of it alone that a run may go on from.
+#[derive(Debug)]
+pub struct Chosen {
+    pub step: Option<u64>,
+    pub written_at: DateTime<Utc>,
+    /// The newest whole step of its series.
+    pub newest_step: Option<u64>,
+    /// The folder of the copy, beside the trial's.
+    pub folder: TrialId,
+    pub from: String,
+    pub to: String,
+    pub copy: Copy,
+    /// What of it is there.
+    pub there: Vec<StoredObject>,
+}
+
+impl Chosen {
+    /// Its step as a share of the newest one's.
+    pub fn share_of_newest(&self) -> Option<f64> {
+        let newest = self.newest_step.filter(|newest| *newest > 0)?;
+        Some(real(self.step?) / real(newest))
+    }
+}
+
+/// Why a checkpoint cannot be chosen.
+#[derive(Debug)]
+pub enum NotChosen {
+    /// There is none of that name; these are whole.
+    Absent(Vec<String>),
+    /// It lacks something.
+    Incomplete(String),
+    Aws(AwsError),
+}
+
+impl From<AwsError> for NotChosen {
+    fn from(error: AwsError) -> Self {
+        Self::Aws(error)
+    }
+}
+
+/// Finds a checkpoint of a trial by its name, and what there is of its copy.
+pub async fn choose(
+    aws: &Aws,
+    place: &CheckpointPlace,
+    trial: TrialId,
+    name: &str,
+    now: DateTime<Utc>,
+) -> Result<Chosen, NotChosen> {
+    let objects = aws.list_objects(&place.s3_uri).await?;
+    let found = read(aws, place, now).await?;
+    let Some(one) = found.checkpoints.iter().find(|one| one.name == name) else {
+        let whole = found.checkpoints.iter().filter(|one| one.is_complete());
+        return Err(NotChosen::Absent(
+            whole.map(|one| one.name.clone()).collect(),
+        ));
+    };
+    match &one.wholeness {
+        Wholeness::Complete => {}
+        Wholeness::BeingWritten => {
+            return Err(NotChosen::Incomplete("it is being written".to_owned()));
+        }
+        Wholeness::Incomplete { missing } => {
+            return Err(NotChosen::Incomplete(format!("it lacks {missing}")));
+        }
+    }
+    let folder = copy::folder(trial, name);
+    let base = place.s3_uri.rsplit_once('/').map_or("", |(base, _)| base);
+    let to = format!("{base}/{folder}");
+    let of_series = found.checkpoints.iter().filter(|other| {
+        other.is_complete() && other.writer == one.writer && other.folder() == one.folder()
+    });
+    Ok(Chosen {
+        step: one.step,
+        written_at: one.written_at,
+        newest_step: of_series.filter_map(|other| other.step).max(),
+        folder,
+        from: place.s3_uri.clone(),
+        copy: copy::of(one, &objects, &found.known),
+        there: aws.list_objects(&to).await?,
+        to,
+    })
+}
+
+/// Copies what is missing of a checkpoint, several objects at a time, and writes its trackers last.
+pub async fn copy_missing(aws: &Aws, chosen: &Chosen) -> Result<(), AwsError> {
+    let copies = chosen.copy.missing(&chosen.there).map(|object| {
+        let from = format!("{}/{}", chosen.from, object.from);
+        let to = format!("{}/{}", chosen.to, object.to);
+        async move { aws.copy_object(&from, &to, object.bytes).await }
+    });
+    let copies: Vec<_> = copies.collect();
+    futures::stream::iter(copies)
+        .buffer_unordered(COPIED_AT_ONCE)
+        .try_collect::<()>()
+        .await?;
+    for tracker in &chosen.copy.trackers {
+        let key = format!("{}/{}", chosen.to, tracker.key);
+        aws.put_object(&key, tracker.text.clone().into_bytes())
+            .await?;
+    }
+    Ok(())
 }
 
 /// What becomes of each checkpoint if the newest `keep` whole ones are kept.

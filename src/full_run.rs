@@ -1,13 +1,16 @@
 //! From an experiment's answer to its full run: loads what the answer rests on, and hands the spec
 //! that it becomes to [`crate::intake`]. Nothing is written here.
 
+use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::ranking::full_run::{self, FullRunOf};
+use bakeoff_domain::ranking::outcome::Outcome;
 use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::spec::full_run::FullRunSpec;
 use bakeoff_planner::plan::Measured;
 use chrono::{DateTime, Utc};
 
 use crate::app::App;
+use crate::artifacts::{self, Chosen, NotChosen};
 use crate::intake::{self, Loaded};
 use crate::read;
 use crate::store::StoreError;
@@ -90,14 +93,61 @@ pub async fn load(
             "give the hyperparameters that make it train all of its tokens",
         ))?;
     }
-    let goes_on = run.from_checkpoint && request.checkpoint.is_some();
-    let of = FullRunOf::of(experiment.id, row, &outcome, goes_on);
+    let has_place = request.checkpoint.is_some();
+    let begins = beginning(app, experiment, row, &outcome, has_place, run, purpose).await?;
+    let of = begins.of;
     let spec = full_run::spec(experiment.resolved.spec(), row, run);
     full_run::is_long_enough(&of, spec.max_runtime_seconds).map_err(unknown(
         "/max_runtime_seconds",
         "give it more time, or choose a faster candidate",
     ))?;
-    if goes_on && app.store.has_completed_from(outcome.trial_id).await? {
+    let measured = Measured {
+        // A trial that went on in another's folder, as a full run does, is never the one behind it.
+        checkpoint_trial: begins.folder,
+        request,
+        changed: run.hyperparameters.clone(),
+    };
+    let loaded = intake::load(app, experiment.project_id, spec).await?;
+    Ok(FullRun {
+        loaded: loaded.full_run(of.clone(), measured),
+        of,
+        checkpoint_at: begins.checkpoint_at,
+    })
+}
+
+/// Where a full run begins: at its first step, at its trial's newest checkpoint, or at the copy of another.
+struct Beginning {
+    of: FullRunOf,
+    /// Of its checkpoints, if it goes on from some.
+    folder: Option<TrialId>,
+    checkpoint_at: Option<DateTime<Utc>>,
+}
+
+async fn beginning(
+    app: &App,
+    experiment: &Experiment,
+    row: &Ranked,
+    outcome: &Outcome,
+    has_place: bool,
+    run: &FullRunSpec,
+    purpose: Purpose,
+) -> Result<Beginning, NoFullRun> {
+    let goes_on = run.from_checkpoint && has_place;
+    let of = FullRunOf::of(experiment.id, row, outcome, goes_on);
+    if !goes_on {
+        if run.checkpoint.is_some() {
+            let why = "the run does not go on from checkpoints".to_owned();
+            return Err(unknown("/checkpoint", "leave it out")(why));
+        }
+        return Ok(Beginning {
+            of,
+            folder: None,
+            checkpoint_at: None,
+        });
+    }
+    let chosen = chosen(app, experiment, outcome, run, purpose).await?;
+    let folder = chosen.as_ref().map_or(outcome.trial_id, |one| one.folder);
+    if app.store.has_completed_from(experiment.id, folder).await? {
         return Err(NoFullRun::Unknown {
             pointer: "/from_checkpoint",
             detail:
@@ -106,18 +156,56 @@ pub async fn load(
             fix: "set from_checkpoint to false, which starts at the first step in a folder of its own",
         });
     }
-    let measured = Measured {
-        // A trial that went on in another's folder, as a full run does, is never the one behind it.
-        checkpoint_trial: goes_on.then_some(outcome.trial_id),
-        request,
-        changed: run.hyperparameters.clone(),
-    };
-    let loaded = intake::load(app, experiment.project_id, spec).await?;
-    Ok(FullRun {
-        loaded: loaded.full_run(of.clone(), measured),
-        of,
-        checkpoint_at: outcome.checkpoint_at.filter(|_| goes_on),
+    let share = chosen.as_ref().and_then(Chosen::share_of_newest);
+    Ok(Beginning {
+        of: share.map_or_else(|| of.clone(), |share| of.clone().from_earlier(share)),
+        folder: Some(folder),
+        checkpoint_at: chosen.map(|one| one.written_at).or(outcome.checkpoint_at),
     })
+}
+
+/// The checkpoint that was asked for; to start from it, its copy must be there.
+async fn chosen(
+    app: &App,
+    experiment: &Experiment,
+    trial: &Outcome,
+    run: &FullRunSpec,
+    purpose: Purpose,
+) -> Result<Option<Chosen>, NoFullRun> {
+    let Some(name) = &run.checkpoint else {
+        return Ok(None);
+    };
+    let place = app
+        .store
+        .checkpoint_place(experiment.project_id, trial.trial_id)
+        .await?;
+    let region = app.places.get(&experiment.resolved.spec().region);
+    let Some((place, region)) = place.zip(region) else {
+        return Err(unknown("/checkpoint", "leave it out")(
+            "the trial saves no checkpoints, or its region is not served".to_owned(),
+        ));
+    };
+    let found = artifacts::choose(&region.aws, &place, trial.trial_id, name, app.clock.now()).await;
+    let found = found.map_err(|none| {
+        let id = trial.trial_id;
+        let why = match none {
+            NotChosen::Absent(whole) => {
+                format!("trial {id} has no {name}; whole are: {}", whole.join(", "))
+            }
+            NotChosen::Incomplete(why) => format!("{name} is not whole: {why}"),
+            NotChosen::Aws(error) => format!("the checkpoints could not be read: {error}"),
+        };
+        unknown(
+            "/checkpoint",
+            "choose one of GET /v1/trials/{trial_id}/checkpoints",
+        )(why)
+    })?;
+    if purpose == Purpose::Start && !found.copy.is_done(&found.there) {
+        let detail = format!("{name} of trial {} is not copied", trial.trial_id);
+        let fix = "POST /v1/trials/{trial_id}/checkpoints/copy until it is done, then start again";
+        return Err(unknown("/checkpoint", fix)(detail));
+    }
+    Ok(Some(found))
 }
 
 /// A row as projected for all tokens, where the answer is for those up to a loss: the run is only over

@@ -8,6 +8,7 @@ pub mod auth;
 pub mod aws;
 pub mod cli;
 pub mod clock;
+pub mod copies;
 pub mod crash;
 pub mod doctor;
 pub mod document;

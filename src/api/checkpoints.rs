@@ -1,6 +1,7 @@
 //! API views of a trial's checkpoints.
 
 use bakeoff_domain::checkpoint::Writer;
+use bakeoff_domain::checkpoint::cost::Loss;
 use bakeoff_domain::checkpoint::keep::KeptFor;
 use bakeoff_domain::money::Usd;
 use chrono::{DateTime, Utc};
@@ -50,9 +51,74 @@ pub struct CheckpointsView {
     pub bytes: u64,
     /// Estimated: S3 Standard at $0.023 per GB-month.
     pub usd_per_month: Usd,
+    /// Seconds between the two newest whole ones, as they were written.
+    pub seen_interval_seconds: Option<u32>,
+    /// What an interruption costs by the time between checkpoints; empty where the type has no price.
+    pub losses: Vec<LossView>,
     /// When the prefix may be too large to be restored.
     pub warning: Option<String>,
     pub console_url: Option<String>,
+}
+
+/// What an interruption costs when checkpoints are this far apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = CheckpointLoss)]
+pub struct LossView {
+    pub interval_seconds: u32,
+    /// Expected, at the price in force: half an interval is paid for again.
+    pub expected_usd: Usd,
+    /// Just before the next checkpoint.
+    pub most_usd: Usd,
+}
+
+impl From<Loss> for LossView {
+    fn from(loss: Loss) -> Self {
+        let Loss {
+            interval_seconds,
+            expected_usd,
+            most_usd,
+        } = loss;
+        Self {
+            interval_seconds,
+            expected_usd,
+            most_usd,
+        }
+    }
+}
+
+/// The checkpoint to copy.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CopyCheckpoint {
+    /// Its name in the list.
+    pub checkpoint: String,
+}
+
+/// How far a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyState {
+    /// Ask again to see how far it is.
+    Copying,
+    /// A full run can go on from it.
+    Done,
+}
+
+/// A copy of one checkpoint alone.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = CheckpointCopy)]
+pub struct CopyView {
+    pub checkpoint: String,
+    pub step: Option<u64>,
+    /// The prefix of the copy.
+    pub s3_uri: String,
+    pub state: CopyState,
+    pub objects: u32,
+    pub copied_objects: u32,
+    pub bytes: u64,
+    pub copied_bytes: u64,
+    /// Estimated: S3 Standard at $0.023 per GB-month.
+    pub usd_per_month: Usd,
 }
 
 /// Which checkpoints to keep.

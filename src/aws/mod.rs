@@ -4,6 +4,7 @@
 //! The absence of a job is believed only for the account that owns this installation's jobs: see
 //! [`Aws::confirm_account`].
 
+mod objects;
 mod operation;
 pub mod sns;
 
@@ -12,7 +13,6 @@ pub use operation::Operation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::doctor::EcrImage;
 use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -29,7 +29,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::Clock;
 use crate::crash;
-use crate::pulse::Pulse;
 use crate::store::calls::Tally;
 
 /// Maximum number of waits of a paced call, and of each wait (domain clock), before the call is put
@@ -315,12 +314,6 @@ impl Aws {
         self.count(Operation::BatchGetImage, reply, 0)
     }
 
-    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError> {
-        self.wait_for(Operation::HeadBucket).await?;
-        let reply = self.ports.objects.bucket_region(bucket).await;
-        self.count(Operation::HeadBucket, reply, 0)
-    }
-
     /// Whether the price list may be read: its first page.
     pub async fn try_price_list(&self, region: &str) -> Result<(), AwsError> {
         self.wait_for(Operation::GetProducts).await?;
@@ -329,13 +322,6 @@ impl Aws {
             .prices
             .products(region, Products::TrainingInstances, None);
         self.count(Operation::GetProducts, reply.await, 0).map(drop)
-    }
-
-    /// Whether the objects below a prefix may be listed: its first page.
-    pub async fn try_objects(&self, s3_uri: &str) -> Result<(), AwsError> {
-        self.wait_for(Operation::ListObjectsV2).await?;
-        let reply = self.ports.objects.list(s3_uri, None).await;
-        self.count(Operation::ListObjectsV2, reply, 0).map(drop)
     }
 
     /// Drops the confirmation of the account, however recent, because something suggests that the
@@ -503,38 +489,6 @@ impl Aws {
         .await
     }
 
-    /// The time the newest object below a prefix was written.
-    pub async fn newest_object(
-        &self,
-        s3_uri: &str,
-        pulse: &Pulse,
-    ) -> Result<Option<DateTime<Utc>>, AwsError> {
-        let ask = |token| {
-            pulse.beat();
-            self.ports.objects.list(s3_uri, token)
-        };
-        Ok(self
-            .pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
-            .await?
-            .into_iter()
-            .map(|object| object.written_at)
-            .max())
-    }
-
-    /// The objects below a prefix, with keys relative to it.
-    pub async fn list_objects(&self, s3_uri: &str) -> Result<Vec<StoredObject>, AwsError> {
-        let ask = |token| self.ports.objects.list(s3_uri, token);
-        self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
-            .await
-    }
-
-    /// Deletes objects below a prefix, at most 1,000.
-    pub async fn delete_objects(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError> {
-        self.wait_for(Operation::DeleteObjects).await?;
-        let reply = self.ports.objects.delete(s3_uri, keys).await;
-        self.count(Operation::DeleteObjects, reply, 0)
-    }
-
     /// The log streams of a job, by name; a restart begins new ones.
     pub async fn log_streams(&self, job_name: &str) -> Result<Vec<String>, AwsError> {
         // Without the slash, job-1 would have the streams of job-10.
@@ -550,25 +504,6 @@ impl Aws {
         self.count(
             Operation::GetLogEvents,
             self.ports.logs.lines(request).await,
-            0,
-        )
-    }
-
-    /// Reads a small object of our own.
-    pub async fn get_object(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {
-        self.wait_for(Operation::GetObject).await?;
-        self.count(
-            Operation::GetObject,
-            self.ports.objects.get(s3_uri).await,
-            0,
-        )
-    }
-
-    pub async fn put_object(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError> {
-        self.wait_for(Operation::PutObject).await?;
-        self.count(
-            Operation::PutObject,
-            self.ports.objects.put(s3_uri, body).await,
             0,
         )
     }

@@ -26,10 +26,14 @@ pub enum Operation {
     BatchGetImage,
     GetRole,
     SimulatePrincipalPolicy,
+    CopyObject,
+    CreateMultipartUpload,
+    UploadPartCopy,
+    CompleteMultipartUpload,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -51,6 +55,10 @@ impl Operation {
         Self::BatchGetImage,
         Self::GetRole,
         Self::SimulatePrincipalPolicy,
+        Self::CopyObject,
+        Self::CreateMultipartUpload,
+        Self::UploadPartCopy,
+        Self::CompleteMultipartUpload,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -76,6 +84,10 @@ impl Operation {
             Self::BatchGetImage => "BatchGetImage",
             Self::GetRole => "GetRole",
             Self::SimulatePrincipalPolicy => "SimulatePrincipalPolicy",
+            Self::CopyObject => "CopyObject",
+            Self::CreateMultipartUpload => "CreateMultipartUpload",
+            Self::UploadPartCopy => "UploadPartCopy",
+            Self::CompleteMultipartUpload => "CompleteMultipartUpload",
         }
     }
 
@@ -104,7 +116,11 @@ impl Operation {
             | Self::HeadBucket
             | Self::BatchGetImage
             | Self::GetRole
-            | Self::SimulatePrincipalPolicy => Limiter::learning(10.0 * start),
+            | Self::SimulatePrincipalPolicy
+            | Self::CopyObject
+            | Self::CreateMultipartUpload
+            | Self::UploadPartCopy
+            | Self::CompleteMultipartUpload => Limiter::learning(10.0 * start),
         }
     }
 }

@@ -1,19 +1,26 @@
 //! `bakeoff buy EXPERIMENT`: shows the full run of an experiment's answer; with a budget, starts it.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spec::full_run::{Choice, FullRunSpec};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rust_decimal::Decimal;
 
 use super::client::{Client, Target};
 use super::{report, run};
+use crate::api::checkpoints::{CopyCheckpoint, CopyState, CopyView};
 use crate::api::experiments::CreatedExperiment;
 use crate::api::full_runs::FullRunPreview;
+use crate::clock::real_sleep;
 use crate::ids;
+
+/// How often to look how far a copy is.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(super) struct BuyOptions {
@@ -31,6 +38,10 @@ pub(super) struct BuyOptions {
     /// Start at the first step, not from the trial's checkpoints.
     #[arg(long)]
     from_scratch: bool,
+    /// The trial's checkpoint to go on from, such as checkpoint-500; the newest when absent. It is copied to
+    /// a prefix of its own first.
+    #[arg(long, conflicts_with = "from_scratch")]
+    checkpoint: Option<String>,
     /// SageMaker's MaxRuntimeInSeconds; a quarter more than the projection when absent.
     #[arg(long)]
     max_runtime_seconds: Option<u32>,
@@ -63,6 +74,7 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
         candidate: options.candidate,
         purchase_option: options.purchase_option,
         from_checkpoint: options.from_scratch.then_some(false),
+        checkpoint: options.checkpoint,
         max_runtime_seconds: options.max_runtime_seconds,
     };
     let Some(budget) = options.budget_usd else {
@@ -81,6 +93,11 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(name) = &choice.checkpoint {
+        let query = serde_html_form::to_string(&choice)?;
+        let shown: FullRunPreview = client.get(&format!("{place}?{query}")).await?;
+        copied(&client, &shown, name, options.json).await?;
+    }
     let wanted = FullRunSpec {
         hyperparameters: options.hyperparameters.into_iter().collect(),
         ..FullRunSpec::of(choice, Usd(budget))
@@ -99,6 +116,37 @@ pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits until a checkpoint is copied, with a progress bar.
+async fn copied(
+    client: &Client,
+    shown: &FullRunPreview,
+    name: &str,
+    is_quiet: bool,
+) -> anyhow::Result<()> {
+    let path = format!("/v1/trials/{}/checkpoints/copy", shown.full_run_of.trial_id);
+    let wish = CopyCheckpoint {
+        checkpoint: name.to_owned(),
+    };
+    let body = serde_json::to_vec(&wish)?;
+    let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
+        "  copying {msg} {bar:24.green} {bytes} of {total_bytes}",
+    )?);
+    if is_quiet {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.set_message(name.to_owned());
+    loop {
+        let copy: CopyView = client.post(&path, &body).await?;
+        bar.set_length(copy.bytes);
+        bar.set_position(copy.copied_bytes);
+        if copy.state == CopyState::Done {
+            bar.abandon();
+            return Ok(());
+        }
+        real_sleep(LOOK_EVERY).await;
+    }
+}
+
 /// A choice as options of this command.
 fn flags(choice: &Choice) -> String {
     let parts = [
@@ -110,6 +158,10 @@ fn flags(choice: &Choice) -> String {
             .purchase_option
             .map(|option| format!(" --purchase-option {}", option.as_str())),
         choice.from_checkpoint.map(|_| " --from-scratch".to_owned()),
+        choice
+            .checkpoint
+            .as_ref()
+            .map(|name| format!(" --checkpoint '{name}'")),
         choice
             .max_runtime_seconds
             .map(|seconds| format!(" --max-runtime-seconds {seconds}")),

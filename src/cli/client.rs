@@ -72,6 +72,15 @@ impl Client {
         self.send(Method::POST, path, Some(body), Some(key)).await
     }
 
+    /// For what may be repeated as it is.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        self.send(Method::POST, path, Some(body), None).await
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,

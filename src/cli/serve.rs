@@ -28,6 +28,7 @@ use crate::app::{App, Place, Settings};
 use crate::aws::Aws;
 use crate::aws::sns::Sns;
 use crate::clock::{Clock, real_sleep};
+use crate::copies::Copies;
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
@@ -281,6 +282,7 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
         settings,
         store,
         clock,
+        copies: Copies::default(),
         events: EventBoard::default(),
     })
 }

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use bakeoff_domain::checkpoint::cost::{self, Loss};
 use bakeoff_domain::checkpoint::keep::Fate;
 use bakeoff_domain::checkpoint::{Checkpoint, Wholeness};
 use bakeoff_domain::ids::TrialId;
@@ -14,16 +15,13 @@ use super::auth::{Caller, Editor};
 use super::extract::{Id, Strict};
 use super::problem::{FieldError, Problem, Problems};
 use crate::api::checkpoints::{
-    CheckpointFateView, CheckpointState, CheckpointView, CheckpointsView, PruneCheckpoints,
-    PrunedView,
+    CheckpointFateView, CheckpointState, CheckpointView, CheckpointsView, CopyCheckpoint,
+    CopyState, CopyView, LossView, PruneCheckpoints, PrunedView,
 };
 use crate::app::{App, Place};
-use crate::artifacts::{self, Found};
+use crate::artifacts::{self, Chosen, Found, NotChosen};
+use crate::copies::Started;
 use crate::store::jobs::checkpoints::CheckpointPlace;
-
-/// Prefixes of 92 GB were restored, one of 369 GB failed the job before its container started.
-const RESTORED_GB: u64 = 92;
-const GB: u64 = 1_000_000_000;
 
 /// Checkpoints of a trial
 ///
@@ -103,10 +101,73 @@ fn fate_view(checkpoint: &Checkpoint, fate: Fate) -> CheckpointFateView {
     }
 }
 
+/// Copy a checkpoint
+///
+/// Into a prefix of its own, with the trackers that name it to a script: SageMaker restores a whole prefix,
+/// and a script takes the newest checkpoint that it finds there. A full run then goes on from it
+/// (`"checkpoint"` of `POST /v1/experiments/{experiment_id}/full-run`). Copying goes on after the answer: ask
+/// again until it is done. Safe to repeat.
+#[utoipa::path(post, path = "/v1/trials/{trial_id}/checkpoints/copy", operation_id = "copyCheckpoint", tag = "trials",
+    params(("trial_id" = TrialId, Path)), request_body = CopyCheckpoint,
+    responses((status = 200, description = "How far it is", body = CopyView), Problems))]
+pub(super) async fn copy(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<TrialId>,
+    Strict(asked): Strict<CopyCheckpoint>,
+) -> Result<Json<CopyView>, Problem> {
+    let there = There::find(&app, caller, id).await?;
+    let aws = &there.place.aws;
+    let now = app.clock.now();
+    let chosen = artifacts::choose(aws, &there.prefix, id, &asked.checkpoint, now)
+        .await
+        .map_err(|none| there.not_chosen(none, &asked.checkpoint))?;
+    let view = copy_view(asked.checkpoint, &chosen);
+    if view.state == CopyState::Copying {
+        match app.copies.start(aws.clone(), chosen) {
+            Started::UnderWay => {}
+            Started::Busy => {
+                return Err(Problem::unavailable(
+                    "other checkpoints are being copied; ask again when they are done",
+                ));
+            }
+            Started::Failed(error) => {
+                return Err(there.refused(error, "s3:GetObject and s3:PutObject"));
+            }
+        }
+    }
+    Ok(Json(view))
+}
+
+fn copy_view(checkpoint: String, chosen: &Chosen) -> CopyView {
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let copy = &chosen.copy;
+    let missing: Vec<_> = copy.missing(&chosen.there).collect();
+    let missing_bytes: u64 = missing.iter().map(|object| object.bytes).sum();
+    CopyView {
+        checkpoint,
+        step: chosen.step,
+        s3_uri: chosen.to.clone(),
+        state: if copy.is_done(&chosen.there) {
+            CopyState::Done
+        } else {
+            CopyState::Copying
+        },
+        objects: count(copy.objects.len()),
+        copied_objects: count(copy.objects.len() - missing.len()),
+        bytes: copy.bytes(),
+        copied_bytes: copy.bytes() - missing_bytes,
+        usd_per_month: cost::usd_per_month(copy.bytes()),
+    }
+}
+
 /// The prefix of a trial, and the region that it is in.
 struct There {
     place: Place,
     prefix: CheckpointPlace,
+    /// Of all instances.
+    usd_per_hour: Option<Usd>,
+    interval_seconds: Option<u32>,
 }
 
 impl There {
@@ -121,7 +182,15 @@ impl There {
         })?;
         let gpus = bakeoff_domain::catalog::find(&trial.plan.instance_type)
             .map(|kind| kind.accelerator_count * trial.plan.instance_count);
+        let plan = &trial.plan;
+        let instances = Decimal::from(plan.instance_count);
+        let price = plan.price.as_ref();
         Ok(Self {
+            usd_per_hour: price.map(|price| Usd(price.usd_per_hour.0 * instances)),
+            interval_seconds: plan
+                .request
+                .as_ref()
+                .and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds)),
             place,
             prefix: CheckpointPlace {
                 ranks: gpus,
@@ -176,6 +245,30 @@ impl There {
         Ok(gone)
     }
 
+    fn losses(&self) -> Vec<Loss> {
+        let price = self.usd_per_hour;
+        price.map_or_else(Vec::new, |usd| cost::losses(usd, self.interval_seconds))
+    }
+
+    fn not_chosen(&self, none: NotChosen, name: &str) -> Problem {
+        match none {
+            NotChosen::Absent(whole) => Problem::invalid(vec![FieldError {
+                pointer: "/checkpoint".to_owned(),
+                detail: format!("there is no {name} below {}", self.prefix.s3_uri),
+                fix: match whole.as_slice() {
+                    [] => "none is whole yet".to_owned(),
+                    names => format!("name one of {}", names.join(", ")),
+                },
+                rule: "checkpoint".to_owned(),
+            }]),
+            NotChosen::Incomplete(why) => Problem::conflict(
+                "checkpoint_incomplete",
+                format!("{name} is not whole: {why}"),
+            ),
+            NotChosen::Aws(error) => self.refused(error, "s3:ListBucket"),
+        }
+    }
+
     fn refused(&self, error: AwsError, action: &str) -> Problem {
         let what = format!("the checkpoints below {}", self.prefix.s3_uri);
         Problem::of_aws(error, &what, &format!("{action} there"))
@@ -202,28 +295,18 @@ impl There {
                 bytes: one.bytes,
                 objects: u32::try_from(one.keys.len()).unwrap_or(u32::MAX),
                 written_at: one.written_at,
-                usd_per_month: monthly(one.bytes),
+                usd_per_month: cost::usd_per_month(one.bytes),
             }
         };
-        let gb = found.bytes / GB;
         CheckpointsView {
             checkpoints: found.checkpoints.iter().map(view).collect(),
             bytes: found.bytes,
-            usd_per_month: monthly(found.bytes),
-            warning: (gb > RESTORED_GB).then(|| {
-                format!(
-                    "{gb} GB lie below this prefix, and a restart restores all of it: {RESTORED_GB} GB were seen to \
-                     work, 369 GB to fail the job before its container starts. Keep fewer checkpoints"
-                )
-            }),
+            usd_per_month: cost::usd_per_month(found.bytes),
+            warning: cost::restore_warning(found.bytes),
+            seen_interval_seconds: cost::seen_interval(&found.checkpoints),
+            losses: self.losses().into_iter().map(LossView::from).collect(),
             console_url: links::object(&self.place.region, &format!("{base}/")),
             s3_uri: base.clone(),
         }
     }
-}
-
-/// S3 Standard, the first 50 TB a month in us-east-1 (https://aws.amazon.com/s3/pricing, 2026-11).
-fn monthly(bytes: u64) -> Usd {
-    let per_gb = Decimal::new(23, 3);
-    Usd(Decimal::from(bytes) / Decimal::from(GB) * per_gb)
 }

@@ -125,6 +125,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(artifacts::list))
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::prune))
+        .routes(routes!(checkpoints::copy))
 }
 
 /// Specs, catalog, linting, projects, CI, AWS and operations.

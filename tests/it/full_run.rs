@@ -3,6 +3,9 @@
 use std::process::Command;
 
 use bakeoff::api::calibration::Calibration;
+use bakeoff::api::checkpoints::{
+    CheckpointState, CheckpointView, CheckpointsView, CopyState, CopyView,
+};
 use bakeoff::api::decisions::RecommendationView;
 use bakeoff::api::full_runs::FullRunPreview;
 use bakeoff::auth::keys::Role;
@@ -11,6 +14,7 @@ use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -386,4 +390,85 @@ async fn the_command_line_shows_it_first_and_starts_it_with_a_budget(pool: PgPoo
         "{why}"
     );
     test.advance(TimeDelta::minutes(5)).await;
+}
+
+/// A run that goes on from a checkpoint that is not the newest: copied alone, with nothing else to restore.
+#[sqlx::test(migrations = false)]
+async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--resumes"]).await;
+    let mut spec = clear();
+    spec["workload"]["trial_tokens"] = json!(600_000_000);
+    let id = answered(&test, &spec).await;
+    let place = format!("/v1/experiments/{id}/full-run");
+    let shown: FullRunPreview = test.read(&place).await;
+    let trial = shown.full_run_of.trial_id;
+    let all: CheckpointsView = test.read(&format!("/v1/trials/{trial}/checkpoints")).await;
+    let whole: Vec<&CheckpointView> = all
+        .checkpoints
+        .iter()
+        .filter(|one| one.state == CheckpointState::Complete)
+        .collect();
+    let [.., chosen, newest] = whole.as_slice() else {
+        panic!("several checkpoints: {all:?}");
+    };
+    let step = chosen.step.expect("a step");
+    assert!(step < newest.step.unwrap());
+    assert_eq!(all.seen_interval_seconds, Some(1_800));
+    let half_an_hour = all.losses.iter().find(|one| one.interval_seconds == 1_800);
+    assert!(half_an_hour.is_some_and(|loss| loss.expected_usd.0 * Decimal::TWO == loss.most_usd.0));
+
+    // Not before it is copied, and not one that is not there.
+    let wish = json!({"budget_usd": shown.budget_usd, "checkpoint": chosen.name});
+    let (status, refused) = test.post(&place, &wish).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
+    assert!(
+        refused.to_string().contains("checkpoints/copy"),
+        "{refused}"
+    );
+    let copy = format!("/v1/trials/{trial}/checkpoints/copy");
+    let (status, absent) = test
+        .post(&copy, &json!({"checkpoint": "checkpoint-1"}))
+        .await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(absent.to_string().contains(&chosen.name), "{absent}");
+
+    let copied = loop {
+        let (status, body) = test.post(&copy, &json!({"checkpoint": chosen.name})).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let view: CopyView = serde_json::from_value(body).expect("a copy");
+        if view.state == CopyState::Done {
+            break view;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((copied.copied_objects, copied.step), (5, Some(step)));
+    let earlier: FullRunPreview = test
+        .read(&format!("{place}?checkpoint={}", chosen.name))
+        .await;
+    assert!(earlier.full_run_of.trial_hours < shown.full_run_of.trial_hours);
+
+    let (status, started) = test.post(&place, &wish).await;
+    assert_eq!(status, StatusCode::CREATED, "{started}");
+    test.tick().await;
+    let body = newest_body(&test).await;
+    assert_eq!(
+        body["CheckpointConfig"]["S3Uri"].as_str().unwrap(),
+        copied.s3_uri
+    );
+    // The script goes on at its next step: it trains what is left, and no more.
+    let full = started["id"].as_str().unwrap();
+    test.run_to_end(full, 48).await;
+    let record = test.record().await;
+    let job = jobs(&record).pop().expect("its job");
+    let hours = job["training_seconds"].as_f64().expect("seconds") / 3600.0;
+    let steps: f64 = body["HyperParameters"]["max_steps"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .expect("its length");
+    let left = 1.0 - bakeoff_domain::number::real(step) / steps;
+    let expected = earlier.full_run_of.projected_hours * left;
+    assert!(
+        left < 0.8 && (hours - expected).abs() < 0.1 * expected,
+        "{hours} h for {left} of the steps, expected {expected} h"
+    );
 }

@@ -17,6 +17,7 @@ use bakeoff::auth::secrets;
 use bakeoff::aws::sns::Sns;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::clock::Clock;
+use bakeoff::copies::Copies;
 use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
 use bakeoff::leader::Leader;
@@ -243,6 +244,7 @@ impl TestApp {
             store,
             clock,
             settings: Arc::new(settings),
+            copies: Copies::default(),
             events: EventBoard::default(),
         };
         app.store

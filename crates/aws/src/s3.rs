@@ -5,10 +5,13 @@ use aws_config::SdkConfig;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::Builder;
 use aws_sdk_s3::operation::get_object::GetObjectError;
-use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use aws_sdk_s3::types::{
+    CompletedMultipartUpload, CompletedPart, CopyPartResult, Delete, ObjectIdentifier,
+};
 use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{Objects, Page};
+use bakeoff_domain::sagemaker::ports::{Objects, Page, PartCopy};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::convert::moment;
 use crate::error::classify;
@@ -19,6 +22,14 @@ const OBJECT_BYTES_MAX: i64 = 16 * 1024 * 1024;
 
 /// Where S3 says which region a bucket is in.
 const REGION_HEADER: &str = "x-amz-bucket-region";
+
+/// What a key in a header keeps as it is.
+const KEY: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
 
 /// S3.
 #[derive(Debug, Clone)]
@@ -40,6 +51,12 @@ impl S3 {
 fn split(s3_uri: &str) -> (&str, &str) {
     let rest = s3_uri.strip_prefix("s3://").unwrap_or(s3_uri);
     rest.split_once('/').unwrap_or((rest, ""))
+}
+
+/// `bucket/key`, with the key percent-encoded, as the header asks.
+fn copy_source(s3_uri: &str) -> String {
+    let (bucket, key) = split(s3_uri);
+    format!("{bucket}/{}", utf8_percent_encode(key, KEY))
 }
 
 #[async_trait]
@@ -122,6 +139,71 @@ impl Objects for S3 {
                 })
             }
         }
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<(), AwsError> {
+        let (bucket, key) = split(to);
+        let call = self.client.copy_object().bucket(bucket).key(key);
+        let reply = call.copy_source(copy_source(from)).send().await;
+        reply.map(drop).map_err(classify)
+    }
+
+    async fn begin_upload(&self, to: &str) -> Result<String, AwsError> {
+        let (bucket, key) = split(to);
+        let call = self
+            .client
+            .create_multipart_upload()
+            .bucket(bucket)
+            .key(key);
+        let begun = call.send().await.map_err(classify)?;
+        let id = begun.upload_id().map(str::to_owned);
+        id.ok_or_else(|| AwsError::Unknown("S3 named no upload".to_owned()))
+    }
+
+    async fn copy_part(&self, part: &PartCopy<'_>) -> Result<String, AwsError> {
+        let (bucket, key) = split(part.to);
+        let call = self.client.upload_part_copy().bucket(bucket).key(key);
+        let copied = call
+            .copy_source(copy_source(part.from))
+            .copy_source_range(format!("bytes={}-{}", part.first, part.last))
+            .upload_id(part.upload)
+            .part_number(part.number)
+            .send()
+            .await
+            .map_err(classify)?;
+        let etag = copied.copy_part_result().and_then(CopyPartResult::e_tag);
+        etag.map(str::to_owned)
+            .ok_or_else(|| AwsError::Unknown("S3 named no part".to_owned()))
+    }
+
+    async fn end_upload(
+        &self,
+        to: &str,
+        upload: &str,
+        etags: Option<&[String]>,
+    ) -> Result<(), AwsError> {
+        let (bucket, key) = split(to);
+        let Some(etags) = etags else {
+            let call = self.client.abort_multipart_upload().bucket(bucket).key(key);
+            let reply = call.upload_id(upload).send().await;
+            return reply.map(drop).map_err(classify);
+        };
+        let part = |(number, etag): (i32, &String)| {
+            CompletedPart::builder()
+                .part_number(number)
+                .e_tag(etag)
+                .build()
+        };
+        let parts = CompletedMultipartUpload::builder()
+            .set_parts(Some((1..).zip(etags).map(part).collect()))
+            .build();
+        let call = self
+            .client
+            .complete_multipart_upload()
+            .bucket(bucket)
+            .key(key);
+        let reply = call.upload_id(upload).multipart_upload(parts).send().await;
+        reply.map(drop).map_err(classify)
     }
 
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError> {

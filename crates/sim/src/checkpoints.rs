@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::metrics;
 use crate::region::Region;
 use crate::timeline::CHECKPOINT_SECONDS;
 use crate::world::Job;
@@ -54,11 +55,16 @@ pub(crate) fn write_due(region: &Region) {
     let now = region.now();
     write_models(region, now);
     let due = region.with(|world| {
-        let due: Vec<(String, usize, DateTime<Utc>)> = world
+        let resumes = world.resumes;
+        let due: Vec<(String, String, DateTime<Utc>)> = world
             .jobs
             .iter_mut()
             .flat_map(|job| {
                 let times = due(job, now);
+                let steps: Vec<Option<f64>> = times
+                    .iter()
+                    .map(|at| metrics::step_at(job, *at).filter(|_| resumes))
+                    .collect();
                 let first = job.written.checkpoints;
                 job.written.checkpoints += times.len();
                 let uri = job.request["CheckpointConfig"]["S3Uri"]
@@ -68,17 +74,18 @@ pub(crate) fn write_due(region: &Region) {
                 times
                     .into_iter()
                     .enumerate()
-                    .map(move |(index, at)| (uri.clone(), first + index, at))
+                    .zip(steps)
+                    .map(move |((index, at), step)| {
+                        let number = 100 * (first + index + 1);
+                        let step = step.map_or(number.to_string(), |step| step.to_string());
+                        (uri.clone(), step, at)
+                    })
             })
             .collect();
         due
     });
-    for (uri, number, at) in due {
-        let folder = format!(
-            "{}/checkpoint-{}",
-            uri.trim_end_matches('/'),
-            100 * (number + 1)
-        );
+    for (uri, step, at) in due {
+        let folder = format!("{}/checkpoint-{step}", uri.trim_end_matches('/'));
         for file in FILES {
             let Some(path) = region.object_path(&format!("{folder}/{file}")) else {
                 continue;
@@ -88,6 +95,21 @@ pub(crate) fn write_due(region: &Region) {
             }
         }
     }
+}
+
+/// The step of the newest whole checkpoint below a prefix, as Hugging Face's Trainer finds it; 0 without
+/// one.
+pub(crate) fn newest_step(region: &Region, uri: &str) -> f64 {
+    let folder = region.object_path(uri);
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let step = |entry: fs::DirEntry| -> Option<u32> {
+        let is_whole = entry.path().join("trainer_state.json").exists();
+        let name = entry.file_name().into_string().ok()?;
+        let step = name.strip_prefix("checkpoint-")?.parse().ok()?;
+        is_whole.then_some(step)
+    };
+    let steps = entries.into_iter().flatten().flatten().filter_map(step);
+    steps.max().map_or(0.0, f64::from)
 }
 
 fn write_file(path: &Path, at: DateTime<Utc>) -> std::io::Result<()> {

@@ -275,6 +275,7 @@ mod tests {
         Training {
             tokens_per_second: 50_000.0,
             tokens_per_step: 131_072.0,
+            first_step: 0.0,
             steps: 20_000.0,
             parameters: 7e9,
             trained: 7e9,

@@ -104,6 +104,9 @@ struct Options {
     /// or slow as the law, evaluates, saves and stalls, and no two allocations are equally fast.
     #[arg(long)]
     lively: bool,
+    /// Scripts go on from the newest checkpoint in their folder, and name theirs by their steps.
+    #[arg(long)]
+    resumes: bool,
     /// A type on which every script fails, and how: `ml.p4d.24xlarge=cuda-out-of-memory` (see
     /// `data/script_failures.json`). May be repeated.
     #[arg(long, value_parser = failure_of)]
@@ -184,19 +187,20 @@ fn region(options: &Options) -> Region {
         pool: options.pool_quota,
         by_type: options.quota_of.iter().cloned().collect(),
     };
-    let world = World::new(
+    let mut world = World::new(
         options.seed,
         options.faults.clone(),
         quotas,
         options.create_per_second,
     );
+    world.setup = options.setup.clone();
+    world.resumes = options.resumes;
     Region::new(
         world
             .launching_within(options.launch_seconds)
             .living(options.lively)
             .failing_on(options.fails.iter().cloned().collect())
-            .named(&options.region)
-            .set_up(options.setup.clone()),
+            .named(&options.region),
         options.clock.unwrap_or(Timescale::REAL),
         options.manual_clock,
         options.s3_root.clone(),

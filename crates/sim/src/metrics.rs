@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use regex::Regex;
 use serde_json::{Value, json};
 
+use crate::physics::Training;
 use crate::world::{Job, World};
 
 /// A minute's metrics become visible this long after it ends.
@@ -143,12 +144,28 @@ fn noise(job: &Job, at: DateTime<Utc>, salt: u64) -> f64 {
         .random_range(-1.0..1.0)
 }
 
+/// Tokens since the run's first step, those before its checkpoint included.
+fn tokens_after(training: &Training, work: f64) -> f64 {
+    training.first_step * training.tokens_per_step + work * training.tokens_per_second
+}
+
+/// The step that a job is at, at some moment of a training phase.
+pub(crate) fn step_at(job: &Job, at: DateTime<Utc>) -> Option<f64> {
+    let training = job.script.training.as_ref()?;
+    let mut phases = job.timeline.phases.iter();
+    let phase =
+        phases.find(|phase| phase.status == "Training" && phase.start <= at && at <= phase.end)?;
+    let elapsed = (at - phase.start).as_seconds_f64();
+    let work = phase.work_before + job.script.curve.work_in(elapsed);
+    Some((tokens_after(training, work) / training.tokens_per_step).floor())
+}
+
 /// The line that the training script prints in a minute in which it does steps.
 pub(crate) fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     let training = job.script.training.as_ref()?;
     let minute = in_training(job, at)?;
     let speed = training.tokens_per_second * minute.share? * (1.0 + 0.008 * noise(job, at, 1));
-    let tokens = minute.work * training.tokens_per_second;
+    let tokens = tokens_after(training, minute.work);
     let step = (tokens / training.tokens_per_step).floor();
     let loss = training.loss(tokens) + 0.01 * noise(job, at, 2);
     let samples = speed / 2048.0;

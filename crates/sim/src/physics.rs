@@ -14,6 +14,8 @@ use crate::curve::{Curve, Habits};
 pub(crate) struct Training {
     pub(crate) tokens_per_second: f64,
     pub(crate) tokens_per_step: f64,
+    /// The step of the checkpoint that it goes on from; 0 without one.
+    pub(crate) first_step: f64,
     pub(crate) steps: f64,
     pub(crate) parameters: f64,
     /// Parameters that are trained: with LoRA, those of the adapters.
@@ -49,7 +51,8 @@ impl Script {
     /// Seconds at full speed that its training takes.
     pub(crate) fn work_seconds(&self) -> Option<f64> {
         let training = self.training.as_ref()?;
-        Some(training.steps * training.tokens_per_step / training.tokens_per_second)
+        let steps = (training.steps - training.first_step).max(0.0);
+        Some(steps * training.tokens_per_step / training.tokens_per_second)
     }
 }
 
@@ -117,6 +120,7 @@ pub(crate) fn training(
     Some(Training {
         tokens_per_second: gpus * peak * efficiency / flops,
         tokens_per_step: tokens_in_flight * accumulation * gpus / model_parallel,
+        first_step: 0.0,
         steps: f64::from(number("max_steps")?),
         parameters: shape.parameters(),
         trained: shape.trainable_parameters(),

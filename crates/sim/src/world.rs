@@ -177,6 +177,10 @@ pub(crate) struct World {
     seed: u64,
     pub(crate) faults: Faults,
     pub(crate) setup: Setup,
+    /// Whether scripts go on from the newest checkpoint in their folder, and name theirs by their steps.
+    pub(crate) resumes: bool,
+    /// The step that the next job goes on from.
+    pub(crate) resumed_from: f64,
     pub(crate) quotas: InstanceQuotas,
     /// CreateTrainingJob calls per second; `None` for no limit.
     create_per_second: Option<f64>,
@@ -214,6 +218,8 @@ impl World {
             seed,
             faults,
             setup: Setup::default(),
+            resumes: false,
+            resumed_from: 0.0,
             quotas,
             create_per_second,
             launch_seconds: None,
@@ -239,11 +245,6 @@ impl World {
             region: region.to_owned(),
             ..self
         }
-    }
-
-    /// Sets the account up.
-    pub(crate) fn set_up(self, setup: Setup) -> Self {
-        Self { setup, ..self }
     }
 
     /// Gives every job the same launch and download time; `None` draws them.
@@ -447,6 +448,8 @@ impl World {
         law: Option<Training>,
         seed: u64,
     ) -> Script {
+        let first_step = self.resumed_from;
+        let law = law.map(|law| Training { first_step, ..law });
         let Some((lively, law)) = self.lively.zip(law) else {
             return Script::plain(law);
         };

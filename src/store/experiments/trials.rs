@@ -431,14 +431,19 @@ impl Store {
         .transpose()
     }
 
-    /// Whether a full run that went on in a trial's checkpoints has completed.
+    /// Whether a full run of an experiment that went on in a folder of checkpoints has completed.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn has_completed_from(&self, id: TrialId) -> Result<bool, StoreError> {
+    pub async fn has_completed_from(
+        &self,
+        experiment: ExperimentId,
+        folder: TrialId,
+    ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM experiments e JOIN trials t ON t.experiment_id = e.id
-                              WHERE e.full_run_of = (SELECT experiment_id FROM trials WHERE id = $1)
-                                AND t.checkpoint_trial_id = $1 AND t.state = 'completed') AS "exists!""#,
-            id.0,
+                              WHERE e.full_run_of = $1
+                                AND t.checkpoint_trial_id = $2 AND t.state = 'completed') AS "exists!""#,
+            experiment.0,
+            folder.0,
         )
         .fetch_one(&self.pool)
         .await?)

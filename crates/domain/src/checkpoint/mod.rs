@@ -5,6 +5,8 @@
 //! last may be there before others. Whole is what its layout asks for, on as many ranks as are known, with
 //! the same files as the last whole one before it.
 
+pub mod copy;
+pub mod cost;
 pub mod keep;
 mod layout;
 

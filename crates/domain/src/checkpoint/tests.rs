@@ -350,3 +350,101 @@ proptest! {
         prop_assert!(kept_whole.count() >= keep.max(1).min(whole));
     }
 }
+
+/// Three checkpoints of a writer, with the trackers that name the last.
+fn three(writer: Writer) -> (Vec<StoredObject>, Known) {
+    let trackers: BTreeMap<String, String> = match writer {
+        Writer::DeepSpeed => [("latest".to_owned(), "global_step300".to_owned())].into(),
+        Writer::Composer => (0..8)
+            .map(|rank| {
+                (
+                    format!("latest-rank{rank}.pt.symlink"),
+                    format!("ep0-ba300-rank{rank}.pt"),
+                )
+            })
+            .collect(),
+        _ => BTreeMap::new(),
+    };
+    let of_steps = [100, 200, 300]
+        .into_iter()
+        .flat_map(|step| objects(step, &files(writer, step)));
+    let keys: Vec<String> = trackers.keys().cloned().collect();
+    let all = of_steps.chain(objects(300, &keys)).collect();
+    let known = Known {
+        ranks: Some(8),
+        trackers,
+    };
+    (all, known)
+}
+
+/// A copy's folder after so many of its objects.
+fn listed(copy: &copy::Copy, copied: usize) -> Vec<StoredObject> {
+    let keys = copy.objects.iter().take(copied).map(|one| &one.to);
+    let trackers = copy.trackers.iter().map(|one| &one.key);
+    let keys: Vec<String> = keys.chain(trackers).cloned().collect();
+    objects(200, &keys)
+}
+
+/// Read as objects, the copy of any writer's checkpoint is whole, alone, and what its tracker names; cut
+/// at any object, it is not done.
+#[test]
+fn a_copy_stands_alone_whichever_writer_made_it() {
+    for writer in [
+        Writer::HuggingFace,
+        Writer::DeepSpeed,
+        Writer::Lightning,
+        Writer::Distributed,
+        Writer::Composer,
+    ] {
+        let (all, known) = three(writer);
+        let found = find(&all, &known, now());
+        let chosen = found.iter().find(|one| one.step == Some(200)).unwrap();
+        let copy = copy::of(chosen, &all, &known);
+        let whole = listed(&copy, copy.objects.len());
+        assert!(copy.is_done(&whole), "{writer:?}");
+        for cut in 0..copy.objects.len() {
+            assert!(!copy.is_done(&listed(&copy, cut)), "{writer:?} at {cut}");
+        }
+        let trackers = copy.trackers.iter();
+        let alone = Known {
+            ranks: Some(8),
+            trackers: trackers
+                .map(|one| (one.key.clone(), one.text.clone()))
+                .collect(),
+        };
+        let again = find(&whole, &alone, now());
+        let of_step = again.iter().find(|one| one.step == Some(200)).unwrap();
+        assert!(of_step.is_complete(), "{writer:?}: {of_step:?}");
+        let is_alone = |one: &Checkpoint| one.step.is_none_or(|step| step == 200);
+        assert!(again.iter().all(is_alone), "{writer:?}: {again:?}");
+        let is_named = alone.tracks(&of_step.name, of_step.step);
+        match writer {
+            Writer::HuggingFace | Writer::Unknown => {}
+            Writer::Lightning => assert!(again.iter().any(|one| one.name == "last.ckpt")),
+            _ => assert!(is_named, "{writer:?}: {alone:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_interruption_costs_half_an_interval_and_at_most_a_whole_one() {
+    let usd = |cents: i64| crate::money::Usd(rust_decimal::Decimal::new(cents, 2));
+    let losses = cost::losses(usd(6_000), Some(900));
+    let of = |seconds: u32| {
+        let one = losses.iter().find(|one| one.interval_seconds == seconds);
+        one.map(|one| (one.expected_usd, one.most_usd))
+    };
+    assert_eq!(of(3_600), Some((usd(3_000), usd(6_000))));
+    assert_eq!(of(900), Some((usd(750), usd(1_500))));
+    assert!(losses.is_sorted_by_key(|one| one.interval_seconds));
+    // The interval that was seen is that of whole ones of one series.
+    let all: Vec<StoredObject> = [100, 130]
+        .into_iter()
+        .flat_map(|step| objects(step, &files(Writer::HuggingFace, step)))
+        .collect();
+    let found = find(&all, &Known::default(), now());
+    assert_eq!(cost::seen_interval(&found), Some(1_800));
+    assert_eq!(cost::seen_interval(&found[..1]), None);
+    assert_eq!(cost::restore_warning(92_000_000_000), None);
+    assert!(cost::restore_warning(93_000_000_000).is_some());
+}

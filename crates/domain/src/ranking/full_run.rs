@@ -64,6 +64,18 @@ impl FullRunOf {
         }
     }
 
+    /// The same from a checkpoint that is not the trial's newest: only this share of what the trial had
+    /// trained is behind it.
+    #[must_use]
+    pub fn from_earlier(self, share: f64) -> Self {
+        let usd = Usd::from_f64(self.trial_cost_usd.as_f64() * share);
+        Self {
+            trial_hours: self.trial_hours * share,
+            trial_cost_usd: usd.unwrap_or(self.trial_cost_usd),
+            ..self
+        }
+    }
+
     /// Hours of its projection that its trial has trained already.
     pub fn head_hours(&self) -> f64 {
         if self.from_checkpoint {

@@ -134,6 +134,19 @@ pub trait Logs: Send + Sync {
     async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError>;
 }
 
+/// A range of an object that becomes a part of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartCopy<'a> {
+    pub from: &'a str,
+    pub to: &'a str,
+    pub upload: &'a str,
+    /// From 1.
+    pub number: i32,
+    /// First and last byte.
+    pub first: u64,
+    pub last: u64,
+}
+
 /// Objects in S3.
 #[async_trait]
 pub trait Objects: Send + Sync {
@@ -148,6 +161,19 @@ pub trait Objects: Send + Sync {
     /// Deletes objects below an `s3://bucket/prefix`, by their keys relative to it, at most 1,000. One
     /// that is not there is no error.
     async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError>;
+    /// Copies an object of at most 5 GB to another address; both are whole `s3://bucket/key`s.
+    async fn copy(&self, from: &str, to: &str) -> Result<(), AwsError>;
+    /// Begins a multipart upload, and returns its id.
+    async fn begin_upload(&self, to: &str) -> Result<String, AwsError>;
+    /// Copies a range into a part of an upload, and returns its ETag.
+    async fn copy_part(&self, part: &PartCopy<'_>) -> Result<String, AwsError>;
+    /// Completes an upload of parts with these ETags, in order; `None` gives it up.
+    async fn end_upload(
+        &self,
+        to: &str,
+        upload: &str,
+        etags: Option<&[String]>,
+    ) -> Result<(), AwsError>;
     /// Reads a small object whole; `None` if it does not exist.
     async fn get(&self, s3_uri: &str) -> Result<Option<Vec<u8>>, AwsError>;
     /// Writes an object, replacing any existing one.

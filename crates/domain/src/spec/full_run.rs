@@ -23,6 +23,10 @@ pub struct Choice {
     /// Whether to go on from the trial's checkpoints; yes when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_checkpoint: Option<bool>,
+    /// The trial's checkpoint to go on from, by its name in the list, copied beforehand
+    /// (`POST /v1/trials/{trial_id}/checkpoints/copy`); the newest when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// SageMaker's MaxRuntimeInSeconds; a quarter more than the projection's upper end when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_runtime_seconds: Option<u32>,
@@ -52,6 +56,10 @@ pub struct FullRunSpec {
     /// them.
     #[serde(default = "yes")]
     pub from_checkpoint: bool,
+    /// The trial's checkpoint to go on from, by its name in the list, copied beforehand
+    /// (`POST /v1/trials/{trial_id}/checkpoints/copy`); the newest when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// Hyperparameters that differ from the trial's: how a script that sets its own length is told to
     /// train all of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -73,6 +81,7 @@ impl FullRunSpec {
             max_runtime_seconds: choice.max_runtime_seconds,
             max_wait_seconds: None,
             from_checkpoint: choice.from_checkpoint.unwrap_or(true),
+            checkpoint: choice.checkpoint,
             hyperparameters: BTreeMap::new(),
         }
     }

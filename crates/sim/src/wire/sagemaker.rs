@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::describe::{describe, epoch, summary};
+use crate::checkpoints;
 use crate::pools::PoolEnd;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
@@ -62,6 +63,10 @@ fn create(
         });
     }
     rules::check_create(region, world, &body, now)?;
+    let saved = body["CheckpointConfig"]["S3Uri"].as_str();
+    world.resumed_from = saved
+        .filter(|_| world.resumes)
+        .map_or(0.0, |uri| checkpoints::newest_step(region, uri));
     let created = world
         .create(body, now)
         .map(|job| json!({ "TrainingJobArn": job.arn }));

@@ -1,0 +1,72 @@
+//! What checkpoints cost: to keep, to restore, and not to have.
+
+use chrono::TimeDelta;
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+
+use super::Checkpoint;
+use crate::money::Usd;
+
+const GB: u64 = 1_000_000_000;
+/// Prefixes of 92 GB were restored; one of 369 GB failed its job before the container started.
+const RESTORED_GB: u64 = 92;
+/// How often checkpoints may be saved, in seconds: from five minutes to eight hours.
+const INTERVALS: [u32; 7] = [300, 600, 1_800, 3_600, 7_200, 14_400, 28_800];
+
+/// A month in S3 Standard, the first 50 TB in us-east-1 (https://aws.amazon.com/s3/pricing, 2026-11).
+pub fn usd_per_month(bytes: u64) -> Usd {
+    let per_gb = Decimal::new(23, 3);
+    Usd(Decimal::from(bytes) / Decimal::from(GB) * per_gb)
+}
+
+/// What is to be feared of a prefix that may be too large to be restored.
+pub fn restore_warning(bytes: u64) -> Option<String> {
+    let gb = bytes / GB;
+    (gb > RESTORED_GB).then(|| {
+        format!(
+            "{gb} GB lie below this prefix, and a restart restores all of it: {RESTORED_GB} GB were seen to work, 369 GB \
+             to fail the job before its container starts. Keep fewer checkpoints"
+        )
+    })
+}
+
+/// What an interruption costs when checkpoints are this far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    pub interval_seconds: u32,
+    /// Expected: an interruption comes at any time between two checkpoints, on average in the middle, and
+    /// what was done since the last is paid for again.
+    pub expected_usd: Usd,
+    /// Just before the next checkpoint.
+    pub most_usd: Usd,
+}
+
+/// The loss at each interval, and at the one in use, for a job of this price per hour (all instances).
+pub fn losses(usd_per_hour: Usd, in_use: Option<u32>) -> Vec<Loss> {
+    let mut intervals = INTERVALS.to_vec();
+    intervals.extend(in_use);
+    intervals.sort_unstable();
+    intervals.dedup();
+    let loss = |interval_seconds: u32| {
+        let most = usd_per_hour.0 * Decimal::from(interval_seconds) / Decimal::from(3_600);
+        Loss {
+            interval_seconds,
+            expected_usd: Usd(most / Decimal::TWO).rounded(),
+            most_usd: Usd(most).rounded(),
+        }
+    };
+    intervals.into_iter().map(loss).collect()
+}
+
+/// The time between the two newest whole checkpoints of a series, in seconds; `None` with fewer.
+pub fn seen_interval(checkpoints: &[Checkpoint]) -> Option<u32> {
+    let newest = checkpoints.iter().rfind(|one| one.is_complete())?;
+    let before = checkpoints.iter().rfind(|one| {
+        one.is_complete()
+            && one.step < newest.step
+            && one.writer == newest.writer
+            && one.folder() == newest.folder()
+    })?;
+    let between: TimeDelta = newest.written_at - before.written_at;
+    u32::try_from(between.num_seconds()).ok().filter(|s| *s > 0)
+}
